@@ -20,12 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         complete()
     from kiln.cli import run
     from kiln.cli.masked_streams import show_traceback
-    from kiln.operating_system import user_environment
-    from kiln.operating_system.shells import prepare_output
+    from kiln.operating_system import home_fallback
+    from kiln.operating_system.shell_quoting import prepare_output
 
     prepare_output()
     sys.excepthook = show_traceback
-    user_environment.provide()
+    home_fallback.provide()
     code = run(sys.argv[1:] if arguments is None else arguments)
     leave(code)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from kiln import credentials, files, folder_lock, rattler_process
+from kiln import channel_credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex, UsageError
 from kiln.matchspec_notation import package_name
 from kiln.names import channel_folders
@@ -126,7 +126,7 @@ def solve(
     """
     records = rattler_process.call(
         "solve",
-        channels=list(credentials.register(channels)),
+        channels=list(channel_credentials.register(channels)),
         specs=list(specs),
         virtual_packages=dict(virtual_packages),
         platform=platform,
@@ -251,7 +251,7 @@ def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> Virt
     from rattler import VirtualPackage, VirtualPackageOverrides
     from rattler.virtual_package import Override
 
-    from kiln.compat import cuda_arch, probe
+    from kiln.compat import probe, virtual_cuda_arch
 
     values = {kind: (overrides or {}).get(name) for kind, name in OVERRIDES.items()}
     for kind, value in values.items():
@@ -263,7 +263,7 @@ def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> Virt
     detected = VirtualPackage.detect(VirtualPackageOverrides(**replacements))
     generic = (package.into_generic() for package in detected)
     packages = {package.name.normalized: (str(package.version), str(package.build_string)) for package in generic}
-    arch = cuda_arch.version(
+    arch = virtual_cuda_arch.version(
         overrides or {}, has_cuda="__cuda" in packages, capabilities=lambda: probe.capabilities(overrides or {})
     )
-    return packages if arch is None else {**packages, cuda_arch.NAME: (arch, "0")}
+    return packages if arch is None else {**packages, virtual_cuda_arch.NAME: (arch, "0")}

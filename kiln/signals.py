@@ -10,8 +10,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from kiln.operating_system import child_processes
-from kiln.processes import end_below
+from kiln.operating_system import process_groups
+from kiln.process_table import end_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 TOGETHER = 1.0  # seconds within which two signals count as one
 
 
-def die_with_parent(number: signal.Signals = child_processes.KILL, *, parent: int | None = None) -> None:
+def die_with_parent(number: signal.Signals = process_groups.KILL, *, parent: int | None = None) -> None:
     """Have this process get a signal when its parent ends, even by SIGKILL.
 
     ``parent`` is the number of that process, if known: if it has ended while this process was starting, exit.
     """
-    child_processes.die_with_parent(number)
+    process_groups.die_with_parent(number)
     if parent is not None and os.getppid() != parent:
         os._exit(128 + number)
 
@@ -36,7 +36,7 @@ def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
     Python's own handlers wait until a library's call has returned, which may take long; a thread does not.
     """
     wakeup, trigger = os.pipe()
-    child_processes.set_not_blocking(trigger)
+    process_groups.set_not_blocking(trigger)
 
     def end() -> None:
         os.read(wakeup, 1)
@@ -58,7 +58,7 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
         return
     interrupt = _interrupter()
-    hang_up = (number for number in child_processes.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
+    hang_up = (number for number in process_groups.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
     numbers = [signal.SIGTERM, *hang_up]
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:

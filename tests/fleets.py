@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.fleet import messages
+from kiln.fleet import executor_messages
 from kiln.model.build_results import StepReport
 from kiln.model.fleet import JobEstimate, MachineType
 
@@ -146,7 +146,7 @@ class Faults:
 
 
 class Simulation:
-    """The simulated workers, and the executor of commands to them: see `kiln.fleet.messages.WorkerExecutor`."""
+    """The simulated workers, and the executor of their commands: see `kiln.fleet.executor_messages.WorkerExecutor`."""
 
     def __init__(
         self,
@@ -167,9 +167,9 @@ class Simulation:
         self.clock = self.began = 1_790_000_000.0
         self.workers: dict[str, SimulatedWorker] = {}
         self.paid: list[tuple[str, float, float]] = []
-        self.commands: list[messages.Command] = []
+        self.commands: list[executor_messages.Command] = []
         self.built: list[tuple[str, str]] = []
-        self._due: list[tuple[float, int, messages.Event | Callable[[], messages.Event | None]]] = []
+        self._due: list[tuple[float, int, executor_messages.Event | Callable[[], executor_messages.Event | None]]] = []
         self._serial = itertools.count(1)
         self._stops = list(self.faults.stopped)
         self._corrupt = dict(self.faults.corrupt)
@@ -184,7 +184,7 @@ class Simulation:
     def now(self) -> float:
         return self.clock
 
-    def next_event(self, until: float) -> messages.Event | None:
+    def next_event(self, until: float) -> executor_messages.Event | None:
         while True:
             when = min(until, self._due[0][0] if self._due else NEVER)
             self._interrupt(when)
@@ -210,43 +210,45 @@ class Simulation:
         self.faults.killed = NEVER
         self._due.clear()
 
-    def submit(self, command: messages.Command) -> None:
+    def submit(self, command: executor_messages.Command) -> None:
         if self.clock - self.began >= self.faults.killed:
             raise Killed
         self.commands.append(command)
-        if isinstance(command, messages.Provision):
+        if isinstance(command, executor_messages.Provision):
             for name in command.workers:
                 self._bring(name, command)
-        elif isinstance(command, messages.WatchCache):
+        elif isinstance(command, executor_messages.WatchCache):
             self._soon(0.0, lambda: self._attended(command.worker))
-        elif isinstance(command, messages.TearDown):
+        elif isinstance(command, executor_messages.TearDown):
             self._due = [
-                due for due in self._due if isinstance(due[2], messages.ProvisionFailed)
+                due for due in self._due if isinstance(due[2], executor_messages.ProvisionFailed)
             ]  # the provider's refusals still arrive
             heapq.heapify(self._due)
             self._soon(self.down, self._all_gone)
         else:
             since, until = self.faults.no_room
             if (
-                isinstance(command, messages.Prepare | messages.StartBuild | messages.Collect)
+                isinstance(
+                    command, executor_messages.Prepare | executor_messages.StartBuild | executor_messages.Collect
+                )
                 and since <= self.clock - self.began < until
             ):
-                self._soon(1.0, messages.ControllerDiskFull(command=command, reason="0 B are free"))
+                self._soon(1.0, executor_messages.ControllerDiskFull(command=command, reason="0 B are free"))
                 return
             seconds, what = self._carried_out(command)
             self._soon(seconds, what)
 
-    def _renewed(self, command: messages.Renew) -> messages.Event:
+    def _renewed(self, command: executor_messages.Renew) -> executor_messages.Event:
         worker = self._alive(command.worker)
         if worker is None or self._unreachable(command.worker):
-            return messages.Unreachable(worker=command.worker)
+            return executor_messages.Unreachable(worker=command.worker)
         worker.lease = self.clock + command.seconds
-        return messages.Renewed(worker=command.worker)
+        return executor_messages.Renewed(worker=command.worker)
 
-    def _probed(self, workers: Sequence[str]) -> messages.Event:
+    def _probed(self, workers: Sequence[str]) -> executor_messages.Event:
         alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
         answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
-        return messages.Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
+        return executor_messages.Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
 
     def _within(self, spans: Sequence[tuple[float, float]]) -> bool:
         return any(since <= self.clock - self.began < until for since, until in spans)
@@ -264,41 +266,43 @@ class Simulation:
 
     def _carried_out(  # noqa: C901, PLR0911 - one return for each command
         self,
-        command: messages.Prepare
-        | messages.QueryJobs
-        | messages.StartBuild
-        | messages.StopBuild
-        | messages.FollowBuild
-        | messages.Collect
-        | messages.Terminate
-        | messages.Renew
-        | messages.Probe,
-    ) -> tuple[float, Callable[[], messages.Event | None]]:
+        command: executor_messages.Prepare
+        | executor_messages.QueryJobs
+        | executor_messages.StartBuild
+        | executor_messages.StopBuild
+        | executor_messages.FollowBuild
+        | executor_messages.Collect
+        | executor_messages.Terminate
+        | executor_messages.Renew
+        | executor_messages.Probe,
+    ) -> tuple[float, Callable[[], executor_messages.Event | None]]:
         """Return the duration of a command to a worker, and its effect."""
         match command:
-            case messages.Prepare():
+            case executor_messages.Prepare():
                 return self.up / 2, lambda: self._prepared(command.worker)
-            case messages.QueryJobs():
+            case executor_messages.QueryJobs():
                 return 2.0, lambda: self._looked(command.worker)
-            case messages.StartBuild():
+            case executor_messages.StartBuild():
                 return 2.0, lambda: self._started(command.worker, command.config)
-            case messages.StopBuild():
+            case executor_messages.StopBuild():
                 return 5.0, lambda: self._stopped(command.worker, command.config)
-            case messages.Renew():
+            case executor_messages.Renew():
                 return 0.5, lambda: self._renewed(command)
-            case messages.Probe():
+            case executor_messages.Probe():
                 return 5.0, lambda: self._probed(command.workers)
-            case messages.FollowBuild():
+            case executor_messages.FollowBuild():
                 return 0.0, lambda: self._watched(command.worker, command.config)
-            case messages.Collect():
+            case executor_messages.Collect():
                 return self.home, lambda: self._collected(command.worker, command.config)
-            case messages.Terminate():
+            case executor_messages.Terminate():
                 self._unwatched.add(command.worker)
                 return self.down, lambda: self._removed(command.worker)
 
     # The effects of commands
 
-    def _soon(self, seconds: float, what: messages.Event | Callable[[], messages.Event | None]) -> None:
+    def _soon(
+        self, seconds: float, what: executor_messages.Event | Callable[[], executor_messages.Event | None]
+    ) -> None:
         heapq.heappush(self._due, (self.clock + seconds, next(self._serial), what))
 
     def _alive(self, name: str) -> SimulatedWorker | None:
@@ -318,25 +322,26 @@ class Simulation:
         worker = self.workers.pop(name)
         self.paid.append((name, worker.born, when))
 
-    def _bring(self, name: str, command: messages.Provision) -> None:
+    def _bring(self, name: str, command: executor_messages.Provision) -> None:
         if self._within(self.faults.offline):
             self._soon(
                 20.0,
-                messages.Unreached(
-                    command=messages.Provision(workers=(name,), offers=command.offers), reason="could not connect"
+                executor_messages.Unreached(
+                    command=executor_messages.Provision(workers=(name,), offers=command.offers),
+                    reason="could not connect",
                 ),
             )
         elif self._alive(name) is not None:
-            self._soon(5.0, messages.Provisioned(worker=name, id=str(self.workers[name].serial)))
+            self._soon(5.0, executor_messages.Provisioned(worker=name, id=str(self.workers[name].serial)))
         elif self.faults.credentials:
-            self._soon(2.0, messages.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
+            self._soon(2.0, executor_messages.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused or self._within([self.faults.no_capacity]):
-            self._soon(10.0, messages.ProvisionFailed(worker=name, reason="quota exceeded"))
+            self._soon(10.0, executor_messages.ProvisionFailed(worker=name, reason="quota exceeded"))
         elif self._within([self.faults.scarce.get(command.offers[name], (NEVER, NEVER))]):
-            self._soon(10.0, messages.ProvisionFailed(worker=name, reason="no capacity", scarce=True))
+            self._soon(10.0, executor_messages.ProvisionFailed(worker=name, reason="no capacity", scarce=True))
         else:
             if name in self.faults.half_made:
-                self._soon(30.0, messages.ProvisionFailed(worker=name, reason="the playbook failed"))
+                self._soon(30.0, executor_messages.ProvisionFailed(worker=name, reason="the playbook failed"))
             rate = self.faults.preemption
             life = self.random.expovariate(rate / HOUR) if rate else NEVER
             dies = self.faults.dies.get(name)
@@ -349,120 +354,134 @@ class Simulation:
             if name not in self.faults.half_made:
                 self._soon(self.up / 2, lambda: self._is_up(name))
 
-    def _is_up(self, name: str) -> messages.Event:
+    def _is_up(self, name: str) -> executor_messages.Event:
         worker = self._alive(name)
         return (
-            messages.CommandFailed(worker=name, reason="never came up")
+            executor_messages.CommandFailed(worker=name, reason="never came up")
             if worker is None
-            else messages.Provisioned(worker=name, id=str(worker.serial))
+            else executor_messages.Provisioned(worker=name, id=str(worker.serial))
         )
 
-    def _prepared(self, name: str) -> messages.Event:
+    def _prepared(self, name: str) -> executor_messages.Event:
         if self._unreachable(name):
-            return messages.Unreached(command=messages.Prepare(worker=name), reason="no route to host")
+            return executor_messages.Unreached(
+                command=executor_messages.Prepare(worker=name), reason="no route to host"
+            )
         if self._alive(name) is None or name in self.faults.unprepared:
-            return messages.CommandFailed(worker=name, reason="cannot be prepared")
+            return executor_messages.CommandFailed(worker=name, reason="cannot be prepared")
         if self._hiccups.get(name, 0) > 0:
             self._hiccups[name] -= 1
-            return messages.CommandFailed(worker=name, reason="Failed to fetch a package")
+            return executor_messages.CommandFailed(worker=name, reason="Failed to fetch a package")
         self.workers[name].lease = self.clock + LEASE
-        return messages.Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
+        return executor_messages.Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
 
-    def _attended(self, name: str) -> messages.Event | None:
+    def _attended(self, name: str) -> executor_messages.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._attended(name))
-            return messages.Unreachable(worker=name)
+            return executor_messages.Unreachable(worker=name)
         self._soon(self._quiet_for(worker), lambda: self._attended(name))
-        return messages.Heartbeat(worker=name)
+        return executor_messages.Heartbeat(worker=name)
 
-    def _looked(self, name: str) -> messages.Event:
+    def _looked(self, name: str) -> executor_messages.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return messages.Unreached(command=messages.QueryJobs(worker=name), reason="no answer")
+            return executor_messages.Unreached(command=executor_messages.QueryJobs(worker=name), reason="no answer")
         states = {config: "running" if end > self.clock else "ended" for config, end in worker.jobs.items()}
-        return messages.JobsListed(worker=name, jobs=states)
+        return executor_messages.JobsListed(worker=name, jobs=states)
 
-    def _started(self, name: str, config: str) -> messages.Event:
+    def _started(self, name: str, config: str) -> executor_messages.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return messages.Unreached(command=messages.StartBuild(worker=name, config=config), reason="no answer")
+            return executor_messages.Unreached(
+                command=executor_messages.StartBuild(worker=name, config=config), reason="no answer"
+            )
         estimate = self.estimates[config]
         quick = estimate.group in (worker.disk | self.cached) and estimate.warm < estimate.cold
         seconds = 600.0 if name in self.faults.full else estimate.warm if quick else estimate.cold
         worker.jobs.setdefault(config, self.clock + seconds)
-        return messages.BuildStarted(worker=name, config=config)
+        return executor_messages.BuildStarted(worker=name, config=config)
 
-    def _stopped(self, name: str, config: str) -> messages.Event | None:
+    def _stopped(self, name: str, config: str) -> executor_messages.Event | None:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return messages.Unreached(command=messages.StopBuild(worker=name, config=config), reason="no answer")
+            return executor_messages.Unreached(
+                command=executor_messages.StopBuild(worker=name, config=config), reason="no answer"
+            )
         self._killed_builds.add((name, config))
         worker.jobs[config] = self.clock
         self._soon(0.0, lambda: self._watched(name, config))
         return None
 
-    def _watched(self, name: str, config: str) -> messages.Event | None:
+    def _watched(self, name: str, config: str) -> executor_messages.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._watched(name, config))
-            return messages.Unreachable(worker=name)
+            return executor_messages.Unreachable(worker=name)
         if config not in worker.jobs:  # a new worker of the same name
-            return messages.BuildFinished(worker=name, config=config, exit_code=None)
+            return executor_messages.BuildFinished(worker=name, config=config, exit_code=None)
         if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
             self._noticed.add(name)
             self._soon(0.001, lambda: self._watched(name, config))
-            return messages.Reclaimed(worker=name, at=worker.dies)
+            return executor_messages.Reclaimed(worker=name, at=worker.dies)
         if worker.jobs[config] > self.clock:
             soon = min(worker.jobs[config] - self.clock, self._quiet_for(worker))
             self._soon(max(soon, 0.001), lambda: self._watched(name, config))
-            return messages.Heartbeat(worker=name)
+            return executor_messages.Heartbeat(worker=name)
         return self._ended(name, worker, config)
 
-    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> messages.Event:
+    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> executor_messages.Event:
         if (name, config) in self._killed_builds:
-            return messages.BuildFinished(worker=name, config=config, exit_code=None, reason="signal")
+            return executor_messages.BuildFinished(worker=name, config=config, exit_code=None, reason="signal")
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:
             self.built.append((config, name))
             worker.disk.add(self.estimates[config].group)
             self.cached |= {self.estimates[config].group} if self.cache else set()
-        return messages.BuildFinished(worker=name, config=config, exit_code=code)
+        return executor_messages.BuildFinished(worker=name, config=config, exit_code=code)
 
-    def _collected(self, name: str, config: str) -> messages.Event:
+    def _collected(self, name: str, config: str) -> executor_messages.Event:
         if self._alive(name) is None or self._unreachable(name):
-            return messages.Unreached(command=messages.Collect(worker=name, config=config), reason="no route to host")
+            return executor_messages.Unreached(
+                command=executor_messages.Collect(worker=name, config=config), reason="no route to host"
+            )
         if config in self.faults.foreign:
             self.faults.foreign.remove(config)
             self.workers[name].jobs.pop(config)
-            return messages.CollectFailed(worker=name, config=config, reason="it is of other inputs", foreign=True)
+            return executor_messages.CollectFailed(
+                worker=name, config=config, reason="it is of other inputs", foreign=True
+            )
         if self._corrupt.get(config, 0) > 0:
             self._corrupt[config] -= 1
-            return messages.CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
+            return executor_messages.CollectFailed(
+                worker=name, config=config, reason="its hash is another", corrupt=True
+            )
         failed = self.faults.codes.get(config, 0) != 0
         steps = (StepReport(title=self.faults.failing_step, seconds=1.0, failed=True),) if failed else ()
-        return messages.Collected(worker=name, config=config, steps=steps)
+        return executor_messages.Collected(worker=name, config=config, steps=steps)
 
-    def _removed(self, name: str) -> messages.Event:
+    def _removed(self, name: str) -> executor_messages.Event:
         if self._within(self.faults.offline):
-            return messages.CommandFailed(worker=name, reason="could not connect")
+            return executor_messages.CommandFailed(worker=name, reason="could not connect")
         if self._alive(name) is not None:
             self._bury(name, self.clock)
-        return messages.Terminated(worker=name)
+        return executor_messages.Terminated(worker=name)
 
-    def _all_gone(self) -> messages.Event:
+    def _all_gone(self) -> executor_messages.Event:
         if self._stays > 0:
             self._stays -= 1
-            return messages.TearDownFailed(reason="the provider does not answer", unknown=not self.faults.listed)
+            return executor_messages.TearDownFailed(
+                reason="the provider does not answer", unknown=not self.faults.listed
+            )
         if self._within(self.faults.offline):
-            return messages.TearDownFailed(reason="could not connect", unknown=True)
+            return executor_messages.TearDownFailed(reason="could not connect", unknown=True)
         for name in list(self.workers):
             self._removed(name)
-        return messages.TornDown()
+        return executor_messages.TornDown()
 
 
 class NullStore:

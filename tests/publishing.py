@@ -15,7 +15,7 @@ from kiln.model.provenance import Attestation, Provenance
 from kiln.provenance.attestation_check import TrustedSigner, checked
 from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from kiln.publish import transaction
-from kiln.publish.stores import maintenance
+from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.target import StoreTarget
 from kiln.release.attest import Attesting
@@ -141,7 +141,7 @@ def abort(folder: Path) -> None:
 
 def yank(folder: Path) -> None:
     """Withdraw an old package."""
-    maintenance.yank(target(folder), ["old-1-0.conda"], delete=True)
+    index_edits.yank(target(folder), ["old-1-0.conda"], delete=True)
 
 
 def seen(channel: Path) -> set[str]:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-from kiln import processes
+from kiln import process_table
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -114,8 +114,10 @@ class SlurmCluster:
             daemon.kill()
             daemon.wait()
         mark = f"SLURM_CONF={self.conf}".encode()  # of the daemons, and so of the jobs that they started
-        left = tuple(pid for pid in processes.pids() if pid != os.getpid() and mark in processes.environment(pid))
-        processes.send(signal.SIGKILL, left)
+        left = tuple(
+            pid for pid in process_table.pids() if pid != os.getpid() and mark in process_table.environment(pid)
+        )
+        process_table.send(signal.SIGKILL, left)
 
     def call(self, *words: str) -> str:
         """Return the output of one of Slurm's programs."""

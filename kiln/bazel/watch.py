@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln import processes
+from kiln import process_table
 from kiln.bazel.events import BazelBuild
-from kiln.compat import failures as known_failures
+from kiln.compat import failure_patterns as known_failures
 from kiln.errors import BuildFailed, excerpt
 from kiln.model.compile_report import Progress, sum_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.model.compile_report import CompileReport
-    from kiln.processes import Process
+    from kiln.process_table import Process
 
 EVENTS, PROFILE = "events.json", "profile.gz"  # the ends of the names of a call's files
 LOOK = 0.5  # seconds between two reads of the file
@@ -169,12 +169,12 @@ class BuildWatch:
 
         def busy() -> float:
             # Inspecting processes takes time as well, which is not the build's.
-            return sum(process.busy for process in processes.below(*roots) if process.pid != os.getpid())
+            return sum(process.busy for process in process_table.below(*roots) if process.pid != os.getpid())
 
         idle = self.stall.seconds(now, self.build.events, busy)
         if idle is None:
             return ""
-        names = at_work(processes.below(*roots), without=roots)
+        names = at_work(process_table.below(*roots), without=roots)
         return f"nothing has happened for {idle / 60:.0f} min; at work: {names or 'nothing but Bazel itself'}"
 
     def report(self) -> CompileReport | None:
@@ -204,7 +204,7 @@ class BuildWatch:
 
 def at_work(alive: Collection[Process], *, without: Collection[int] = ()) -> str:
     """Return the processes that a build is waiting for, as text: those without children, the oldest first."""
-    alive = [process for process in alive if process.state not in processes.ENDED]
+    alive = [process for process in alive if process.state not in process_table.ENDED]
     parents = {process.parent for process in alive}
     leaves = [process for process in alive if process.pid not in parents and process.pid not in without]
     oldest = sorted(leaves, key=lambda process: process.started)[:SHOWN]
@@ -212,7 +212,7 @@ def at_work(alive: Collection[Process], *, without: Collection[int] = ()) -> str
 
 
 def _age(process: Process) -> str:
-    seconds = processes.seconds_since_start(process)
+    seconds = process_table.seconds_since_start(process)
     return f"since {seconds / 60:.0f} min" if seconds >= 120 else f"since {seconds:.0f} s"
 
 

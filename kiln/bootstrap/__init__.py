@@ -13,10 +13,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kiln.bootstrap import clone
+from kiln.bootstrap import kiln_installation
 from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
-from kiln.operating_system import child_processes, user_environment
+from kiln.operating_system import home_fallback, process_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     The entry scripts call this before there is a command line, so failures are printed and mapped to exit codes here.
     The interpreter runs isolated: neither PYTHONPATH nor the current folder can replace one of kiln's modules.
     """
-    user_environment.provide()
+    home_fallback.provide()
     try:
         python = environment(root, locks=locks, say=_print_line)
     except KeyboardInterrupt:
@@ -41,7 +41,7 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     except KilnError as failure:
         _print_line(f"error: {failure}")
         sys.exit(failure.exit_code)
-    child_processes.replace_by(python, ["-I", *arguments])
+    process_groups.replace_by(python, ["-I", *arguments])
 
 
 def environment(root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str], None] = lambda _: None) -> Path:
@@ -66,7 +66,7 @@ def fleet(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
             why="ansible-core 2.19, which it drives, does not run on older ones",
             hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
-    clone.require("kiln fleet", root)
+    kiln_installation.require("kiln fleet", root)
     return _ensure(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 

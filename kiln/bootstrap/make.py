@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from kiln.bootstrap import collections, setup_program
+from kiln.bootstrap import ansible_collections, setup_process
 from kiln.bootstrap.environment_state import (
     COLLECTIONS,
     LOCK,
@@ -164,7 +164,7 @@ def _unpack_collections(job: _Job) -> None:
     if code:
         explain_pip(tail, job.root)
     for wheel in scratch.iterdir():
-        collections.unpack(wheel, site_packages(job.folder))
+        ansible_collections.unpack(wheel, site_packages(job.folder))
     shutil.rmtree(scratch)
 
 
@@ -188,7 +188,7 @@ def _progress(say: Say) -> Callable[[str], None]:
 
 def _call(job: _Job, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
     """Run one step; return its exit code and the end of its output."""
-    return setup_program.run(arguments, env=step_environment(os.environ), lock=job.lock, on_line=on_line)
+    return setup_process.run(arguments, env=step_environment(os.environ), lock=job.lock, on_line=on_line)
 
 
 def step_environment(env: Mapping[str, str]) -> dict[str, str]:

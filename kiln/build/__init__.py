@@ -1,7 +1,6 @@
 """The build stage: plan purely which packages to make and how, then have the engine make them one by one."""
 
-from kiln.build.engine import execute, prepare
-from kiln.build.inherited_run_exports import run_exports_of
+from kiln.build.engine_run import execute, prepare
 from kiln.build.plan import (
     callers_variables,
     in_order,
@@ -11,6 +10,7 @@ from kiln.build.plan import (
     plan_rehearsal,
     test_sources,
 )
+from kiln.build.staging_run_exports import run_exports_of
 
 __all__ = [
     "callers_variables",

@@ -13,7 +13,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.build import diagnosis
+from kiln.build import engine_failures
 from kiln.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed, excerpt
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|NotFound|InvalidMat
 SAID = 8  # lines of a script, or of an error message, that are shown
 # Patterns of the last exceptions of conda, conda-build and boa; the first match decides the kind.
 KINDS = (
-    (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, diagnosis.HASH.hint),
+    (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, engine_failures.HASH.hint),
     (
         r"CondaHTTPError|CondaSSLError|CONNECTION FAILED|Could not download|Download error \(|downloading repodata",
         DownloadFailed,
-        diagnosis.NETWORK.hint,
+        engine_failures.NETWORK.hint,
     ),
     (
         r"Unsatisfiable|(?<!metadata\.)PackageNotFound|PackagesNotFound|nothing provides",  # not importlib.metadata's
         SolveFailed,
-        diagnosis.PACKAGES.hint,
+        engine_failures.PACKAGES.hint,
     ),
     (r"TESTS FAILED", TestsFailed, "--keep-failed leaves the work directory"),
 )
@@ -164,8 +164,10 @@ def failure(engine: str, exit_code: int, output: str) -> KilnError:
         output_lines = [line for line in output_lines if line not in raised]
     text = "\n".join(raised)
     why = excerpt("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
-    if diagnosis.DISK.words.search(text):
-        return diagnosis.DISK.error(f"{engine} ended with exit code {exit_code}", why=why, hint=diagnosis.DISK.hint)
+    if engine_failures.DISK.words.search(text):
+        return engine_failures.DISK.error(
+            f"{engine} ended with exit code {exit_code}", why=why, hint=engine_failures.DISK.hint
+        )
     kinds = ((error, hint) for words, error, hint in KINDS if re.search(words, text, re.IGNORECASE))
     error, hint = next(kinds, (BuildFailed, ""))
     return error(f"{engine} ended with exit code {exit_code}", why=f"it said\n{why}", hint=hint)

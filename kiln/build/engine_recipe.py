@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import source_kinds
-from kiln.build.engine_settings import (
+from kiln.build import source_routing
+from kiln.build.engine_build_section import (
     binary_settings,
     ignored_run_exports,
     one_environment,
     packing_settings,
     python_package_settings,
 )
-from kiln.build.post_install_script import in_recipe
+from kiln.build.script_epilogue import in_recipe
 from kiln.build.solved_pins import engine_requirement
 from kiln.matchspec_notation import package_name, strict
-from kiln.shell_script import exports, in_bash, untraced
+from kiln.script_commands import exports, in_bash, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.model.build_settings import BuildSettings
-    from kiln.model.plan import RunExport
+    from kiln.model.build_steps import RunExport
+    from kiln.model.output_settings import BuildSettings
     from kiln.model.rendered import Output, OutputTest, Script, Source, Staging
 
 RUN_EXPORTS = {
@@ -118,7 +118,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     That of a source which kiln fetches lacks the address and the hashes, which `source_fetch` adds.
     """
     entry: dict[str, Any] = {}
-    is_fetched = source_kinds.is_fetched(definition)
+    is_fetched = source_routing.is_fetched(definition)
     if is_fetched:
         pass
     elif definition.url:

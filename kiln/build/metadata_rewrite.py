@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import info_files, packed_recipe, solved_pins
+from kiln.build import added_info_files, packed_recipe, solved_pins
 from kiln.build.depends_simplified import simplified
 from kiln.build.metadata_edits import LISTS
-from kiln.build.paths_rewrite import changed_paths, legacy_files
+from kiln.build.paths_json import changed_paths, legacy_files
 from kiln.conda_package import reader
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import legacy
@@ -83,7 +83,7 @@ class PackageMetadata:
         for name, data in self._changes().items():
             if name in kept:
                 kept[name] = InfoFile(data=data)
-        kept |= info_files.collected(self.edits.get("files", ()))
+        kept |= added_info_files.collected(self.edits.get("files", ()))
         if conda_builds:
             kept |= {name: InfoFile(data=data) for name, data in self._conda_builds().items()}
         return kept

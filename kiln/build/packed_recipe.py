@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kiln import __version__, credentials
+from kiln import __version__, channel_credentials
 from kiln.yamltext.typed_text import value_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = plain(dict(variant))
     channels = values.get("channel_sources")
     if isinstance(channels, str):
-        public = (credentials.bare(channel) for channel in channels.split(",") if not channel.startswith(LOCAL))
+        public = (channel_credentials.bare(channel) for channel in channels.split(",") if not channel.startswith(LOCAL))
         values["channel_sources"] = ",".join(public)
     return {key: value for key, value in values.items() if key != "channel_sources" or value}
 

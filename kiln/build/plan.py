@@ -6,30 +6,30 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kiln import credentials
+from kiln import channel_credentials
 from kiln.build import (
     about_texts,
-    post_install_script,
+    fifos_and_devices,
     rehearsal_exports,
+    script_epilogue,
     shared_workdir,
     solved_pins,
-    source_kinds,
-    special_files,
+    source_routing,
 )
+from kiln.build.engine_build_section import index_json_entries
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
-from kiln.build.engine_settings import index_json_entries
 from kiln.build.metadata_edits import metadata_edits, packed_files
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
-from kiln.model.package_settings import PackageSettings
-from kiln.model.plan import BuildStep, CompileStep, Platforms
-from kiln.shell_script import exports, in_bash, untraced
+from kiln.model.build_steps import BuildStep, CompileStep, Platforms
+from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.script_commands import exports, in_bash, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.plan import StagedFiles
+    from kiln.model.build_steps import StagedFiles
     from kiln.model.rendered import Output, OutputTest, Rendered, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
@@ -83,8 +83,8 @@ def plan_rehearsal(
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
-                    *post_install_script.link_script_lines(output, recipe_folder),
-                    *special_files.refusal_lines(folder / output.name),
+                    *script_epilogue.link_script_lines(output, recipe_folder),
+                    *fifos_and_devices.refusal_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
@@ -133,8 +133,8 @@ def plan_compile(
         f". {shlex.quote(str(settings))}",
         *untraced(
             (
-                *source_kinds.link_lines(staging.sources, recipe_folder),
-                *post_install_script.prepare_sources(staging.sources),
+                *source_routing.link_lines(staging.sources, recipe_folder),
+                *script_epilogue.prepare_sources(staging.sources),
                 *shared_workdir.before_compile(folder),
             )
         ),
@@ -142,7 +142,7 @@ def plan_compile(
         *untraced(
             (
                 'cd "$SRC_DIR"',
-                *special_files.refusal_lines(folder),
+                *fifos_and_devices.refusal_lines(folder),
                 *shared_workdir.after_compile(folder),
             )
         ),
@@ -156,8 +156,8 @@ def plan_compile(
         platforms=platforms(rendered),
         settings=forge,
         secrets=secrets,
-        fetched=source_kinds.fetched_sources(staging.sources, recipe_folder),
-        archives=source_kinds.archives(staging.sources, recipe_folder),
+        fetched=source_routing.fetched_sources(staging.sources, recipe_folder),
+        archives=source_routing.archives(staging.sources, recipe_folder),
     )
 
 
@@ -194,10 +194,10 @@ def plan_outputs(
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
             prologue=(
-                *source_kinds.link_lines(output.sources, recipe_folder),
+                *source_routing.link_lines(output.sources, recipe_folder),
                 *_prologue(output, staging, staged, rendered.name),
             ),
-            epilogue=(*_epilogue(output, folder, recipe_folder, staging), *special_files.refusal_lines(place)),
+            epilogue=(*_epilogue(output, folder, recipe_folder, staging), *fifos_and_devices.refusal_lines(place)),
             sources=output.sources,
             extra=extra,
             inherited=staged.run_exports if staged and output.staged_exports else (),
@@ -214,8 +214,8 @@ def plan_outputs(
             pins=solved_pins.of_output(output),
             settings=forge,
             recipe_folder=recipe_folder,
-            fetched=source_kinds.fetched_sources(output.sources, recipe_folder),
-            archives=source_kinds.archives(output.sources, recipe_folder),
+            fetched=source_routing.fetched_sources(output.sources, recipe_folder),
+            archives=source_routing.archives(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 
@@ -244,7 +244,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return post_install_script.prepare_sources(output.sources)
+        return script_epilogue.prepare_sources(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
@@ -257,14 +257,14 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
     licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
         *(shared_workdir.test_source_lines(patterns, test_sources(folder, output)) if patterns else ()),
-        *post_install_script.recipes_licenses(licenses, recipe_folder),
+        *script_epilogue.recipes_licenses(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
         *(() if output.settings.by_engine else about_texts.copy_lines(output, recipe_folder, about)),
-        *post_install_script.link_script_lines(output, recipe_folder),
-        *post_install_script.forget_sources(output),
-        *post_install_script.remove_left_out(output),
-        *post_install_script.unpack_eggs(output),
-        *post_install_script.compile_modules(output),
+        *script_epilogue.link_script_lines(output, recipe_folder),
+        *script_epilogue.forget_sources(output),
+        *script_epilogue.remove_left_out(output),
+        *script_epilogue.unpack_eggs(output),
+        *script_epilogue.compile_modules(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 
@@ -332,7 +332,7 @@ def variant_variables(rendered: Rendered) -> dict[str, str]:
 def _as_variables(values: Mapping[str, str]) -> dict[str, str]:
     """Return the values whose names can be variables', without channels' credentials: packages contain them."""
     return {
-        key: ",".join(map(credentials.bare, value.split(",")))
+        key: ",".join(map(channel_credentials.bare, value.split(",")))
         for key, value in values.items()
         if key.isidentifier() and not key.startswith("__")
     }

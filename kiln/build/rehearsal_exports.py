@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.matchspec_notation import package_name
-from kiln.model.plan import RunExport
+from kiln.model.build_steps import RunExport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln import command, masking, rattler_process
+from kiln import masking, process_runner, rattler_process
 from kiln.errors import DownloadFailed, RecipeFault
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _run(
     checkout: Checkout, argv: tuple[str, ...], folder: Path, env: Mapping[str, str], stdin: str | None = None
 ) -> None:
     idle = rattler_process.limits().stall
-    result = command.run(argv, env=env, cwd=folder, stdin=stdin, idle=idle)
+    result = process_runner.run(argv, env=env, cwd=folder, stdin=stdin, idle=idle)
     if result.idle:
         raise DownloadFailed(f"{checkout.url} has sent nothing for {idle} s", hint=_HINT)
     if result.ok:
@@ -84,5 +84,5 @@ def _run(
 
 
 def _answer(argv: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> str:
-    result = command.capture(argv, env=env, cwd=folder)
+    result = process_runner.capture(argv, env=env, cwd=folder)
     return result.stdout.strip() if result.ok else ""

@@ -19,8 +19,8 @@ import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from kiln import command, files
-from kiln.archive_names import HEADER, is_archive, is_wheel, kind_of_content
+from kiln import files, process_runner
+from kiln.archive_kinds import HEADER, is_archive, is_wheel, kind_of_content
 from kiln.errors import BuildFailed
 from kiln.zstd import zstd
 
@@ -219,7 +219,7 @@ def _write(member: _Member, place: Path) -> None:
 def _run_bsdtar(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
     """Have bsdtar unpack an archive; without -P it writes neither out of the folder nor through links."""
     argv = ("bsdtar", "-x", "-p", "--no-same-owner", "-f", str(archive), "-C", str(folder))
-    result = command.run(argv, env=env)
+    result = process_runner.run(argv, env=env)
     if not result.ok:
         raise BuildFailed(f"{name} cannot be unpacked", why=result.tail)
     for path in folder.rglob("*"):

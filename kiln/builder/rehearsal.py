@@ -13,15 +13,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from kiln import build, expand, feedstock_loader, files, rehearse, render
-from kiln.builder import build_process, secret_leaks
-from kiln.builder.build_process import for_tests, package_as_json, tidied
-from kiln.builder.builder import Builder
+from kiln.builder import job_main, secret_leaks
+from kiln.builder.config_build import Builder
+from kiln.builder.engine_calls import EngineCalls
+from kiln.builder.job_main import for_tests, package_as_json, tidied
 from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
-from kiln.builder.step_execution import EngineCalls
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.output_lookup import package_file_name
-from kiln.ledger import Ledger, records
+from kiln.job.output_matching import package_file_name
+from kiln.ledger import Ledger, record_json
 from kiln.local_channel import machine_virtual_packages
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.job.job_files import BuildJob, ConfigJob
+    from kiln.job.job_descriptions import BuildJob, ConfigJob
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.local_channel import VirtualPackages
     from kiln.model.build_config import BuildConfig
+    from kiln.model.build_steps import BuildStep
     from kiln.model.feedstock import Feedstock
-    from kiln.model.plan import BuildStep
     from kiln.model.rendered import Output, OutputTest, Rendered
 
 
 def main(job_file: str) -> None:
     """Rehearse the job's config and write the result."""
-    build_process.carry_out(job_file, rehearse_config)
+    job_main.carry_out(job_file, rehearse_config)
 
 
 def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Rehearsal:
             config = expand.read(feedstock, job.config)
             rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
-        build_process.mask_secrets(rendered)
+        job_main.mask_secrets(rendered)
         wheels = plan_of(job, config)
         if wheels.upstream is not None:
             rendered = without_gaps(rendered, reporter)
@@ -218,7 +218,7 @@ class Rehearsal:
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with tidied(self.job, step.folder):
                 package = build.execute(step, environment=environment, log=None, on_line=display.line)
-                secret_leaks.require_none(package, build_process.secrets_of_scripts(self.rendered))
+                secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)
             return placed, {}
@@ -259,7 +259,7 @@ class Rehearsal:
                 report = tester.run(steps, environment=for_tests(os.environ), on_line=display.line)
             for note in report.notes:
                 display.note(note)
-            return (), records.tests_as_json(dataclasses.replace(report, log=None))
+            return (), record_json.tests_as_json(dataclasses.replace(report, log=None))
 
         inputs = {
             **tester.inputs(steps),

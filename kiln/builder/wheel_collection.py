@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.builder.build_process import hashes, report_as_json, tidied
-from kiln.job.output_lookup import pythons_of
-from kiln.ledger import records
+from kiln.builder.job_main import hashes, report_as_json, tidied
+from kiln.job.output_matching import pythons_of
+from kiln.ledger import record_json
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test
 from kiln.package_test.wheel_name import WheelName, require_python
@@ -20,7 +20,7 @@ from kiln.store import compile_cache_key
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.builder.step_execution import EngineCalls
+    from kiln.builder.engine_calls import EngineCalls
     from kiln.job.messages import ReportedStep
     from kiln.model.build_config import BuildConfig
     from kiln.store.step_cache import StepCache, StepResult
@@ -70,7 +70,7 @@ class Wheels:
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             report = self._install_test(wheel, display)
-            return kept_wheel.paths, records.tests_as_json(dataclasses.replace(report, log=None))
+            return kept_wheel.paths, record_json.tests_as_json(dataclasses.replace(report, log=None))
 
         inputs = {"wheel": hashes(kept_wheel), "network": self.engine.job.network}
         return self.step_cache.once(f"test wheel {wheel.name}", inputs, do)

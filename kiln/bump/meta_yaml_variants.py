@@ -14,7 +14,7 @@ from kiln.errors import KilnError, RecipeFault
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_at
-from kiln.template.expression import Invalid, NotAllowed, compile_expression
+from kiln.template.python_expression import Invalid, NotAllowed, compile_expression
 from kiln.template.selectors import holds
 from kiln.variants.space import Variant
 

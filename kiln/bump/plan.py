@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.bump import hash_literals, version_literals
-from kiln.bump import number as build_number
+from kiln.bump import number_literals as build_number
 from kiln.bump.literals import Literal, place, replaced
 from kiln.bump.meta_yaml_variants import MetaYaml
 from kiln.bump.recipe_views import effect

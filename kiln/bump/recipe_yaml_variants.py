@@ -9,8 +9,8 @@ from kiln.bump.meta_yaml_variants import PLATFORMS, at_platform, configs_of
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError
 from kiln.recipe_v1 import schema
+from kiln.recipe_v1.node_evaluation import RECIPE, is_empty, mapping
 from kiln.recipe_v1.recipe import RecipeV1
-from kiln.recipe_v1.yaml_nodes import RECIPE, is_empty, mapping
 from kiln.render.render import build_platform
 from kiln.render.v1 import space_at
 

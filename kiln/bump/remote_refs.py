@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import DownloadFailed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def references(address: str, names: tuple[str, ...], folder: Path, *, env: Mappi
     """
     place = address if ":" in address else str((folder / address).resolve())
     argv = ("git", "ls-remote", "--", place, *names)
-    result = command.capture(argv, env={**env, **_SETTINGS}, timeout=_SECONDS)
+    result = process_runner.capture(argv, env={**env, **_SETTINGS}, timeout=_SECONDS)
     if not result.ok:
         lines = [line for line in result.tail.splitlines() if line.startswith("fatal:")] or result.tail.splitlines()
         why = (lines or [f"git ended with exit code {result.exit_code}"])[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from kiln import command
+from kiln import process_runner
 from kiln.bump.remote_refs import references
 from kiln.errors import DownloadFailed, MissingTool
 from kiln.versions import Version
@@ -97,7 +97,7 @@ def _of_index(source: SourceView, project: str, *, is_wheel: bool, env: Mapping[
     index = f"pip's index, project {project}"
     kind = () if is_wheel else ("--no-binary", ":all:")
     words = ("index", "versions", "--no-input", "--disable-pip-version-check", "--ignore-requires-python", *kind)
-    result = command.capture((sys.executable, "-m", "pip", *words, "--", project), env=env, timeout=_SECONDS)
+    result = process_runner.capture((sys.executable, "-m", "pip", *words, "--", project), env=env, timeout=_SECONDS)
     match = re.search(r"^Available versions: (.+)$", result.stdout, re.MULTILINE)
     if match is None:
         lines = [line for line in result.tail.splitlines() if line.startswith("ERROR")] or result.tail.splitlines()

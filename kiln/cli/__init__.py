@@ -144,9 +144,9 @@ def dispatch(arguments: Sequence[str]) -> int:
         with limited(os.environ):
             return command.run(options, root)
     except KilnError as error:
-        from kiln.cli import command_hints
+        from kiln.cli import pasteable_commands
 
-        command_hints.complete(error, root)
+        pasteable_commands.complete(error, root)
         raise
 
 

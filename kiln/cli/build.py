@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import chains, command_hints, failed_run, print_error
+from kiln.cli import failed_run, job_chain, pasteable_commands, print_error
 from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
@@ -57,7 +57,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
-    chain = chains.opened(feedstock, options, configs)
+    chain = job_chain.opened(feedstock, options, configs)
     if chain is not None and (line := chain.finished()):
         print_line(line)
         return 0
@@ -66,7 +66,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.dry_run:
         print_folded(run.as_text(plan))
         return 0
-    plan = chains.begun(chain, feedstock, plan, options)
+    plan = job_chain.begun(chain, feedstock, plan, options)
     report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
         from kiln.report import as_json
@@ -77,7 +77,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report import result_text
 
         print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
-    if chain is not None and (error := chains.ended(chain, report, errors)):
+    if chain is not None and (error := job_chain.ended(chain, report, errors)):
         return print_error(error)
     code = exit_code(report, errors)
     return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))
@@ -103,7 +103,7 @@ def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Names
 
     plan = run.plan(feedstock, request, machine_of(options), on_line=print_line)
     for note in plan.notes if options.verbosity != "quiet" else ():
-        print_line(f"note: {command_hints.pasteable(note, feedstock.root)}")
+        print_line(f"note: {pasteable_commands.pasteable(note, feedstock.root)}")
     return plan
 
 
@@ -140,7 +140,7 @@ def execute(
     with signals.termination_as_interrupt(), observer:
         report, errors = run.build(feedstock, plan, observer)
     for error in errors.values():
-        command_hints.complete(error, feedstock.root)
+        pasteable_commands.complete(error, feedstock.root)
     add_to_summary(report, variants, os.environ)
     return report, errors
 
@@ -163,9 +163,11 @@ def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
 
 def advice(error: KilnError, log: Path | None) -> list[str]:
     """Return what to try: the error's hint, and the doctor's causes of the messages at the end of the log."""
-    from kiln.compat import failures
+    from kiln.compat import failure_patterns
 
-    matches = failures.at_the_end(log) if log is not None and isinstance(error, (BuildFailed, TestsFailed)) else ()
+    matches = (
+        failure_patterns.at_the_end(log) if log is not None and isinstance(error, (BuildFailed, TestsFailed)) else ()
+    )
     causes = [line for match in matches[-3:] for line in (f"  cause: {match.cause}", f"  try: {match.cure}")]
     hint = f"  try: {error.hint}"
     return causes if hint in causes or not error.hint else [hint, *causes]

@@ -65,7 +65,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
 
 def _limits(options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a build's options for ``--budget``, whose time begins now."""
-    from kiln.job.budget import least_reserve
+    from kiln.job.budget_monitor import least_reserve
 
     budget: values.Budget | None = getattr(options, "budget", None)
     if budget is None:

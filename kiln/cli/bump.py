@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

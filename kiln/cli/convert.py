@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning
-from kiln.cli.command_hints import pasteable
+from kiln.cli import pinning_selection
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import ConversionRefused
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     feedstock = feedstock_loader.find(root)
     conversion = convert.convert(
-        feedstock, pinning.named(options.pinning) if options.pinning else None, leave_out=options.leave_out
+        feedstock, pinning_selection.named(options.pinning) if options.pinning else None, leave_out=options.leave_out
     )
     fault = refusal(conversion)
     if options.json:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kiln.compat import Combination, DoctorResult, Finding, Suggestion
-    from kiln.compat.failures import LogFailure
+    from kiln.compat.failure_patterns import LogFailure
     from kiln.compat.probe import MachineFacts
     from kiln.model.feedstock import Feedstock
 
@@ -137,18 +137,18 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
 
 def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
-    from kiln.compat import capabilities, cuda_arch, probe
+    from kiln.compat import machine_support, probe, virtual_cuda_arch
     from kiln.cpu_memory import Resources
 
     facts, resources = probe.probe(os.environ), Resources.here()
-    arch = cuda_arch.version(
+    arch = virtual_cuda_arch.version(
         os.environ,
-        has_cuda=cuda_arch.has_cuda(os.environ, facts.cuda),
+        has_cuda=virtual_cuda_arch.has_cuda(os.environ, facts.cuda),
         capabilities=lambda: [card.capability for card in facts.cards],
     )
     disk = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    answers = capabilities.answers(facts)
-    cudas = capabilities.cudas(facts)
+    answers = machine_support.answers(facts)
+    cudas = machine_support.cudas(facts)
     if as_json:
         print(
             json.dumps(
@@ -168,7 +168,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         )
     else:
         lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
-        print_folded("\n".join((*lines, *cuda_text(capabilities.verdict_ranges(cudas)))))
+        print_folded("\n".join((*lines, *cuda_text(machine_support.verdict_ranges(cudas)))))
         for purpose, answer in answers.items():
             print_folded(f"\n{purpose}: " + "\n".join(answer_text(answer)))
     return exit_code(answers.values())
@@ -261,16 +261,16 @@ def read_failure(options: argparse.Namespace) -> int:
     Raises:
         UsageError: if the file cannot be read.
     """
-    from kiln.compat import failures
+    from kiln.compat import failure_patterns
 
     if options.error is not None:
-        matches = failures.read(io.BytesIO(options.error.encode("utf-8", "replace")))
+        matches = failure_patterns.read(io.BytesIO(options.error.encode("utf-8", "replace")))
     elif options.log == "-":
-        matches = failures.read(sys.stdin.buffer)
+        matches = failure_patterns.read(sys.stdin.buffer)
     else:
         try:
             with Path(options.log).open("rb") as log:
-                matches = failures.read(log)
+                matches = failure_patterns.read(log)
         except OSError as error:
             raise UsageError(f"{options.log} cannot be read", why=error.strerror or str(error)) from error
     print(

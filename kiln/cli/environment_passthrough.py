@@ -36,17 +36,17 @@ PROXIES = re.compile(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
-    from kiln import command, credentials, run
+    from kiln import channel_credentials, process_runner, run
     from kiln.errors import MissingTool
 
     names = {*run.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
-        variables["remote_url"] = credentials.bare(variables["remote_url"])
+        variables["remote_url"] = channel_credentials.bare(variables["remote_url"])
     if "sha" not in variables:
         with contextlib.suppress(MissingTool):
             words = ("git", "log", "-1", "--format=%H %ct")
-            result = command.capture(words, env=passed_on(environment), cwd=feedstock.root)
+            result = process_runner.capture(words, env=passed_on(environment), cwd=feedstock.root)
             if result.ok and result.stdout:
                 variables["sha"], commit_time = result.stdout.split()
                 variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
@@ -59,13 +59,13 @@ def ci_urls(environment: Mapping[str, str]) -> tuple[str, str]:
     ``remote_url`` is conda-forge's variable of the repository; the others are GitHub Actions' default variables
     (https://docs.github.com/actions/reference/workflows-and-actions/variables).
     """
-    from kiln import credentials
+    from kiln import channel_credentials
 
     server, repository, number = (environment.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
     on_github = f"{server}/{repository}" if server and repository else ""
     run = f"{on_github}/actions/runs/{number}" if on_github and number else ""
     remote = environment.get("remote_url") or on_github
-    urls = (credentials.bare(url) for url in (remote, run))
+    urls = (channel_credentials.bare(url) for url in (remote, run))
     remote_url, ci_url = (url if WEB_ADDRESS.fullmatch(url) else "" for url in urls)
     return remote_url, ci_url
 

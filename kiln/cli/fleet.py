@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import (
     build,
     config_selection,
-    fleet_attach,
-    fleet_detached,
-    fleet_offers,
+    fleet_detached_runs,
+    fleet_detached_start,
+    fleet_fallbacks,
+    fleet_lost_runs,
     fleet_prices,
-    fleet_recovery,
     fleet_slurm,
     fleet_test,
     lost_terminal,
 )
-from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, require_types, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
@@ -35,6 +34,7 @@ from kiln.cli.fleet_playbook_vars import (
     public_environment,
     site_of,
 )
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,11 @@ if TYPE_CHECKING:
 __all__ = ["arguments", "run"]
 
 NEEDED = ("ssh", "ssh-keygen", "rsync")
-DETACHED = {"attach": fleet_attach.attach, "logs": fleet_attach.show_log, "collect": fleet_attach.collect}
+DETACHED = {
+    "attach": fleet_detached_runs.attach,
+    "logs": fleet_detached_runs.show_log,
+    "collect": fleet_detached_runs.collect,
+}
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -66,11 +70,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
         return fleet_prices.run(options)
     if options.action in {"plan", "run"}:
         fleet_slurm.check_options(options)
-        fleet_offers.check_options(options)
+        fleet_fallbacks.check_options(options)
     if options.action == "run":
-        fleet_detached.check_options(options)
+        fleet_detached_start.check_options(options)
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
-        return (DETACHED.get(options.action) or fleet_attach.show_status)(options, root)
+        return (DETACHED.get(options.action) or fleet_detached_runs.show_status)(options, root)
     feedstock = feedstock_loader.find(root)
     actions = {
         "plan": show_plan,
@@ -97,7 +101,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if options.gpu_tests:
             tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
         plan = plan_of(options, feedstock, configs, ledger, tests)
-    terms = None if options.provider == fleet_slurm.SLURM else fleet_offers.terms_of(options, plan)
+    terms = None if options.provider == fleet_slurm.SLURM else fleet_fallbacks.terms_of(options, plan)
     print(json.dumps(formatting.as_json(plan, terms), indent=2) if options.json else formatting.as_text(plan, terms))
     return 0
 
@@ -145,7 +149,7 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
 
 def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
-    from kiln import command, files, signals
+    from kiln import files, process_runner, signals
     from kiln.fleet import run as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
@@ -153,14 +157,14 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     layout = layout_of(feedstock)
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else NEEDED:
-        command.find(program, env=os.environ)
+        process_runner.find(program, env=os.environ)
     if options.detach:
         return start_detached(options, feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         selection = select(options, feedstock)
         previous = fleet.unfinished(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
         if previous is None:
-            previous = fleet_recovery.recover(options, feedstock, selection.all, ledger)
+            previous = fleet_lost_runs.recover(options, feedstock, selection.all, ledger)
         if previous is not None:
             selection = select(options, feedstock, tuple(job.config for job in previous.jobs))
             print(f"resuming the fleet run {previous.id}", file=sys.stderr)
@@ -189,8 +193,8 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
-        fleet_offers.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
-    return fleet_detached.start(options, feedstock, selection.configs)
+        fleet_fallbacks.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
+    return fleet_detached_start.start(options, feedstock, selection.configs)
 
 
 class ChannelUpdater:
@@ -235,9 +239,9 @@ def prepare(
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
         type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
-        type_offers={} if is_slurm else fleet_offers.type_offers(options, plan),
+        type_offers={} if is_slurm else fleet_fallbacks.type_offers(options, plan),
         capacity_timeout=seconds(options.capacity_timeout),
-        lifetime=fleet_offers.lifetime_of(options, plan),
+        lifetime=fleet_fallbacks.lifetime_of(options, plan),
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,
@@ -266,7 +270,7 @@ def prepare(
 
 def new_id(environment: Mapping[str, str]) -> str:
     """Return the name of a new run: a random one, or the one that a controller was given."""
-    name = environment.get(fleet_detached.ID, "")
+    name = environment.get(fleet_detached_start.ID, "")
     return name if re.fullmatch(r"[0-9a-f]{8}", name) else secrets.token_hex(4)
 
 
@@ -300,8 +304,8 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         return 0
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
-        if options.run and not runs and fleet_attach.is_detached(feedstock, options.run):
-            return fleet_attach.show_status(options, feedstock.root)
+        if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
+            return fleet_detached_runs.show_status(options, feedstock.root)
         costs = costs_of(ledger, runs)
         backups = damage_repair.backups(ledger.path)
     if backups:
@@ -310,7 +314,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(formatting.status_as_json(runs, costs), indent=2) if options.json else ""
     print(text or pasteable(formatting.status(runs, costs), feedstock.root))
-    for line in () if options.json or options.run else fleet_attach.local_lines(feedstock):
+    for line in () if options.json or options.run else fleet_detached_runs.local_lines(feedstock):
         print(pasteable(line, feedstock.root))
     return 0
 
@@ -335,7 +339,7 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
         providers = {run.id: run.provider for run in ledger.fleets()}
         ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
         for run_id in ids:
-            if fleet_attach.tear_down(options, feedstock, run_id):
+            if fleet_detached_runs.tear_down(options, feedstock, run_id):
                 continue
             provider = options.provider or providers.get(run_id)
             if provider is None:
@@ -345,7 +349,7 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
                 )
             tear_down(ended_site(options, feedstock, run_id, provider), run_id, ledger)
     if not options.runs:
-        fleet_attach.print_left(feedstock, is_alone=not ids)
+        fleet_detached_runs.print_left(feedstock, is_alone=not ids)
     return 0
 
 

@@ -94,10 +94,10 @@ def plan_of(
 
 def offers_of(options: argparse.Namespace, sizes: Sequence[JobSize]) -> tuple[list[MachineType], MachineType | None]:
     """Return the machine types to choose from, and that of the cache if there is one, with their prices."""
-    from kiln.fleet import existing_hosts
+    from kiln.fleet import existing_host_types
 
     offers = priced_offers(options, options.types or [])
-    if not options.types and options.provider != existing_hosts.PROVIDER:
+    if not options.types and options.provider != existing_host_types.PROVIDER:
         offers = default_types(offers, sizes)
     return offers, next(iter(priced_offers(options, [options.cache]))) if options.cache else None
 
@@ -126,15 +126,15 @@ def table_of(options: argparse.Namespace) -> tuple[MachineType, ...]:
 
     Those of existing hosts are the sizes that ``--vars`` gives them.
     """
-    from kiln.fleet import existing_hosts, machine_types
+    from kiln.fleet import existing_host_types, machine_types
 
     rows = playbook_value("kiln_machine_types", options.vars)
     table = machine_types.read(MACHINE_TYPES) if rows is None else machine_types.of_rows(rows, "kiln_machine_types")
-    if options.provider != existing_hosts.PROVIDER:
+    if options.provider != existing_host_types.PROVIDER:
         return table
-    (unknown,) = (kind for kind in table if kind.provider == existing_hosts.PROVIDER)
+    (unknown,) = (kind for kind in table if kind.provider == existing_host_types.PROVIDER)
     hosts = playbook_value("kiln_static_hosts", options.vars)
-    return tuple(existing_hosts.machine_types(hosts, unknown))
+    return tuple(existing_host_types.machine_types(hosts, unknown))
 
 
 def worker_limit(options: argparse.Namespace, configs: int) -> int:
@@ -152,12 +152,12 @@ def sizes_of(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str,
 def sizes_by_name(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
     """Return what each config needs of a worker; the recipe is rendered only if it may say so."""
     from kiln import expand
-    from kiln.fleet import recipe_sizes, sizes
+    from kiln.fleet import config_sizes, recipe_sizes
 
-    entries = sizes.read(feedstock.root, seconds)
+    entries = config_sizes.read(feedstock.root, seconds)
     variants = {entry.name: entry for entry in expand.read_all(feedstock, names)}
     recipe = recipe_sizes.of_configs(feedstock, tuple(variants.values()), seconds)
-    return {name: sizes.size_of(entries, entry.variant, recipe.get(name)) for name, entry in variants.items()}
+    return {name: config_sizes.size_of(entries, entry.variant, recipe.get(name)) for name, entry in variants.items()}
 
 
 def default_types(offers: Sequence[MachineType], sizes: Sequence[JobSize]) -> list[MachineType]:

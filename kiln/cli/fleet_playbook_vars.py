@@ -56,7 +56,7 @@ def site_of(
 ) -> PlaybookSite:
     """Return the site of a run, after creating the fleet's environment if it is missing."""
     from kiln import bootstrap
-    from kiln.fleet import recovery
+    from kiln.fleet import lost_run_recovery
     from kiln.fleet.playbook_runner import PlaybookSite
 
     python = bootstrap.fleet(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
@@ -77,7 +77,7 @@ def site_of(
     }
     if run_config is not None:
         variables |= {
-            "kiln_inputs": recovery.tag_of(run_config.key),
+            "kiln_inputs": lost_run_recovery.tag_of(run_config.key),
             "kiln_lease": int(run_config.lease),
             "kiln_lifetime": int(run_config.lifetime),
             "kiln_images": [image_of(text) for text in options.image],

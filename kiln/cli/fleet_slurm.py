@@ -85,9 +85,9 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
     Raises:
         UsageError: when the shared folder is not known.
     """
-    from kiln.bootstrap import clone
+    from kiln.bootstrap import kiln_installation
 
-    clone.require("kiln fleet", PACKAGE_ROOT)
+    kiln_installation.require("kiln fleet", PACKAGE_ROOT)
     stored = _stored(feedstock, run)
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
-    from kiln import command, files, signals
+    from kiln import files, process_runner, signals
     from kiln.errors import BuildFailed
     from kiln.fleet import worker_tests
     from kiln.ledger.fleet import FleetLedger
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = prepare(options, feedstock)
         for program in ("ssh", "ssh-keygen", "rsync"):
-            command.find(program, env=os.environ)
+            process_runner.find(program, env=os.environ)
         with signals.termination_as_interrupt():
             results = worker_tests.execute(tests, ledger, lambda line: print(line, file=sys.stderr))
     print(json.dumps([dataclasses.asdict(result) for result in results], indent=2) if options.json else table(results))

@@ -11,11 +11,11 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning
-from kiln.cli.command_hints import pasteable
+from kiln.cli import pinning_selection
 from kiln.cli.failed_run import kiln_words
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, UsageError
-from kiln.operating_system.shells import joined
+from kiln.operating_system.shell_quoting import joined
 
 if TYPE_CHECKING:
     from kiln.init import KilnRequirement, NewRecipe
@@ -61,7 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="install kiln by this pinned requirement of pip in build-locally.py and the CI (default: this kiln)",
     )
     parser.add_argument("--json", action="store_true", help="print the files as JSON")
-    pinning.arguments(parser)
+    pinning_selection.arguments(parser)
 
 
 class InitReport:
@@ -167,7 +167,7 @@ def maintainers_of(given: list[str] | None, root: Path, variables: dict[str, str
     Raises:
         UsageError: one of them is not a name of a GitHub user or team.
     """
-    from kiln import command
+    from kiln import process_runner
     from kiln.errors import MissingTool
 
     if given:
@@ -176,7 +176,9 @@ def maintainers_of(given: list[str] | None, root: Path, variables: dict[str, str
         return given, ""
     try:
         folder = root if root.is_dir() else None
-        asked = command.capture(("git", "config", "github.user"), env=variables, cwd=folder, timeout=_GIT_SECONDS)
+        asked = process_runner.capture(
+            ("git", "config", "github.user"), env=variables, cwd=folder, timeout=_GIT_SECONDS
+        )
         name = asked.stdout.strip()
     except MissingTool:
         name = ""
@@ -216,14 +218,14 @@ def completed(options: argparse.Namespace, root: Path, requirement: KilnRequirem
 
 def ignored_files(root: Path, names: list[str]) -> list[str]:
     """Return the files of a checkout that git ignores: conda-smithy's .gitignore names most files of the root."""
-    from kiln import command
+    from kiln import process_runner
     from kiln.errors import MissingTool
 
     if not names or not (root / ".git").exists():
         return []
     with contextlib.suppress(MissingTool):
         words = ("git", "-c", "core.quotePath=false", "check-ignore", "--", *names)
-        return command.capture(words, env=environment(), cwd=root).stdout.splitlines()
+        return process_runner.capture(words, env=environment(), cwd=root).stdout.splitlines()
     return []
 
 
@@ -287,7 +289,7 @@ def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitRepo
 
     before = (feedstock.root / workflow.NAME).exists()
     try:
-        variant_file = pinning.required(options, feedstock.root)
+        variant_file = pinning_selection.required(options, feedstock.root)
         settings = argparse.Namespace(check=False, pinning=options.pinning, no_pinning=options.no_pinning)
         notes, lines, _ = limits.bounded(lambda: command.rerender(settings, feedstock.root, variant_file))
     except KilnError as error:

@@ -13,13 +13,13 @@ from kiln.cli import attestation_arguments, common_arguments, values
 from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
 from kiln.matchspec_notation import fault, package_name, strict
-from kiln.operating_system.shells import quoted, with_programs_of
+from kiln.operating_system.shell_quoting import quoted, with_programs_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from kiln.console.steps import Steps
+    from kiln.console.steps_view import Steps
     from kiln.install.attested_packages import Rules
     from kiln.install.install import Change, Installation, InstallRequest
     from kiln.install.solve_diagnosis import TargetMachine
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
 
 def request(options: argparse.Namespace) -> InstallRequest:
     """Return the request of the command line and the environment."""
-    from kiln import credentials
+    from kiln import channel_credentials
     from kiln.install import install
     from kiln.install.named_prefix import prefix_of
 
@@ -105,7 +105,7 @@ def request(options: argparse.Namespace) -> InstallRequest:
     return install.InstallRequest(
         prefix=prefix.absolute().resolve(),
         specs=tuple(map(strict, options.specs)),
-        channels=credentials.register(options.channels or ["conda-forge"]),
+        channels=channel_credentials.register(options.channels or ["conda-forge"]),
         machine=target_machine(os.environ),
         priority="flexible" if options.flexible else "strict",
         verbose=options.verbose,
@@ -161,7 +161,7 @@ def default_cache(environment: Mapping[str, str]) -> Path:
 
 def target_machine(environment: Mapping[str, str]) -> TargetMachine:
     """Return this machine, with the overrides of conda's variables (CONDA_OVERRIDE_...)."""
-    from kiln.compat import cuda_arch, probe
+    from kiln.compat import probe, virtual_cuda_arch
     from kiln.install.solve_diagnosis import TargetMachine
     from kiln.local_channel import OVERRIDES, machine_virtual_packages
 
@@ -169,7 +169,7 @@ def target_machine(environment: Mapping[str, str]) -> TargetMachine:
         virtual_packages=machine_virtual_packages(environment),
         overridden=frozenset(
             name
-            for name, variable in (("__cuda", OVERRIDES["cuda"]), (cuda_arch.NAME, cuda_arch.OVERRIDE))
+            for name, variable in (("__cuda", OVERRIDES["cuda"]), (virtual_cuda_arch.NAME, virtual_cuda_arch.OVERRIDE))
             if variable in environment
         ),
         driver=lambda: probe.driver(environment),

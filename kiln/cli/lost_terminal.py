@@ -9,7 +9,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from kiln.operating_system import child_processes
+from kiln.operating_system import process_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def survived() -> Iterator[None]:
 
     A SIGHUP that was ignored when this process was started, as by nohup, stays ignored.
     """
-    numbers = [number for number in child_processes.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [number for number in process_groups.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
         numbers = []
     terminals = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning
-from kiln.cli.command_hints import pasteable
+from kiln.cli import pinning_selection
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PINNING",
         help="with --diff: use this pinning for the earlier matrix (default: the one of -e)",
     )
-    pinning.arguments(parser)
+    pinning_selection.arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -55,17 +55,19 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.diff is None:
         notes: list[str] = []
         try:
-            text, note = pinning.used(options, root, lambda file: matrix(options, root, file, or_existing=False))
+            text, note = pinning_selection.used(
+                options, root, lambda file: matrix(options, root, file, or_existing=False)
+            )
         except PinningNeeded as error:
-            notes = pinning.without(root, error)
+            notes = pinning_selection.without(root, error)
             text, note = limits.bounded(lambda: matrix(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
         with tree_of(root, options.diff) as before:
-            variant_file, notes = pinning.available(options, root)
-            earlier = pinning.named(options.was, options.pinning_channel) if options.was else variant_file
+            variant_file, notes = pinning_selection.available(options, root)
+            earlier = pinning_selection.named(options.was, options.pinning_channel) if options.was else variant_file
             if earlier is None:
-                notes += pinning.missing(before, f" at {options.diff}") if not options.no_pinning else []
+                notes += pinning_selection.missing(before, f" at {options.diff}") if not options.no_pinning else []
             trees = Tree(root=before, pinning=earlier), Tree(root=root, pinning=variant_file)
             text = limits.bounded(lambda: difference(options, *trees))
     print("".join(f"{pasteable(note, root)}\n" for note in notes), end="", file=sys.stderr)
@@ -168,10 +170,10 @@ def git(root: Path, *arguments: str) -> str:
     Raises:
         UsageError: if git fails.
     """
-    from kiln import command
+    from kiln import process_runner
 
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    result = command.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
+    result = process_runner.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
     if not result.ok:
         raise UsageError(f"git {arguments[0]} failed in {root}", why=result.tail.strip())
     return result.stdout

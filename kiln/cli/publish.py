@@ -142,13 +142,13 @@ def platforms(root: Path) -> frozenset[str]:
 def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
     from kiln import feedstock_loader, provenance
-    from kiln.publish import gate, transaction, upload_settings
+    from kiln.publish import gate, transaction, upload_restrictions
     from kiln.release import attest, bundle, candidates
 
     signer = attester(options)
     feedstock = feedstock_loader.find(root)
     if not options.check and not options.bundle:
-        upload_settings.require_allowed(
+        upload_restrictions.require_allowed(
             feedstock.settings, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
         )
     matrix = candidates.BuiltMatrix.of(feedstock)
@@ -198,24 +198,24 @@ def attester(options: argparse.Namespace) -> Attester | None:
 
 def attesting(options: argparse.Namespace, attester: Attester | None, channel: str) -> Attesting | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
-    from kiln import credentials
+    from kiln import channel_credentials
     from kiln.cli.environment_passthrough import ci_urls, ci_workflow
     from kiln.release.attest import Attesting
 
     if attester is None:
         return None
-    url = credentials.bare(options.url if options.url and channel.startswith("file:") else channel)
+    url = channel_credentials.bare(options.url if options.url and channel.startswith("file:") else channel)
     return Attesting(attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1])
 
 
 def current_branch(root: Path) -> str:
     """Return the branch of a checkout; empty when it is unknown."""
-    from kiln import command
+    from kiln import process_runner
     from kiln.errors import MissingTool
 
     with contextlib.suppress(MissingTool):
         words = ("git", "symbolic-ref", "--quiet", "--short", "HEAD")
-        return command.capture(words, env=passed_on(os.environ), cwd=root).stdout.strip()
+        return process_runner.capture(words, env=passed_on(os.environ), cwd=root).stdout.strip()
     return ""
 
 
@@ -226,17 +226,17 @@ def tokens(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def yank(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
     """Withdraw packages, or patch their records in the index."""
-    from kiln.publish.stores import maintenance
+    from kiln.publish.stores import index_edits
 
     if options.patch is None:
-        return {"yanked": maintenance.yank(channel, options.yank, delete=options.delete)}
+        return {"yanked": index_edits.yank(channel, options.yank, delete=options.delete)}
     try:
         fields = json.loads(options.patch)
     except ValueError as error:
         raise UsageError("--patch is not valid JSON", why=str(error)) from error
     if not isinstance(fields, dict):
         raise UsageError("--patch is not a JSON object", hint="""--patch '{"depends": ["python >=3.11"]}'""")
-    return {"patched": [maintenance.patch(channel, name, fields) for name in options.yank]}
+    return {"patched": [index_edits.patch(channel, name, fields) for name in options.yank]}
 
 
 def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
@@ -246,9 +246,9 @@ def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
         BrokenPackage: after the index is written, with all files that it omits.
     """
     from kiln import repodata
-    from kiln.publish.stores import maintenance
+    from kiln.publish.stores import index_edits
 
-    count, broken = maintenance.reindex(channel, lambda path: repodata.read(Path(channel.name) / path))
+    count, broken = index_edits.reindex(channel, lambda path: repodata.read(Path(channel.name) / path))
     show(options, read=count)
     if broken:
         raise BrokenPackage(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
-    from kiln.variants.axes import Variants
+    from kiln.variants.varying_keys import Variants
 
 
 INDEXED = 50  # runs in the index; a run is compared with these. To read 50 of 192 configs takes four seconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning, rerender_commit
-from kiln.cli.command_hints import pasteable
+from kiln.cli import pinning_selection, rerender_commit
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import MatrixDrift
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="commit the written files with conda-smithy's message, which names the version of conda-forge-pinning; "
         "edit opens git's editor with it (default with --commit: auto)",
     )
-    pinning.arguments(parser)
+    pinning_selection.arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """
     from kiln import feedstock_loader, limits
 
-    (notes, lines, fault), variant_file = pinning.used(
+    (notes, lines, fault), variant_file = pinning_selection.used(
         options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
     )
     print("".join(f"{pasteable(line, root)}\n" for line in notes), end="", file=sys.stderr)
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         raise fault
     if options.commit:
         feedstock = limits.bounded(lambda: feedstock_loader.find(root))
-        print(rerender_commit.commit(feedstock, pinning.version_of(variant_file), options.commit))
+        print(rerender_commit.commit(feedstock, pinning_selection.version_of(variant_file), options.commit))
     return 0
 
 

@@ -54,9 +54,9 @@ def commit(feedstock: Feedstock, pinning: str, how: str) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    from kiln import command
+    from kiln import process_runner
 
-    result = command.capture(("git", *arguments), env=dict(os.environ), cwd=root, timeout=60)
+    result = process_runner.capture(("git", *arguments), env=dict(os.environ), cwd=root, timeout=60)
     if not result.ok:
         raise UsageError(
             f"git {arguments[0]} failed in {root}", why=result.tail.strip(), hint="commit the files yourself"
@@ -65,8 +65,8 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def _edited(root: Path, text: str, names: list[str]) -> None:
-    from kiln import command
+    from kiln import process_runner
 
     words = ("git", "commit", "--quiet", "--edit", "--verbose", "--message", text, "--", *names)
-    if command.run_on_terminal(words, env=dict(os.environ), cwd=root):
+    if process_runner.run_on_terminal(words, env=dict(os.environ), cwd=root):
         raise UsageError(f"git commit failed in {root}", hint="commit the files yourself")

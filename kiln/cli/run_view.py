@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView
-    from kiln.console.steps import Steps
+    from kiln.console.steps_view import Steps
     from kiln.model.run import MatrixReport
-    from kiln.variants.axes import Variants
+    from kiln.variants.varying_keys import Variants
 
 
 def view(
@@ -43,7 +43,7 @@ def view(
 def steps() -> Steps:
     """Return the view of a command's steps on standard error."""
     from kiln.cli.masked_streams import unchanged
-    from kiln.console.steps import Steps
+    from kiln.console.steps_view import Steps
 
     return Steps(unchanged(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
 

@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def as_json(report: MatrixReport, now: float) -> dict[str, Any]:
 def as_text(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
     from kiln.cli.run_view import terminal_width
-    from kiln.console.progress import count_text
+    from kiln.console.progress_lines import count_text
     from kiln.console.text import duration, table
     from kiln.report import totals
 

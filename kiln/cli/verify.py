@@ -91,7 +91,7 @@ class VerifiedPackage:
 def record(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
     from kiln.errors import ProvenanceBroken, UsageError
-    from kiln.publish.channel_reader import reader
+    from kiln.publish.channel_file_reader import reader
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
@@ -149,7 +149,7 @@ def attestation(
     Raises:
         ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
-    from kiln import credentials, files
+    from kiln import channel_credentials, files
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import attestation_check
 
@@ -161,7 +161,11 @@ def attestation(
             raise ProvenanceBroken(f"{options.package.name} has no attestation in {channel}", hint=hint)
         return None, ()
     anybody = attestation_check.TrustedSigner(root=attestation_check.trusted_root(options.trusted_root))
-    url = credentials.bare(options.target_channel) if getattr(options, "target_channel", None) else url_of(channel)
+    url = (
+        channel_credentials.bare(options.target_channel)
+        if getattr(options, "target_channel", None)
+        else url_of(channel)
+    )
     try:
         return attestation_check.checked(
             sidecar,
@@ -215,9 +219,9 @@ def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None])
 
 def url_of(channel: str) -> str:
     """Return the URL of a channel or a folder, without credentials."""
-    from kiln import credentials
+    from kiln import channel_credentials
 
-    return credentials.bare(channel) if "://" in channel else Path(channel).absolute().as_uri()
+    return channel_credentials.bare(channel) if "://" in channel else Path(channel).absolute().as_uri()
 
 
 def described(attested: Attested) -> list[str]:

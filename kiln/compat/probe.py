@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, container
+from kiln import container, process_runner
 from kiln.compat.combination import Combination, Gpu
 from kiln.container.engine import ASIDE
 from kiln.errors import KilnError, MissingTool
@@ -197,7 +197,7 @@ def nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[Card, ...]]:
         ValueError: when its output is something else.
     """
     query = ("nvidia-smi", "--query-gpu=driver_version,name,compute_cap,memory.total", "--format=csv,noheader,nounits")
-    answer = command.capture(query, env=env, timeout=SECONDS)
+    answer = process_runner.capture(query, env=env, timeout=SECONDS)
     if not answer.ok:
         raise ValueError((answer.stdout or answer.tail).strip() or f"exit code {answer.exit_code}")
     return smi_answer(answer.stdout)
@@ -256,7 +256,7 @@ def _avx(file: Path) -> bool | None:
 def _version_of(program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = "") -> str | None:
     """Return the version that a program prints; None when it is missing."""
     try:
-        answer = command.capture((program, *arguments), env=env, cwd=ASIDE, timeout=SECONDS)
+        answer = process_runner.capture((program, *arguments), env=env, cwd=ASIDE, timeout=SECONDS)
     except MissingTool:
         return None
     match = _VERSION.search(answer.stdout.partition(after)[2] if after else answer.stdout)

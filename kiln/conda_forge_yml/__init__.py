@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.conda_forge_yml import conditional_values
+from kiln.conda_forge_yml import workflow_values
 from kiln.conda_forge_yml.document import NAME, SettingUse, TypedSettings, notes, parsed, uses
 
-__all__ = ["NAME", "SettingUse", "TypedSettings", "conditional_values", "notes", "parsed", "uses"]
+__all__ = ["NAME", "SettingUse", "TypedSettings", "notes", "parsed", "uses", "workflow_values"]

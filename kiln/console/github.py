@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.plain import compile_summary, failure_text, headline
-from kiln.console.progress import count_text
+from kiln.console.progress_lines import count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, one_line, plain
 

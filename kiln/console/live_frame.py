@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console.progress import BAD, GOOD, ORDER, SIGNS, count_text
+from kiln.console.progress_lines import BAD, GOOD, ORDER, SIGNS, count_text
 from kiln.console.text import clock, cost_text, duration, fit, fit_name
 from kiln.model.run import ConfigState
 

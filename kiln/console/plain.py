@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.progress import SIGNS, count_text
+from kiln.console.progress_lines import SIGNS, count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, duration, one_line, plain
 from kiln.model.run import ConfigState

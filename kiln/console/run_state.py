@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.console.progress import BAD, GOOD, ProgressLog, progress_text
+from kiln.console.progress_lines import BAD, GOOD, ProgressLog, progress_text
 from kiln.console.text import one_line, shown_line
 from kiln.model.run import ConfigState
 

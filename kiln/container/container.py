@@ -8,7 +8,7 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from kiln import command
+from kiln import process_runner
 from kiln.container import arguments, images, memory_watch, trial
 from kiln.container.engine import ASIDE, Engine, EngineKind
 from kiln.container.owner_labels import LABEL, Owner, is_gone
@@ -84,7 +84,7 @@ class Container:
         """Run the plan's program to its end, its output line by line to ``log`` and ``on_line``.
 
         When ``timeout`` (seconds) is over, the program is ended and the exit code is 124. For ``own`` see
-        `kiln.command.run`.
+        `kiln.process_runner.run`.
 
         Raises:
             ContainerFault: when the engine could not start it.
@@ -92,9 +92,9 @@ class Container:
         hear = None if on_line is None else lambda line: None if memory_watch.is_figure(line) else on_line(line)
         words = arguments.start(self.engine, self.name)
         result = self._command(words, log=log, timeout=timeout, on_line=hear, own=own)
-        if result.exit_code == command.TIMED_OUT and self._state()["Status"] != "exited":
+        if result.exit_code == process_runner.TIMED_OUT and self._state()["Status"] != "exited":
             self.stop()  # it may not even have started
-            return ContainerResult(exit_code=command.TIMED_OUT, tail=result.tail)
+            return ContainerResult(exit_code=process_runner.TIMED_OUT, tail=result.tail)
         tail, peak, kills = memory_watch.figures(result.tail)
         # Success with figures from the watcher needs no query to the engine.
         state = UNASKED if result.ok and peak is not None else self._state()
@@ -110,7 +110,7 @@ class Container:
     def run_on_terminal(self) -> int:
         """Run the plan's program with this process's standard streams; return its exit code."""
         argv = arguments.start(self.engine, self.name, interactive=True)
-        return command.run_on_terminal(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
+        return process_runner.run_on_terminal(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
     def stop(self) -> None:
         """Kill the container's programs; their files stay until the container is removed."""
@@ -144,7 +144,7 @@ class Container:
         state: Mapping[str, Any] = json.loads(result.stdout)
         return state
 
-    def _ask(self, *words: str) -> command.Result:
+    def _ask(self, *words: str) -> process_runner.Result:
         return self.engine.ask(*words)
 
     def _command(
@@ -155,9 +155,9 @@ class Container:
         timeout: float | None = None,
         on_line: Callable[[str], None] | None = None,
         own: str = "",
-    ) -> command.Result:
+    ) -> process_runner.Result:
         """Run the engine's client with the secrets' values in its environment, and nowhere else."""
-        return command.run(
+        return process_runner.run(
             argv,
             env={**self.engine.environment, **self.plan.secrets},
             cwd=ASIDE,
@@ -165,15 +165,15 @@ class Container:
             log=log,
             timeout=timeout,
             on_line=on_line,
-            tail_lines=command.TAIL_LINES + FIGURES,
+            tail_lines=process_runner.TAIL_LINES + FIGURES,
             own=own,
         )
 
-    def _must(self, verb: str, result: command.Result) -> None:
+    def _must(self, verb: str, result: process_runner.Result) -> None:
         if not result.ok:
             raise self._fault(verb, result)
 
-    def _fault(self, verb: str, result: command.Result) -> ContainerFault:
+    def _fault(self, verb: str, result: process_runner.Result) -> ContainerFault:
         output = result.tail or f"exit code {result.exit_code}"
         return ContainerFault(
             f"{self.engine.kind.value} cannot {verb} a container from the image {self.plan.image}",

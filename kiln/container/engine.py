@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, serialization
+from kiln import process_runner, serialization
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ class Engine:
         """Return the engine from another process's JSON values."""
         return serialization.from_json(cls, {**data, "environment": environment}, (EngineKind,))
 
-    def ask(self, *words: str) -> command.Result:
+    def ask(self, *words: str) -> process_runner.Result:
         """Run one of the engine's quick commands; the result's ``stdout`` has the output, its ``tail`` the errors."""
         words = (self.executable, *words)
-        return command.capture(words, env=self.environment, cwd=ASIDE, timeout=4 * ANSWER_SECONDS)
+        return process_runner.capture(words, env=self.environment, cwd=ASIDE, timeout=4 * ANSWER_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | N
     """
     program = executable or (kind or EngineKind.DOCKER).value
     path = _path(program, env, is_named=executable is not None)
-    output = command.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()
+    output = process_runner.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()
     actual = next((engine_kind for engine_kind in EngineKind if output.startswith(engine_kind.value)), None)
     if actual is None:
         raise MissingTool(f"{path} is neither Docker nor Podman", why=f"it calls itself {output.strip()!r}")
@@ -136,7 +136,7 @@ def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | N
 def _path(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
     """Return the path of an engine's program; ``is_named`` when the user has named it."""
     try:
-        return str(command.find(program, env=env))
+        return str(process_runner.find(program, env=env))
     except MissingTool as error:
         error.hint = f"{error.hint or 'install it'}, or --container none"
         if is_named:
@@ -146,7 +146,7 @@ def _path(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
 
 def _information(path: str, env: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the output of ``docker info`` or ``podman info``."""
-    result = command.capture([path, "info", "--format", "{{json .}}"], env=env, timeout=ANSWER_SECONDS)
+    result = process_runner.capture([path, "info", "--format", "{{json .}}"], env=env, timeout=ANSWER_SECONDS)
     try:
         answer = json.loads(result.stdout)
     except ValueError:

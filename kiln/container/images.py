@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln import command
+from kiln import process_runner
 from kiln.container.arguments import require_name
 from kiln.container.engine import Engine, EngineKind
 from kiln.errors import ContainerFault, DownloadFailed, UsageError, excerpt
@@ -36,7 +36,7 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
     )
 
 
-def is_missing(result: command.Result) -> bool:
+def is_missing(result: process_runner.Result) -> bool:
     """Return whether an engine failed because it lacks the image."""
     return not result.ok and any(sign in result.tail.lower() for sign in ("no such image", "image not known"))
 
@@ -117,7 +117,7 @@ def pull(
     if on_line is not None:
         on_line(f"fetching {image} with {engine.kind.value}")
     options = () if platform is None else ("--platform", platform)
-    result = command.run([engine.executable, "pull", *options, image], env=engine.environment, on_line=on_line)
+    result = process_runner.run([engine.executable, "pull", *options, image], env=engine.environment, on_line=on_line)
     if not result.ok:
         raise unavailable(engine, image, result.tail)
     return digest(engine, image)
@@ -152,7 +152,7 @@ def load(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()
     """
     options = [word for change in changes for word in ("--change", change)]
     quiet = ["--quiet"] if engine.kind is EngineKind.PODMAN else []
-    result = command.run([engine.executable, "import", *quiet, *options, archive, tag], env=engine.environment)
+    result = process_runner.run([engine.executable, "import", *quiet, *options, archive, tag], env=engine.environment)
     if not result.ok:
         raise ContainerFault(
             f"{engine.kind.value} cannot import {archive} as {tag}", why=f"it says:\n{excerpt(result.tail)}"
@@ -166,7 +166,7 @@ def take(engine: Engine, archive: Path) -> None:
     Raises:
         ContainerFault: when the engine refuses it.
     """
-    result = command.run([engine.executable, "load", "--quiet", "--input", archive], env=engine.environment)
+    result = process_runner.run([engine.executable, "load", "--quiet", "--input", archive], env=engine.environment)
     if not result.ok:
         raise ContainerFault(
             f"{engine.kind.value} cannot load the image in {archive}", why=f"it says:\n{excerpt(result.tail)}"

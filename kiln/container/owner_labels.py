@@ -7,8 +7,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln import processes
-from kiln.operating_system.child_processes import exists
+from kiln import process_table
+from kiln.operating_system.process_groups import exists
 
 LABEL = "kiln.owner"
 
@@ -37,8 +37,8 @@ class Owner:
     @classmethod
     def of_process(cls, pid: int) -> Owner | None:
         """Return the running process ``pid``, or None."""
-        process = processes.read(pid)
-        if not exists(pid) or (process is not None and process.state in processes.ENDED):
+        process = process_table.read(pid)
+        if not exists(pid) or (process is not None and process.state in process_table.ENDED):
             return None
         return cls(
             machine=platform.node().replace("/", "-"),

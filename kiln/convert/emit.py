@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from kiln.convert.conditional_parts import ConditionPart
 from kiln.convert.tree import DictPart, ListPart, Part, ScalarPart
-from kiln.convert.when import ConditionPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

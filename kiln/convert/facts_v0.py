@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln.convert import facts, keys
-from kiln.convert.compile_variables import compile_variables
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.pins import pin_run_as_build_bounds
+from kiln.convert.staging_variables import compile_variables
 from kiln.matchspec_notation import with_star
 from kiln.render.render import evaluated, render
 from kiln.variants.files import as_list

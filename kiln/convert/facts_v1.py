@@ -11,9 +11,9 @@ from kiln.convert.facts import Facts
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_star
 from kiln.recipe_v1.identity import Identities
+from kiln.recipe_v1.node_evaluation import text_of
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
-from kiln.recipe_v1.yaml_nodes import text_of
 from kiln.render.v1 import _recipe as recipe_of
 from kiln.render.v1 import _spec as variants_of
 from kiln.variants.space import Space

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import expand, files, limits
-from kiln.convert.convert import META, Given, converted
 from kiln.convert.facts_v0 import facts_v0
 from kiln.convert.facts_v1 import facts_v1
 from kiln.convert.matrix_comparison import with_matrices
 from kiln.convert.proof import Difference, HashKeys, Proof, compared
+from kiln.convert.text_conversion import META, Given, converted
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
 from kiln.model.source_position import Place

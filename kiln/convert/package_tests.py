@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kiln.convert.conditional_parts import ConditionPart, chosen, listed, listing, text, values_of
 from kiln.convert.specs import modern
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.when import ConditionPart, chosen, listed, listing, text, values_of
 
 if TYPE_CHECKING:
     from kiln.convert.sections import Sections

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_values import conjunction
+from kiln.convert.conditional_parts import chosen, empty, listing, section, text, unconditional
+from kiln.convert.expanded_recipe import conjunction
 from kiln.convert.expression_text import FILTER, Expr, negated, unparenthesized
 from kiln.convert.package_variables import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, Sections, plain
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.when import chosen, empty, listing, section, text, unconditional
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.convert.conditional_values import Expanded
+    from kiln.convert.expanded_recipe import Expanded
     from kiln.convert.package_tests import Tests
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})

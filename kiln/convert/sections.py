@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_values import conjunction
+from kiln.convert.conditional_parts import chosen, empty, listed, listing, text, unconditional, values_of
+from kiln.convert.expanded_recipe import conjunction
 from kiln.convert.expression_text import Expr, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.when import chosen, empty, listed, listing, text, unconditional, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

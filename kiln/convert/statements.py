@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.conditional_values import Cases, ContextEntry, Expanded, Guards, RecipeLine, assigned, conjunction
+from kiln.convert.expanded_recipe import Cases, ContextEntry, Expanded, Guards, RecipeLine, assigned, conjunction
 from kiln.convert.expression_text import Expr, Unsupported, negated
 from kiln.convert.expressions import NameScope, Translator, parsed
 from kiln.template.selectors import lines_of

@@ -14,7 +14,7 @@ from kiln.convert.statements import CLOSE, OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.convert.conditional_values import Expanded, Guards, RecipeLine
+    from kiln.convert.expanded_recipe import Expanded, Guards, RecipeLine
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kiln.build import diagnosis
+from kiln.build import engine_failures
 from kiln.errors import excerpt
-from kiln.executor import foreign_engine
+from kiln.executor import conda_build_run
 from kiln.job.messages import MARK
 
 if TYPE_CHECKING:
@@ -82,6 +82,6 @@ def process_failure(task: Task, name: str, exit_code: int, tail: str) -> KilnErr
     For another engine it is that engine's own error.
     """
     if task.is_foreign and exit_code > 0:
-        return foreign_engine.failure(task.job.options.engine, exit_code, tail, Path(task.job.log))
-    kind = diagnosis.kind("", tail)
+        return conda_build_run.failure(task.job.options.engine, exit_code, tail, Path(task.job.log))
+    kind = engine_failures.kind("", tail)
     return kind.error(f"{name} ended with exit code {exit_code}", why=f"it said\n{excerpt(tail)}", hint=kind.hint)

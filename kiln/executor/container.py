@@ -17,7 +17,7 @@ from kiln.executor import conda_forge_env, engine_injection, mounts, network_iso
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
 from kiln.executor.mounts import Folders
 from kiln.job.messages import StepReporter
-from kiln.job.output_lookup import needs_network
+from kiln.job.output_matching import needs_network
 from kiln.model.container import ContainerLimits, Mount, User
 from kiln.operating_system import users
 from kiln.store import build_cache

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from packaging.markers import Marker
 
-from kiln import command, files
+from kiln import files, process_runner
 from kiln.errors import DownloadFailed, excerpt
 from kiln.image.build_base import REQUIREMENTS
 
@@ -94,7 +94,7 @@ def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on
     lock = engines / f"{folder.name}.txt"
     files.write_text(lock, locked_requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
     with files.full_disk_as_error(engines), files.replacing(folder) as part:
-        result = command.run(argv(python, part, lock, subdir), env=env, on_line=on_line)
+        result = process_runner.run(argv(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:
             raise DownloadFailed(
                 f"kiln's own engine for Python {python}, which the image lacks, cannot be fetched",

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from kiln import command
+from kiln import process_runner
 from kiln.build import conda_build_command
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
 from kiln.job.log import MemoryMonitor
-from kiln.processes import memory_kills
+from kiln.process_table import memory_kills
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ class HostExecutor:
         environment = {**self.environment, **self.task.scripted, **self.task.secrets}
         kills = memory_kills()
         with MemoryMonitor(self.task.job.memory) as monitor:
-            result = command.run(
+            result = process_runner.run(
                 words,
                 env=environment,
                 cwd=conda_forge_env.PACKAGE_ROOT,
@@ -78,7 +78,7 @@ class HostExecutor:
 
     def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
         """Run a program on the terminal."""
-        return command.run_on_terminal(
+        return process_runner.run_on_terminal(
             words, env={**self.environment, **(terminal or {})}, cwd=self.task.feedstock.root
         )
 

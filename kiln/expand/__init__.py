@@ -14,11 +14,11 @@ from kiln.expand.build_settings import (
     secrets,
 )
 from kiln.expand.ci_support import Drift, drift, write
+from kiln.expand.ci_support_check import changes_since_rerender
 from kiln.expand.config_file import read, read_all, text
-from kiln.expand.forge_settings import exclusive_config_file
+from kiln.expand.keys_without_value import Need, keys_without_value, missing_values, require_values
 from kiln.expand.matrix import configs
-from kiln.expand.stale import changes_since_rerender
-from kiln.expand.unpinned_keys import Need, keys_without_value, missing_values, require_values
+from kiln.expand.matrix_settings import exclusive_config_file
 
 __all__ = [
     "CondaSettings",

@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from kiln.conda_forge_yml import TypedSettings, conditional_values
+from kiln.conda_forge_yml import TypedSettings, workflow_values
 from kiln.errors import RecipeFault
 from kiln.expand import build_settings, ci_limits
 
@@ -177,7 +177,7 @@ class ActionsSettings:
         return int(self._for_platform("pagefile_size", platform) or 0)
 
     def _is_set(self, name: str) -> bool:
-        return self.whole.mapping(conditional_values.SECTION).get(name) is not None
+        return self.whole.mapping(workflow_values.SECTION).get(name) is not None
 
     def _for_platform(self, name: str, platform: str) -> Any:
-        return conditional_values.workflow_setting(self.whole, name, provider=GITHUB, platform=platform)
+        return workflow_values.workflow_setting(self.whole, name, provider=GITHUB, platform=platform)

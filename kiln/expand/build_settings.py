@@ -11,7 +11,7 @@ from kiln import limits
 from kiln.conda_forge_yml import TypedSettings
 from kiln.conda_forge_yml.schema import table
 from kiln.errors import RecipeFault
-from kiln.model.package_settings import PackageSettings
+from kiln.model.feedstock_build_settings import PackageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
-from kiln.expand import forge_settings
+from kiln.expand import matrix_settings
 from kiln.expand.collapse import Package, Packages, job_variants
+from kiln.expand.keys_without_value import HINT
 from kiln.expand.naming import config_name
-from kiln.expand.unpinned_keys import HINT
 from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.recipe_text import RecipeSource
+from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, check, load_variant_file
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.expand.forge_settings import ForgeSettings, PlatformJob
+    from kiln.expand.matrix_settings import ForgeSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
     from kiln.recipe_v1.recipe import RecipeV1
     from kiln.recipe_v1.variant_file import VariantFileV1
@@ -77,7 +77,7 @@ class _Expansion:
     """One expansion: the state that its platforms share."""
 
     def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
-        self.forge: ForgeSettings = forge_settings.read(feedstock.settings)
+        self.forge: ForgeSettings = matrix_settings.read(feedstock.settings)
         self.files: list[VariantFile | VariantFileV1] = [load_variant_file(pinning, pinning.name)] if pinning else []
         variant_path = feedstock.recipe / "conda_build_config.yaml"
         if variant_path.is_file():

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.expand import ci_limits, forge_settings, workflow_text
+from kiln.expand import ci_limits, matrix_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
-from kiln.variants.axes import labels
 from kiln.variants.cuda_version import cuda_of
+from kiln.variants.varying_keys import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -192,7 +192,7 @@ def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: Action
     """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
     runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]
-        for job in forge_settings.read(feedstock.settings).jobs
+        for job in matrix_settings.read(feedstock.settings).jobs
         if job.provider == GITHUB and job.build_platform in RUNNERS
     }
     hosted_configs = [config for config in configs if config.platform in runners]

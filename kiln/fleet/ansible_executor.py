@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.fleet import collect, provider, worker_commands
-from kiln.fleet.command_threads import CommandThreads
-from kiln.fleet.executor_session import ExecutorSession
-from kiln.fleet.messages import (
+from kiln.fleet import collect, provider_commands, worker_commands
+from kiln.fleet.executor_messages import (
     Collect,
     FollowBuild,
     Prepare,
@@ -25,11 +23,13 @@ from kiln.fleet.messages import (
     Terminate,
     WatchCache,
 )
+from kiln.fleet.executor_state import ExecutorSession
+from kiln.fleet.executor_threads import CommandThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kiln.fleet.messages import Command
+    from kiln.fleet.executor_messages import Command
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.build_results import PackageReport
 
@@ -37,7 +37,7 @@ RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's f
 
 
 class AnsibleExecutor(CommandThreads):
-    """Executes commands on real machines; see `kiln.fleet.messages.WorkerExecutor`."""
+    """Executes commands on real machines; see `kiln.fleet.executor_messages.WorkerExecutor`."""
 
     def __init__(
         self, site: PlaybookSite, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
@@ -51,7 +51,7 @@ class AnsibleExecutor(CommandThreads):
         session = self.session
         match command:
             case Provision():
-                provider.provision(session, command)
+                provider_commands.provision(session, command)
             case Prepare():
                 worker_commands.prepare(session, command)
             case WatchCache():
@@ -69,8 +69,8 @@ class AnsibleExecutor(CommandThreads):
             case Renew():
                 worker_commands.renew(session, command)
             case Probe():
-                provider.probe(session, command.workers)
+                provider_commands.probe(session, command.workers)
             case Terminate():
-                provider.terminate(session, command.worker)
+                provider_commands.terminate(session, command.worker)
             case TearDown():
-                provider.tear_down(session)
+                provider_commands.tear_down(session)

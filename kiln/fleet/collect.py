@@ -8,19 +8,19 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, files
+from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
-from kiln.fleet.messages import Collected, CollectFailed, Unreached
+from kiln.fleet.executor_messages import Collected, CollectFailed, Unreached
 from kiln.fleet.playbook_runner import LITTLE
-from kiln.ledger import records
+from kiln.ledger import record_json
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_session import ExecutorSession
-    from kiln.fleet.messages import Collect, Event
+    from kiln.fleet.executor_messages import Collect, Event
+    from kiln.fleet.executor_state import ExecutorSession
     from kiln.model.build_results import PackageReport
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
@@ -80,7 +80,7 @@ def _fetch(session: ExecutorSession, worker: str, config: str) -> str:
     arguments = {"machine": worker, "folder": str(site.folder), "config": config}
     module = site.playbooks / "library" / "kiln_collect.py"
     words = (site.python, "-I", module, json.dumps({"ANSIBLE_MODULE_ARGS": arguments}))
-    result = command.capture(words, env=site.marked, secrets=site.secrets)
+    result = process_runner.capture(words, env=site.marked, secrets=site.secrets)
     if result.ok:
         return ""
     files.require_space(site.folder, LITTLE, for_what="the packages, which could not be collected,")
@@ -105,7 +105,7 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
         packages = tuple(_package(folder / packages_in, data) for data in entry["packages"])
-        steps = tuple(records.step(step) for step in entry["steps"])
+        steps = tuple(record_json.step(step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenPackage(f"{worker} sent an invalid report of {config}", why=why) from error
@@ -149,7 +149,7 @@ def _log(folder: Path, config: str) -> Path | None:
 
 def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
     """Return a package of the report, with its path in the folder of packages."""
-    report = records.package(data)
+    report = record_json.package(data)
     artifact = report.artifact
     is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(artifact.path.name)
     if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):

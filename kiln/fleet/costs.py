@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.run_records import Inventory
+    from kiln.fleet.worker_inventory import Inventory
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.scheduling.queue import Queue
 

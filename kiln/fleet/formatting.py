@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.console.text import cost_text, duration, table
 from kiln.fleet.leases import bound
-from kiln.fleet.terms import lines
+from kiln.fleet.replacement_terms import lines
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.plan import Arrangement, FleetPlan
-    from kiln.fleet.terms import RunTerms
+    from kiln.fleet.replacement_terms import RunTerms
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import FleetRun, MachineType, WorkerRecord
     from kiln.model.run import RunCost

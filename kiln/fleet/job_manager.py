@@ -7,17 +7,17 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import BuildFailed, DiskFull, FleetLimit, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
-from kiln.fleet.messages import BuildStarted, Collect, FollowBuild, StartBuild, StopBuild
-from kiln.fleet.run_records import OVER
-from kiln.fleet.state import RETRY, TRIES
+from kiln.fleet.executor_messages import BuildStarted, Collect, FollowBuild, StartBuild, StopBuild
+from kiln.fleet.supervisor_state import RETRY, TRIES
+from kiln.fleet.worker_inventory import OVER
 from kiln.model.fleet import JobState
 from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from kiln.fleet.messages import BuildDequeued, BuildFinished, Collected, CollectFailed
-    from kiln.fleet.run_records import Worker
-    from kiln.fleet.state import FleetState
+    from kiln.fleet.executor_messages import BuildDequeued, BuildFinished, Collected, CollectFailed
+    from kiln.fleet.supervisor_state import FleetState
+    from kiln.fleet.worker_inventory import Worker
     from kiln.model.fleet import JobEstimate
 
 IMPROBABLE = 1e-9  # a chance of so many losses of any config of a run: rather, the config is at fault

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, files, json_lines
+from kiln import files, json_messages, process_runner
 from kiln.cpu_memory import Resources
 from kiln.fleet import stale_processes
 
@@ -109,7 +109,7 @@ class PlaybookEvents:
 
     def take(self, line: str) -> None:
         """Handle a line of the process."""
-        event = json_lines.decode(line) or {}
+        event = json_messages.decode(line) or {}
         match event.get("kind"):
             case "hello":
                 self._on_hello(int(event["pid"]))
@@ -174,9 +174,9 @@ class PlaybookRunner:
         events = PlaybookEvents(on_hello=on_hello, on_task=on_task)
         if self._stopped and not last:
             return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
-        words = (self.site.python, "-I", "-m", "kiln.fleet.playbook_process", spec)
+        words = (self.site.python, "-I", "-m", "kiln.fleet.playbook_child", spec)
         try:
-            process = command.run(
+            process = process_runner.run(
                 words,
                 env=self.site.marked,
                 log=self.site.folder / "playbooks.log",
@@ -232,6 +232,6 @@ class PlaybookRunner:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file, by default an empty one."""
     try:
-        return json_lines.decode(path.read_text(encoding="utf-8")) or {}
+        return json_messages.decode(path.read_text(encoding="utf-8")) or {}
     except OSError:
         return {}

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
-from kiln.fleet import recovery, stale_processes
+from kiln.fleet import lost_run_recovery, stale_processes
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
+from kiln.fleet.lost_run_recovery import RunNote
 from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, nothing_left
-from kiln.fleet.provider import CREDENTIALS
-from kiln.fleet.recovery import RunNote
+from kiln.fleet.provider_commands import CREDENTIALS
+from kiln.fleet.run_supervisor import Supervisor
 from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
-from kiln.fleet.supervisor import Supervisor
 from kiln.model.fleet import TYPES_SEPARATOR
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def execute(
     finally:
         run = ledger.fleet(run_config.id)
         if run is not None and run.finished is not None:
-            recovery.forget(site.folder)
+            lost_run_recovery.forget(site.folder)
 
 
 def _note_of(run_config: FleetRunConfig) -> RunNote:
@@ -100,7 +100,7 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if isinstance(site, SlurmSite):
         removal.down(site)
-        recovery.forget(site.folder)
+        lost_run_recovery.forget(site.folder)
         return
     playbooks = PlaybookRunner(site)
     playbooks.stop()
@@ -108,7 +108,7 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     result = playbooks.play("down.yml", last=True)
     if not nothing_left(result):
         raise _removal_error(f"workers of the fleet run {run}", result)
-    recovery.forget(site.folder)
+    lost_run_recovery.forget(site.folder)
 
 
 def sweep(site: PlaybookSite, *, everything: bool) -> None:

@@ -7,8 +7,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from kiln import processes
-from kiln.operating_system.child_processes import KILL
+from kiln import process_table
+from kiln.operating_system.process_groups import KILL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 def find(folder: Path) -> tuple[int, ...]:
     """Return the processes that belong to a run, without this one."""
     mark = f"{MARK}={folder}".encode()
-    return tuple(pid for pid in processes.pids() if pid != os.getpid() and mark in processes.environment(pid))
+    return tuple(pid for pid in process_table.pids() if pid != os.getpid() and mark in process_table.environment(pid))
 
 
 def end(folder: Path) -> tuple[int, ...]:
@@ -29,9 +29,9 @@ def end(folder: Path) -> tuple[int, ...]:
     Only for the holder of the run's lock: any other process with its mark has lost its parent.
     """
     first = find(folder)
-    processes.send(signal.SIGTERM, first)
+    process_table.send(signal.SIGTERM, first)
     until = time.monotonic() + GRACE
     while (rest := find(folder)) and time.monotonic() < until:
         time.sleep(0.05)
-    processes.send(KILL, rest)
+    process_table.send(KILL, rest)
     return first

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
 from kiln.fleet import costs
-from kiln.fleet.messages import (
+from kiln.fleet.executor_messages import (
     BuildFinished,
     Collect,
     Collected,
@@ -23,15 +23,15 @@ from kiln.fleet.messages import (
     TornDown,
     Unreached,
 )
-from kiln.fleet.state import TRIES
+from kiln.fleet.supervisor_state import TRIES
 from kiln.model.fleet import WorkerState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.fleet.messages import Event
-    from kiln.fleet.state import FleetState
+    from kiln.fleet.executor_messages import Event
+    from kiln.fleet.supervisor_state import FleetState
     from kiln.fleet.worker_manager import WorkerManager
 
 LOGGER = logging.getLogger(__name__)

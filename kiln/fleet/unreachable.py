@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kiln.fleet.messages import Probe, Terminate
+from kiln.fleet.executor_messages import Probe, Terminate
 from kiln.fleet.reconcile import Machine, Step, reconcile
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
-    from kiln.fleet.messages import Probed
-    from kiln.fleet.run_records import Worker
-    from kiln.fleet.state import FleetState
+    from kiln.fleet.executor_messages import Probed
+    from kiln.fleet.supervisor_state import FleetState
+    from kiln.fleet.worker_inventory import Worker
     from kiln.fleet.worker_manager import WorkerManager
 
 BETWEEN = 60.0  # seconds between two probes, at most

@@ -8,9 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import OutOfMemory
-from kiln.fleet.executor_session import NO_CONNECTION, SSH_SECONDS
-from kiln.fleet.log_stream import LogStream, status_of
-from kiln.fleet.messages import (
+from kiln.fleet.executor_messages import (
     BuildFinished,
     BuildStarted,
     CommandFailed,
@@ -23,14 +21,16 @@ from kiln.fleet.messages import (
     Unreachable,
     Unreached,
 )
+from kiln.fleet.executor_state import NO_CONNECTION, SSH_SECONDS
+from kiln.fleet.log_stream import LogStream, status_of
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json
 from kiln.fleet.run_config import CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.executor_session import ExecutorSession
-    from kiln.fleet.messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
+    from kiln.fleet.executor_messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
+    from kiln.fleet.executor_state import ExecutorSession
 
 START_SECONDS = 600.0  # for the start of a build, which returns once it runs
 QUERIES = 3  # of the jobs of a worker that may be reachable again

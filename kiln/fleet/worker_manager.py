@@ -6,19 +6,19 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
-from kiln.fleet.messages import Prepare, QueryJobs, Renew, StopBuild, Terminate, WatchCache
-from kiln.fleet.offers import OfferList
-from kiln.fleet.state import RETRY, TRIES
+from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, StopBuild, Terminate, WatchCache
+from kiln.fleet.fallback_offers import OfferList
+from kiln.fleet.supervisor_state import RETRY, TRIES
 from kiln.model.fleet import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.fleet.executor_messages import ProvisionFailed
     from kiln.fleet.job_manager import JobManager
-    from kiln.fleet.messages import ProvisionFailed
-    from kiln.fleet.run_records import Worker
-    from kiln.fleet.state import FleetState
+    from kiln.fleet.supervisor_state import FleetState
+    from kiln.fleet.worker_inventory import Worker
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
 COLLECTION = 60.0  # seconds before a worker is taken back that are left to collect what it has built

@@ -15,7 +15,7 @@ from kiln import files
 from kiln.errors import ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import run as fleet
 from kiln.fleet import stale_processes
-from kiln.fleet.executor_session import NO_CONNECTION, ExecutorSession
+from kiln.fleet.executor_state import NO_CONNECTION, ExecutorSession
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import MissingTool
 
 if TYPE_CHECKING:
@@ -77,6 +77,6 @@ def os_release_text() -> str:
 def _output(argv: tuple[str, ...], env: Mapping[str, str]) -> str:
     """Return the output of apt; empty if apt is missing."""
     try:
-        return command.capture(argv, env=env, timeout=60).stdout
+        return process_runner.capture(argv, env=env, timeout=60).stdout
     except MissingTool:
         return ""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command, files
-from kiln.bootstrap.clone import lock_file
+from kiln import files, process_runner
+from kiln.bootstrap.kiln_installation import lock_file
 from kiln.container import images
 from kiln.errors import BuildFailed, MissingTool, UsageError, excerpt, nearest
 from kiln.image import apt_sources
@@ -207,7 +207,7 @@ def make(
         variables = {PYTHON: sys.executable, LOCK: str(image.lock), PROJECT: str(ROOT)}
         if image.below is not None:
             variables[BELOW] = str(archive.parent / image.below.file)
-        result = command.run(words, env={**env, **variables}, on_line=on_line)
+        result = process_runner.run(words, env={**env, **variables}, on_line=on_line)
         if not result.ok:
             raise BuildFailed(
                 f"mmdebstrap could not make Debian {image.suite}",
@@ -224,7 +224,7 @@ def _require_packages(
     Raises:
         UsageError: if the suite has no package of a name.
     """
-    simulation = command.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
+    simulation = process_runner.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
     missing = apt_sources.unknown_packages(simulation.tail)
     if missing:
         suggestion = nearest(missing[0], apt_sources.names(env=env), most=2)
@@ -266,7 +266,7 @@ def private(path: Path, text: str) -> Path:
 def require_mmdebstrap(env: Mapping[str, str]) -> None:
     """Raise MissingTool, with the command that installs it, if mmdebstrap is missing."""
     try:
-        command.find("mmdebstrap", env=env)
+        process_runner.find("mmdebstrap", env=env)
     except MissingTool as error:
         raise MissingTool(
             "mmdebstrap, which makes the base image, is not installed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import BuildFailed, excerpt
 from kiln.image.layers import FILE, LayerEntry
 
@@ -35,7 +35,7 @@ def compile_all(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) ->
     listing = prefix.parent / "modules.txt"
     listing.write_text("".join(f"{module}\n" for module in modules), encoding="utf-8")
     words = (python, "-sS", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
-    result = command.run((*words, "-s", prefix, "-p", seen_at, "-i", listing), env={"PYTHONHASHSEED": "0"})
+    result = process_runner.run((*words, "-s", prefix, "-p", seen_at, "-i", listing), env={"PYTHONHASHSEED": "0"})
     if result.exit_code not in {0, 1}:
         raise BuildFailed("the image's Python cannot compile its modules", why=excerpt(result.tail))
 

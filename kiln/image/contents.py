@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.console.steps import Step
+    from kiln.console.steps_view import Step
     from kiln.image.debian import Deb
     from kiln.image.file_selection import Installed
     from kiln.image.slim_kind import ImageKind

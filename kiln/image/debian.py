@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command, files
+from kiln import files, process_runner
 from kiln.errors import BuildFailed, MissingTool, excerpt
 from kiln.image import apt_sources
 from kiln.image.build_base import BEFORE, KEYRING, private, require_mmdebstrap
@@ -115,7 +115,7 @@ def _unpacked(deb: Deb, scratch: Path, *, env: Mapping[str, str]) -> Path:
     root = scratch / deb.path.name
     if not root.exists():
         root.mkdir(parents=True)
-        result = command.capture(("dpkg-deb", "--extract", deb.path, root), env=env)
+        result = process_runner.capture(("dpkg-deb", "--extract", deb.path, root), env=env)
         if not result.ok:
             raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=excerpt(result.tail))
     return root
@@ -137,7 +137,7 @@ def license_packages(system: Iterable[LayerEntry]) -> set[str]:
 
 def _status(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
     """Return a package's record in dpkg's database, without the list of files."""
-    result = command.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
+    result = process_runner.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
     if not result.ok:
         raise BuildFailed(f"{deb.path.name} has no control file", why=excerpt(result.tail))
     first, _, rest = result.stdout.partition("\n")
@@ -150,7 +150,7 @@ def owner(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     if apt_sources.codename(apt_sources.os_release_text()) != suite:
         return None
     try:
-        output = command.capture(("dpkg-query", "--search", f"*/{soname}"), env=env, timeout=60).stdout
+        output = process_runner.capture(("dpkg-query", "--search", f"*/{soname}"), env=env, timeout=60).stdout
     except MissingTool:
         return None
     owners = [line.split(":")[0] for line in output.splitlines() if line.endswith(f"/{soname}")]
@@ -190,7 +190,7 @@ def _download(
         words = argv(suite, names, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
         debs = Path(scratch, "debs")
         debs.mkdir()
-        result = command.run(words, env={**env, _DEBS: str(debs)}, on_line=on_line)
+        result = process_runner.run(words, env={**env, _DEBS: str(debs)}, on_line=on_line)
         if not result.ok:
             raise BuildFailed(
                 f"the packages {', '.join(names)} of Debian {suite} could not be downloaded",

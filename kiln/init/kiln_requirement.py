@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from kiln import command, credentials, files
+from kiln import channel_credentials, files, process_runner
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -144,9 +144,9 @@ def _of_clone(env: Mapping[str, str]) -> KilnRequirement:
     """Return the requirement of the commit of the clone that runs, at the repository that it was cloned from."""
     commit = None
     with contextlib.suppress(MissingTool):
-        commit = command.capture(("git", "rev-parse", "HEAD"), env=env, cwd=_CLONE, timeout=_SECONDS)
-        remote = command.capture(("git", "remote", "get-url", "origin"), env=env, cwd=_CLONE, timeout=_SECONDS)
-        status = command.capture(("git", "status", "--porcelain", "kiln"), env=env, cwd=_CLONE, timeout=_SECONDS)
+        commit = process_runner.capture(("git", "rev-parse", "HEAD"), env=env, cwd=_CLONE, timeout=_SECONDS)
+        remote = process_runner.capture(("git", "remote", "get-url", "origin"), env=env, cwd=_CLONE, timeout=_SECONDS)
+        status = process_runner.capture(("git", "status", "--porcelain", "kiln"), env=env, cwd=_CLONE, timeout=_SECONDS)
     if commit is None or not (_CLONE / ".git").exists() or not commit.ok:
         raise UsageError(
             "the origin of this kiln is unknown",
@@ -164,7 +164,7 @@ def _bare(url: str) -> str:
     head, mark, rest = url.partition("://")
     if "ssh" not in head:
         vcs, plus, address = url.rpartition("+") if "+" in head else ("", "", url)
-        return f"{vcs}{plus}{credentials.bare(address)}"
+        return f"{vcs}{plus}{channel_credentials.bare(address)}"
     return f"{head}{mark}" + re.sub(r"^([^/@:]*):[^/@]*@", r"\1@", rest)
 
 

@@ -16,14 +16,14 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from kiln import command, names
+from kiln import names, process_runner
 from kiln.errors import DownloadFailed, UsageError
 from kiln.init import sdist
 from kiln.matchspec_notation import MatchSpec
 from kiln.model.rendered import Source
-from kiln.rehearse import source_files
+from kiln.rehearse import source_search
 from kiln.rehearse.conda_names import conda_name
-from kiln.rehearse.source_files import SourceSearch
+from kiln.rehearse.source_search import SourceSearch
 from kiln.yamltext import Scalars, parse
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def project(name: str, version: str | None, *, env: Mapping[str, str]) -> Python
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name):
         raise UsageError(f"{name!r} cannot be a project on PyPI", why="names are letters, digits, '.', '_' and '-'")
     words = (sys.executable, "-m", "kiln.init.generator_process", name, *([version] if version else []))
-    result = command.capture(words, env=env, timeout=_SECONDS)
+    result = process_runner.capture(words, env=env, timeout=_SECONDS)
     try:
         answer = json.loads(result.stdout)
     except ValueError:
@@ -101,10 +101,10 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
         if not located or located[0].size > _LARGEST:
             return None
         try:
-            source_files.fetch(located, Path(folder), env=env, on_line=lambda _: None)
+            source_search.fetch(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return sdist.read(source_files.place(located[0], Path(folder)))
+        return sdist.read(source_search.place(located[0], Path(folder)))
 
 
 def _failure(name: str, version: str | None, text: str) -> DownloadFailed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import local_channel
-from kiln.compat import cuda_arch, tables
+from kiln.compat import tables, virtual_cuda_arch
 from kiln.errors import KilnError
 from kiln.install.solve_diagnosis import cudas, newer
 from kiln.matchspec_notation import package_name
@@ -107,13 +107,13 @@ def _by_specs(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, 
 
 def _by_gpu(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
     """Return the note if a GPU is older than the builds for CUDA accept."""
-    arch = machine.version(cuda_arch.NAME)
-    if arch is None or (instead := solve(specs, machine.without(cuda_arch.NAME))) is None:
+    arch = machine.version(virtual_cuda_arch.NAME)
+    if arch is None or (instead := solve(specs, machine.without(virtual_cuda_arch.NAME))) is None:
         return ""
     return fallback.note(
         f"its builds for CUDA have no code for a GPU of compute capability {arch}, the lowest here",
         f"on a newer GPU it would be {_build(instead)}; if another GPU of this machine is meant, set "
-        f"{cuda_arch.OVERRIDE} to its compute capability",
+        f"{virtual_cuda_arch.OVERRIDE} to its compute capability",
     )
 
 

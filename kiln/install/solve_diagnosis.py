@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln import local_channel
-from kiln.compat import cuda_arch, tables, version_ranges
+from kiln.compat import tables, version_ranges, virtual_cuda_arch
 from kiln.errors import SolveFailed, excerpt
 from kiln.matchspec_notation import package_name
 
@@ -78,8 +78,8 @@ def explained(
     def needed(on: TargetMachine) -> tuple[str, ...]:
         return smallest(specs, lambda specs: not refused(specs, on))
 
-    arch = machine.version(cuda_arch.NAME)
-    if arch is not None and not refused(specs, machine.without(cuda_arch.NAME)):
+    arch = machine.version(virtual_cuda_arch.NAME)
+    if arch is not None and not refused(specs, machine.without(virtual_cuda_arch.NAME)):
         needs = needed(machine)
         instead = [spec for spec in map(_on_the_cpu, needs) if spec and not refused([spec], machine)]
         return _failure(*old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
@@ -150,11 +150,11 @@ def old_gpu(needs: Sequence[str], arch: str, machine: TargetMachine, *, instead:
     """Return problem, cause and hint for a GPU that is older than all that the builds have code for."""
     steps = (
         *(f"request {spec}, which needs no GPU" for spec in instead),
-        f"or, if another GPU of this machine is meant, set {cuda_arch.OVERRIDE} to its compute capability",
+        f"or, if another GPU of this machine is meant, set {virtual_cuda_arch.OVERRIDE} to its compute capability",
     )
     why = (
-        f"{cuda_arch.OVERRIDE} says that the lowest compute capability is {arch}"
-        if cuda_arch.NAME in machine.overridden
+        f"{virtual_cuda_arch.OVERRIDE} says that the lowest compute capability is {arch}"
+        if virtual_cuda_arch.NAME in machine.overridden
         else f"the lowest compute capability of this machine's GPUs is {arch}"
     )
     return f"{' and '.join(needs)} cannot run here: its builds have no code for so old a GPU", why, "; ".join(steps)

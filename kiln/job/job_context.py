@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, feedstock_loader, masking, render
 from kiln.build import callers_variables
-from kiln.job.output_lookup import needs_network
+from kiln.job.output_matching import needs_network
 from kiln.store import compile_cache_key
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
-    from kiln.job.job_files import ConfigJob
+    from kiln.job.job_descriptions import ConfigJob
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Rendered
 
@@ -59,7 +59,7 @@ class Task:
     @property
     def module(self) -> str:
         """The module whose ``main`` the build process runs."""
-        return "builder.rehearsal" if self.job.options.rehearsal else "builder.builder"
+        return "builder.rehearsal" if self.job.options.rehearsal else "builder.config_build"
 
     @property
     def distdir(self) -> Path | None:

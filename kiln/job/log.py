@@ -9,13 +9,13 @@ import threading
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kiln import json_lines
-from kiln.console.progress import ProgressLog
+from kiln import json_messages
+from kiln.console.progress_lines import ProgressLog
 from kiln.job.messages import MARK, parse_message, send
-from kiln.job.untrusted_output import is_message
-from kiln.ledger import records
+from kiln.job.untrusted_build_results import is_message
+from kiln.ledger import record_json
 from kiln.masking import masked
-from kiln.processes import end_below, held_memory
+from kiln.process_table import end_below, held_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ class BuildLog:
         if message is None or not is_message(message):  # a script can write into the same stream
             text = masked(line) if line.startswith(MARK) else line  # all other lines were masked when they were read
             self.write(text)
-            json_lines.write(sys.stdout, text.lstrip(MARK))
+            json_messages.write(sys.stdout, text.lstrip(MARK))
             return
         message = {**message, **{name: _masked(message[name]) for name in TEXTS & message.keys()}}
         if message["kind"] == "step":
@@ -56,7 +56,7 @@ class BuildLog:
             self.write(f"--- {message.get('title')}: {message.get('seconds')} s")
             for note in message.get("notes", ()):
                 self.write(f"    {note}")
-        elif message["kind"] == "progress" and (progress := self.journal.line_for(records.progress(message))):
+        elif message["kind"] == "progress" and (progress := self.journal.line_for(record_json.progress(message))):
             self.write(f"    {progress}")
         send(**message)
 

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln import json_lines
+from kiln import json_messages
 from kiln.model.build_results import StepReport
 from kiln.serialization import to_json
 
@@ -24,14 +24,14 @@ MARK = "\x1e"
 
 def send(kind: str, **fields: Any) -> None:
     """Print a message."""
-    json_lines.write(sys.stdout, f"{MARK}{json_lines.encode({'kind': kind, **fields})}")
+    json_messages.write(sys.stdout, f"{MARK}{json_messages.encode({'kind': kind, **fields})}")
 
 
 def parse_message(line: str) -> dict[str, Any] | None:
     """Return the message of a line; None for a line of a build's output."""
     if not line.startswith(MARK):
         return None
-    message = json_lines.decode(line.removeprefix(MARK))
+    message = json_messages.decode(line.removeprefix(MARK))
     return message if message is not None and "kind" in message else None
 
 
@@ -53,7 +53,7 @@ class ReportedStep:
 
     def line(self, text: str) -> None:
         """Pass on a line of the step's output."""
-        json_lines.write(sys.stdout, text.lstrip(MARK))
+        json_messages.write(sys.stdout, text.lstrip(MARK))
 
     def progress(self, progress: Progress) -> None:
         """Report the progress of the step's compile."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.container.owner_labels import Owner, is_gone
-from kiln.ledger import records
+from kiln.ledger import record_json
 from kiln.ledger.damage_repair import back_up_finished, decoding, retry_after_repair
 from kiln.ledger.database import Database
 from kiln.model.run import ConfigState
@@ -143,7 +143,7 @@ class Ledger(Database):
         with self._writing() as connection:
             cursor = connection.execute(
                 "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
-                (report.command, report.started, str(Owner.here()), json.dumps(records.run_detail(report))),
+                (report.command, report.started, str(Owner.here()), json.dumps(record_json.run_detail(report))),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
@@ -195,8 +195,8 @@ class Ledger(Database):
         killed = finished is None and not self._lives(owner)
         rows = self._rows(query, number)
         with decoding():
-            configs = tuple(records.config(*row, killed=killed) for row in rows)
-            return records.run(number, command, started, finished, json.loads(detail), configs)
+            configs = tuple(record_json.config(*row, killed=killed) for row in rows)
+            return record_json.run(number, command, started, finished, json.loads(detail), configs)
 
     @retry_after_repair
     def changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
@@ -270,7 +270,7 @@ class Ledger(Database):
 
 def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun) -> None:
     """Replace the record of a config, and add the change to the history."""
-    detail = json.dumps(records.config_detail(config))
+    detail = json.dumps(record_json.config_detail(config))
     row = (
         run,
         config.config,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from kiln import files
 from kiln.errors import DiskFull, KilnError, LedgerFault, NotWritable
-from kiln.ledger import migration, records, schema
+from kiln.ledger import migration, record_json, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -272,9 +272,9 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
         detail = json.loads(row["detail"]) if "detail" in row else {}
         if table == "config_run":
             names = ("config", "state", "started", "finished", "peak_memory", "detail")
-            records.config(*(row[name] for name in names), killed=False)
+            record_json.config(*(row[name] for name in names), killed=False)
         elif table == "run":
-            records.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
+            record_json.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
         return isinstance(detail, dict)
     except UNREADABLE:
         return False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from kiln.limits.bounds import Bounds, OutOfTime, at
+from kiln.limits.limit_errors import Bounds, OutOfTime, at
 
 if sys.platform == "win32":
     from kiln.limits.in_process import bounded as _limited

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kiln.errors import KilnError
-from kiln.limits import bounds
-from kiln.limits.bounds import Bounds, OutOfTime
+from kiln.limits import limit_errors
+from kiln.limits.limit_errors import Bounds, OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 def bounded(work: Callable[[], Result]) -> Result:
     """Return the result of ``work``, run under limits in a separate process; see `kiln.limits.bounded`."""
-    with mmap.mmap(-1, bounds.NOTE) as note:
+    with mmap.mmap(-1, limit_errors.NOTE) as note:
         reader, writer = os.pipe()
         # No signal may reach the child before it has reset the parent's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
@@ -78,10 +78,10 @@ def _answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage
 
 
 def _killed(status: int, seconds: float, note: mmap.mmap) -> KilnError:
-    if seconds >= bounds.SECONDS:
-        return bounds.too_slow(note)
+    if seconds >= limit_errors.SECONDS:
+        return limit_errors.too_slow(note)
     code = os.waitstatus_to_exitcode(status)
-    return bounds.exceeded(note, f"its process ended with status {code} after {seconds:.1f} s")
+    return limit_errors.exceeded(note, f"its process ended with status {code} after {seconds:.1f} s")
 
 
 # In the child
@@ -118,14 +118,14 @@ def _limit() -> None:
         raise OutOfTime
 
     signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, bounds.SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, limit_errors.SECONDS)
     _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_CPU, bounds.SECONDS + 1)
+    _lower(resource.RLIMIT_CPU, limit_errors.SECONDS + 1)
     sizes = Path("/proc/self/statm")  # only Linux counts and bounds the allocated memory
     if sizes.is_file():
         _lower(
             resource.RLIMIT_DATA,
-            int(sizes.read_text(encoding="utf-8").split()[5]) * resource.getpagesize() + bounds.MEMORY,
+            int(sizes.read_text(encoding="utf-8").split()[5]) * resource.getpagesize() + limit_errors.MEMORY,
         )
 
 
@@ -141,7 +141,7 @@ def _outcome(work: Callable[[], object], note: mmap.mmap) -> bytes:
     try:
         return _packed(work(), None)
     except (OutOfTime, MemoryError, SystemError, RecursionError) as error:
-        return _packed(None, bounds.error_of(error, note))
+        return _packed(None, limit_errors.error_of(error, note))
     except KilnError as error:
         return _packed(None, error)
     except Exception as error:  # noqa: BLE001 - any error is raised again in the parent

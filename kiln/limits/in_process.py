@@ -15,8 +15,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from kiln.limits import bounds
-from kiln.limits.bounds import Bounds
+from kiln.limits import limit_errors
+from kiln.limits.limit_errors import Bounds
 from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ _one_at_a_time = threading.Lock()  # the limits are the process's
 
 def bounded(work: Callable[[], Result]) -> Result:
     """Return the result of ``work``; see `kiln.limits.bounded`."""
-    note = bytearray(bounds.NOTE)
+    note = bytearray(limit_errors.NOTE)
     with _one_at_a_time:
         Bounds.inside, Bounds.note = True, note
         try:
-            with resource_usage.more_memory_limited(bounds.MEMORY), _time_limited():
+            with resource_usage.more_memory_limited(limit_errors.MEMORY), _time_limited():
                 return work()
         except BaseException as error:
-            failure = bounds.error_of(error, note)
+            failure = limit_errors.error_of(error, note)
             if failure is None:
                 raise
             raise failure from None
@@ -50,7 +50,7 @@ def bounded(work: Callable[[], Result]) -> Result:
 def _time_limited() -> Iterator[None]:
     """Raise OutOfTime in this thread when the block takes too long; end the process when that does not help."""
     finished, worker = threading.Event(), threading.get_ident()
-    until = time.process_time() + bounds.SECONDS
+    until = time.process_time() + limit_errors.SECONDS
     lock = threading.Lock()
 
     def watch() -> None:
@@ -59,7 +59,7 @@ def _time_limited() -> Iterator[None]:
                 if time.process_time() > until and not finished.is_set():
                     # again each time: code of the work may catch it
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(worker), ctypes.py_object(bounds.OutOfTime)
+                        ctypes.c_ulong(worker), ctypes.py_object(limit_errors.OutOfTime)
                     )
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kiln.lint import (
     about,
     conda_forge,
+    conda_forge_yml_rules,
     requirement_rules,
     sections,
-    settings_rules,
     shapes,
     tests_section,
     text_rules,
@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     *tests_section.RULES,
     *requirement_rules.RULES,
     *text_rules.RULES,
-    *settings_rules.RULES,
+    *conda_forge_yml_rules.RULES,
     *conda_forge.RULES,
 )
 _STOPS = frozenset({"R-051"})  # with two recipes, nothing else is checked: it is unclear which one counts

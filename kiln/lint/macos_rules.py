@@ -9,7 +9,7 @@ from kiln.lint.located_yaml import branches, items, mapping, read_values
 from kiln.lint.model import Problem, lint
 from kiln.lint.subject import VARIANT_FILES
 from kiln.model.source_position import Place
-from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.versions import version_or_none
 from kiln.yamltext import PlacedText, read_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.lint.model import LintMessage, Severity
 from kiln.model.source_position import Place
 
@@ -34,7 +34,7 @@ def messages(feedstock: Feedstock, program: Path, *, enabled: bool) -> list[Lint
         _ALL if enabled else _WARNINGS,
         *(f"recipe/{name}" for name in scripts),
     ]
-    result = command.capture(argv, env={}, cwd=feedstock.root, timeout=_TIMEOUT)
+    result = process_runner.capture(argv, env={}, cwd=feedstock.root, timeout=_TIMEOUT)
     comments = _comments(result.stdout) if result.exit_code in {0, 1} else None
     if comments is None:
         text = f"shellcheck failed with exit code {result.exit_code}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import branches, items, mapping
 from kiln.lint.model import Problem, lint
-from kiln.recipe_v1.evaluation import Malformed
-from kiln.recipe_v1.expression import is_template, template
+from kiln.recipe_v1.compiled_expression import is_template, template
+from kiln.recipe_v1.expression_evaluation import Malformed
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import PlacedText
 

@@ -1,6 +1,6 @@
 """The masking of secrets in whatever kiln writes: one mask for the process.
 
-Code that receives a secret calls `protect`; the output of every process that `kiln.command` starts, every
+Code that receives a secret calls `protect`; the output of every process that `kiln.process_runner` starts, every
 `kiln.errors.KilnError` and the output of the command line then go through the mask. A mask hides a secret in every
 form of `kiln.masking.forms`, and the credentials of any URL.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.build_settings import BuildSettings
+from kiln.model.output_settings import BuildSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.model.build_config import BuildConfig
-    from kiln.model.key_faults import KeyFault
+    from kiln.model.recipe_key_faults import KeyFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

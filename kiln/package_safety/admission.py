@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.model.limits import Limits
+    from kiln.model.install_limits import Limits
 
 
 class PackageAdmission:

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.matchspec_notation import package_name, strict
-from kiln.model.plan import TestStep
+from kiln.model.build_steps import TestStep
 from kiln.model.rendered import OutputTest
-from kiln.shell_script import in_bash
+from kiln.script_commands import in_bash
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, emulation, files, local_channel
+from kiln import emulation, files, local_channel, process_runner
 from kiln.console.text import quantity
 from kiln.errors import SolveFailed, TestsFailed, excerpt
 from kiln.matchspec_notation import package_name, strict
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from kiln.local_channel import VirtualPackages
-    from kiln.model.plan import TestStep
+    from kiln.model.build_steps import TestStep
     from kiln.model.rendered import Output
 
 SCRIPT = "kiln_run_test.sh"  # next to a recipe's run_test.sh
@@ -292,7 +292,7 @@ def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_l
     files.write_text(script, "\n".join([*step.script, ""]))
     build_prefix = {"BUILD_PREFIX": str(step.build_prefix)} if step.build_specs else {}
     variables = {**environment, **step.environment, **build_prefix}
-    result = command.run(("bash", str(script)), env=variables, cwd=step.folder, log=log, on_line=on_line)
+    result = process_runner.run(("bash", str(script)), env=variables, cwd=step.folder, log=log, on_line=on_line)
     if not result.ok:
         raise TestsFailed(
             f"the tests of {step.package} fail with exit code {result.exit_code}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
-from kiln import command, files
+from kiln import files, process_runner
 from kiln.errors import BrokenPackage, TestsFailed, excerpt
 from kiln.model.build_results import TestReport, TestVerdict
 
@@ -72,7 +72,7 @@ def interpreter(wheel: WheelName, candidates: Iterable[Path], *, environment: Ma
     for candidate in candidates:
         if not candidate.is_file():
             continue
-        result = command.capture((candidate, "-I", "-c", SINGLE), env=environment, timeout=60.0)
+        result = process_runner.capture((candidate, "-I", "-c", SINGLE), env=environment, timeout=60.0)
         if result.ok and wheel.python in {f"cp{result.stdout.strip()}", "py3", "py2.py3"}:
             return candidate
     return None
@@ -144,7 +144,7 @@ def _run(
     log: Path,
     on_line: Callable[[str], None] | None,
 ) -> float:
-    result = command.run(words, env=environment, cwd=step.folder.parent, log=log, on_line=on_line)
+    result = process_runner.run(words, env=environment, cwd=step.folder.parent, log=log, on_line=on_line)
     if not result.ok:
         raise TestsFailed(
             f"the wheel {step.wheel.name} cannot be used after pip install: exit code {result.exit_code}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kiln.errors import ProvenanceBroken
 from kiln.provenance.bundles import LARGEST_SIDECAR
 from kiln.provenance.statements import SHA256
-from kiln.publish import channel_reader
-from kiln.publish.sidecars import ENDING, digest
+from kiln.publish import channel_file_reader
+from kiln.publish.attestation_sidecars import ENDING, digest
 
 LARGEST = LARGEST_SIDECAR
 
@@ -22,7 +22,7 @@ def advertised(url: str, sha256: object) -> bytes:
     folder, _, file = url.rpartition("/")
     if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
         raise ProvenanceBroken(f"the index has an invalid attestations_sha256 of {file}", hint=_HINT)
-    data = channel_reader.reader(folder, LARGEST)(f"{file}{ENDING}.{sha256}")
+    data = channel_file_reader.reader(folder, LARGEST)(f"{file}{ENDING}.{sha256}")
     if data is None:
         raise ProvenanceBroken(
             f"the attestations of {file} are missing", why=f"the index names {file}{ENDING}.{sha256}", hint=_HINT

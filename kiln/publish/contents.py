@@ -15,7 +15,7 @@ from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.model.release import Leak, PackageContents
 from kiln.package_safety.paths import is_record, repeated, resolved
-from kiln.publish import build_path_leaks
+from kiln.publish import leak_remedies
 
 if TYPE_CHECKING:
     import tarfile
@@ -116,15 +116,15 @@ class _Inspection:
         placeholder = self.prefixes.get(name, b"")
         rest, start, kind = b"", 0, None
         while chunk := content.read(CHUNK):
-            kind = kind or build_path_leaks.kind_of(name, chunk)
+            kind = kind or leak_remedies.kind_of(name, chunk)
             text = rest + chunk
             installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
             for secret in self.forbidden:
                 if is_metadata and secret.what == BUILD_PATH:
                     continue
                 if secret.needle in installed and (offset := _offset(secret, installed)) is not None:
-                    shown = build_path_leaks.path_at(installed, offset) if secret.what == BUILD_PATH else ""
-                    cure = build_path_leaks.cure(kind) if secret.what == BUILD_PATH else build_path_leaks.SECRET
+                    shown = leak_remedies.path_at(installed, offset) if secret.what == BUILD_PATH else ""
+                    cure = leak_remedies.cure(kind) if secret.what == BUILD_PATH else leak_remedies.SECRET
                     leak = Leak(file=name, what=secret.what, offset=start + offset, text=shown, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]

@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln import command, credentials, errors, files, json_lines
+from kiln import channel_credentials, errors, files, json_messages, process_runner
 from kiln.errors import BrokenIndex, BrokenPackage, KilnError, LimitExceeded, SolveFailed, UsageError
-from kiln.model.limits import Limits
+from kiln.model.install_limits import Limits
 from kiln.operating_system import file_locks
-from kiln.operating_system.child_processes import KILL, ProcessGroup
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
+from kiln.operating_system.process_groups import KILL, ProcessGroup
 
 if TYPE_CHECKING:
     import subprocess
@@ -99,7 +99,7 @@ class _Process:
         self.locks = LockSender()
         argv = (sys.executable, "-m", "kiln.rattler_process.worker", str(os.getpid()), str(self.locks.number))
         try:
-            self.process: subprocess.Popen[bytes] = command.start(
+            self.process: subprocess.Popen[bytes] = process_runner.start(
                 argv, cwd=_ROOT, stderr=self.messages, inherited=self.locks.inherited
             )
         finally:
@@ -131,14 +131,14 @@ class _Process:
             "operation": operation,
             "arguments": arguments,
             "limits": dataclasses.asdict(bounds),
-            "credentials": credentials.registered(),
+            "credentials": channel_credentials.registered(),
             "lock": lock is not None,
         }
         seconds = float(bounds.install if operation == "install" else bounds.solve)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             if lock is not None:
                 self.locks.send(lock)
-            _stream(self.process.stdin).write(json_lines.encode(request).encode() + b"\n")
+            _stream(self.process.stdin).write(json_messages.encode(request).encode() + b"\n")
             _stream(self.process.stdin).flush()
         for message in self._received(time.monotonic() + seconds + GRACE):
             if "unpacking" in message:
@@ -154,7 +154,7 @@ class _Process:
         while (remaining := until - time.monotonic()) > 0:
             for _, chunk in self.output.ready(min(remaining, 1.0)):
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
-                yield from filter(None, map(json_lines.decode, lines))
+                yield from filter(None, map(json_messages.decode, lines))
             if not self.output.is_open:
                 return
 

@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import processes
+from kiln import process_table
 from kiln.errors import DownloadFailed, KilnError, LimitExceeded
 from kiln.files import size_text
 from kiln.operating_system import resource_usage
-from kiln.operating_system.child_processes import parent_is
 from kiln.operating_system.file_operations import own_descriptors
+from kiln.operating_system.process_groups import parent_is
 from kiln.operating_system.resource_usage import bytes_written, private_memory
 from kiln.rattler_process.client import VARIABLE, allow, doubled, out_of_memory
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kiln.model.limits import Limits
+    from kiln.model.install_limits import Limits
 
 INTERVAL = 0.1  # seconds
 BUSY = 0.001  # seconds of processor time that count as activity
@@ -76,7 +76,7 @@ class Watchdog(threading.Thread):
             self.active, self.busy = now, busy
         if now - self.active < self.limits.stall:
             return None
-        if processes.waits_for_lock(os.getpid()):  # another program uses the same cache
+        if process_table.waits_for_lock(os.getpid()):  # another program uses the same cache
             self.active = now
             return None
         connected = ", ".join(peers())

@@ -16,9 +16,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kiln import credentials, json_lines
+from kiln import channel_credentials, json_messages
 from kiln.errors import Interrupted, KilnError
-from kiln.model.limits import Limits
+from kiln.model.install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
 from kiln.rattler_process.client import as_data
@@ -41,12 +41,12 @@ class RequestServer:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Write one message to the parent."""
-        json_lines.write(self.answers, json_lines.encode(message))
+        json_messages.write(self.answers, json_messages.encode(message))
 
     def serve(self, line: str) -> None:
         """Run the operation of a request, under its limits, and answer."""
-        request = json_lines.decode(line) or {}
-        credentials.register(request["credentials"])
+        request = json_messages.decode(line) or {}
+        channel_credentials.register(request["credentials"])
         try:
             with self._locked(request):
                 value = asyncio.run(self._limited(request))

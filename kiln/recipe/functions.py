@@ -207,7 +207,7 @@ class _Files:
                 return self.text(name) if place.exists() or not place.is_relative_to(self._sources.recipe) else None
             return self._sources.text(name, optional=True)
 
-        from kiln.recipe.setup_py import setup_data
+        from kiln.recipe.setup_py_reader import setup_data
 
         try:
             data = setup_data(str(setup_file), read, self._os)

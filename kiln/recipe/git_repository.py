@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import RecipeFault, UnsafeTemplate
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _links(folder: Path) -> Iterator[Path]:
 def _run(folder: Path, *arguments: str) -> str | None:
     """Return the output of a command of git in a repository, and in none of the folders above; None where it fails."""
     settings = [word for setting in _HARMLESS for word in ("-c", setting)]
-    result = command.capture(
+    result = process_runner.capture(
         ("git", *settings, "--git-dir", str(folder), *arguments), env=_SETTINGS, cwd=folder, timeout=_SECONDS
     )
     return result.stdout if result.ok else None

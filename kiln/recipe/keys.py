@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import nearest
-from kiln.model.key_faults import KeyFault
+from kiln.model.recipe_key_faults import KeyFault
 from kiln.model.source_position import Place
-from kiln.recipe.key_values import unsupported_values
+from kiln.recipe.refused_values import unsupported_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

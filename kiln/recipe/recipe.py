@@ -9,8 +9,8 @@ from kiln.model.source_position import Place
 from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, marked_pins
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, listed, outputs_of
-from kiln.recipe.recipe_text import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.template_sources import SourceFiles
+from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.template.namespace import Names, Os
 from kiln.template.selectors import reselected

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import files
-from kiln.archive_names import file_of, is_archive
+from kiln.archive_kinds import file_of, is_archive
 from kiln.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.model.source_position import Place
 from kiln.variants.files import as_list
@@ -132,7 +132,7 @@ class SourceFiles:
         self._require_inside(archive.resolve(), _address(entry))
         title = str(entry.get("fn") or file_of(_address(entry)))
         if is_archive(title):
-            from kiln.recipe.source_archive import archived_text
+            from kiln.recipe.archive_search import archived_text
 
             return archived_text(archive, name, title, hoists="no_hoist" not in entry)
         return read_text(archive, name) if name == title else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import matchspec_notation
 from kiln.errors import RecipeFault
-from kiln.model.key_faults import KeyFault
+from kiln.model.recipe_key_faults import KeyFault
 from kiln.recipe.specs import name_of
 
 if TYPE_CHECKING:

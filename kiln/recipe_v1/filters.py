@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.values import NOTHING, Invalid, Undefined, contains, defined, equal, is_true, less, text
+from kiln.recipe_v1.expression_values import NOTHING, Invalid, Undefined, contains, defined, equal, is_true, less, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

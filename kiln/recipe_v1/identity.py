@@ -11,12 +11,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.expression import is_template, template
+from kiln.recipe_v1.compiled_expression import is_template, template
+from kiln.recipe_v1.expression_values import text
 from kiln.recipe_v1.filters import short_version
+from kiln.recipe_v1.node_evaluation import compiled, evaluated
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
-from kiln.recipe_v1.values import text
-from kiln.recipe_v1.yaml_nodes import compiled, evaluated
 from kiln.yamltext.typed_text import value_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,7 @@ from kiln import limits
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 from kiln.recipe_v1 import schema
-from kiln.recipe_v1.requirement import free_name
-from kiln.recipe_v1.scope import VariantScope, normalized
-from kiln.recipe_v1.unknown_keys import unknown_keys
-from kiln.recipe_v1.yaml_nodes import (
+from kiln.recipe_v1.node_evaluation import (
     RECIPE,
     fault,
     is_empty,
@@ -25,6 +22,9 @@ from kiln.recipe_v1.yaml_nodes import (
     text_of,
     value_of_context,
 )
+from kiln.recipe_v1.requirement import free_name
+from kiln.recipe_v1.scope import VariantScope, normalized
+from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import PlacedText, Scalars, parse, read_text
 
 if TYPE_CHECKING:

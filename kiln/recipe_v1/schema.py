@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING
 
 from kiln import matchspec_notation
 from kiln.errors import KilnError
-from kiln.recipe_v1.expression import expression, is_template, template
-from kiln.recipe_v1.requirement import requirement
-from kiln.recipe_v1.scope import LATE
-from kiln.recipe_v1.scripts import environment, lines, read_all, tested_lines, values_of_names
-from kiln.recipe_v1.yaml_nodes import (
+from kiln.recipe_v1.compiled_expression import expression, is_template, template
+from kiln.recipe_v1.node_evaluation import (
     compiled,
     condition,
     fault,
@@ -27,6 +24,9 @@ from kiln.recipe_v1.yaml_nodes import (
     text_of,
     texts,
 )
+from kiln.recipe_v1.requirement import requirement
+from kiln.recipe_v1.scope import LATE
+from kiln.recipe_v1.scripts import environment, lines, read_all, tested_lines, values_of_names
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import scalar_value
 

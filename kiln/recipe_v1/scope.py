@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.names import CONDA_PLATFORMS
-from kiln.recipe_v1.expression import tool_keys
-from kiln.recipe_v1.values import Invalid, Undefined, defined, is_true, text
+from kiln.recipe_v1.compiled_expression import tool_keys
+from kiln.recipe_v1.expression_values import Invalid, Undefined, defined, is_true, text
 from kiln.version_spec import matches
 from kiln.yamltext.typed_text import value_of, with_truth
 

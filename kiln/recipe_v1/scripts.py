@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import TemplateFault
-from kiln.recipe_v1.expression import expression, is_template
-from kiln.recipe_v1.yaml_nodes import branches, compiled, fault, items, mapping, names_of_script, scalar, text_of
+from kiln.recipe_v1.compiled_expression import expression, is_template
+from kiln.recipe_v1.node_evaluation import branches, compiled, fault, items, mapping, names_of_script, scalar, text_of
 
 if TYPE_CHECKING:
     from typing import Any

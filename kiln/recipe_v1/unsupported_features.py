@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, RecipeFault, nearest
-from kiln.recipe_v1.expression import is_template
-from kiln.recipe_v1.yaml_nodes import fault
-from kiln.shell_script import COMMANDS
+from kiln.recipe_v1.compiled_expression import is_template
+from kiln.recipe_v1.node_evaluation import fault
+from kiln.script_commands import COMMANDS
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 from kiln.recipe_v1.identity import exact_pins
-from kiln.recipe_v1.yaml_nodes import RECIPE
+from kiln.recipe_v1.node_evaluation import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Set

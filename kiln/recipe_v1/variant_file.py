@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, SelectorFault, VariantFault
 from kiln.model.source_position import Place
-from kiln.recipe_v1 import yaml_nodes
-from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.recipe_v1 import node_evaluation
 from kiln.template.namespace import Names
+from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.variants.files import VariantSource, check, without_empty, zip_groups
 from kiln.yamltext import Document, PlacedText, Scalars, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
@@ -33,7 +33,7 @@ class VariantFileV1:
         self.path = path
         self.name = name
         self._document = parse(read_text(path, name), name, Scalars.PLACED)
-        if yaml_nodes.is_empty(self._document.value):
+        if node_evaluation.is_empty(self._document.value):
             self._document = Document(file=name, value={})
         if not isinstance(self._document.value, dict):
             raise MalformedYaml("a variant file is a mapping of keys to values", at=self._document.place())
@@ -76,11 +76,11 @@ class VariantFileV1:
         return TypedText(value) if isinstance(value, int) else str(item)
 
     def _items(self, node: Any, names: Names) -> Iterator[Any]:
-        for item in [] if yaml_nodes.is_empty(node) else node if isinstance(node, list) else [node]:
+        for item in [] if node_evaluation.is_empty(node) else node if isinstance(node, list) else [node]:
             if isinstance(item, dict) and "if" in item:
                 branch = "then" if self._holds(item["if"], names) else "else"
                 yield from self._items(item.get(branch), names)
-            elif not yaml_nodes.is_empty(item):
+            elif not node_evaluation.is_empty(item):
                 yield item
 
     def _holds(self, condition: Any, names: Names) -> bool:
@@ -96,7 +96,7 @@ class VariantFileV1:
             ) from (error)
 
     def _place(self, node: Any) -> Place:
-        at = yaml_nodes.place(node)
+        at = node_evaluation.place(node)
         return Place(file=self.name, line=at.line, column=at.column)
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.conda_package.writer import SUBDIR
-from kiln.rehearse import source_files, wheels
+from kiln.rehearse import source_search, wheel_download
+from kiln.rehearse.compile_plan import PACKAGED_PYTHONS, PlanRequest, general_plan
+from kiln.rehearse.compile_plan import python_of as python_for
 from kiln.rehearse.empty_cuda_packages import cuda_packages
-from kiln.rehearse.general_plan import PACKAGED_PYTHONS, PlanRequest, general_plan
-from kiln.rehearse.general_plan import python_of as python_for
-from kiln.rehearse.host_program_package import stand_in_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
-from kiln.rehearse.locked_wheels import PYTHONS, cuda_versions, has_upstream_wheel, plan
 from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
@@ -26,8 +24,10 @@ from kiln.rehearse.python_package import python_packages
 from kiln.rehearse.pythons import find, newest
 from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.required_packages import outputs_for, required_packages
-from kiln.rehearse.source_files import SourceSearch
-from kiln.rehearse.wheel_gaps import of_outputs as wheel_gaps
+from kiln.rehearse.source_search import SourceSearch
+from kiln.rehearse.stand_in_writer import stand_in_packages
+from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan
+from kiln.rehearse.wheel_omissions import of_outputs as wheel_gaps
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ __all__ = [
 
 def missing(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[LockedWheel, ...]:
     """Return the wheels that ``fetch`` would download into ``store``."""
-    return wheels.missing(rehearsal_plan.wheels, store)
+    return wheel_download.missing(rehearsal_plan.wheels, store)
 
 
 def fetch(
@@ -88,12 +88,12 @@ def fetch(
     ``env`` is pip's environment, with its PIP_ variables and proxies. ``on_line`` gets pip's output, line by line.
     Raises HashMismatch, DownloadFailed and DiskFull.
     """
-    wheels.fetch(rehearsal_plan.wheels, store, env=env, log=log, on_line=on_line)
+    wheel_download.fetch(rehearsal_plan.wheels, store, env=env, log=log, on_line=on_line)
 
 
 def missing_sources(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[SourceFile, ...]:
     """Return the sources that ``fetch_sources`` would download into ``store``."""
-    return source_files.missing(rehearsal_plan.sources, store)
+    return source_search.missing(rehearsal_plan.sources, store)
 
 
 def fetch_sources(
@@ -105,7 +105,7 @@ def fetch_sources(
 
     Raises HashMismatch, DownloadFailed and DiskFull.
     """
-    source_files.fetch(rehearsal_plan.sources, store, env=env, on_line=on_line)
+    source_search.fetch(rehearsal_plan.sources, store, env=env, on_line=on_line)
 
 
 def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
@@ -113,7 +113,7 @@ def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
     upstream = rehearsal_plan.upstream
     if upstream is None:
         raise ValueError("the plan has no wheel that replaces the compile")
-    wheels.verify([upstream], store)
+    wheel_download.verify([upstream], store)
     return store / upstream.file
 
 
@@ -124,7 +124,7 @@ def dependency_packages(rehearsal_plan: RehearsalPlan, store: Path, folder: Path
 
     Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
-    wheels.verify(rehearsal_plan.dependencies, store)
+    wheel_download.verify(rehearsal_plan.dependencies, store)
     compiled = rehearsal_plan.upstream is None
     target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda, as_conda_forge=compiled)
     wheel_files = [(store / wheel.file, wheel.sha256) for wheel in rehearsal_plan.dependencies]

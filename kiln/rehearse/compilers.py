@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.rehearse import machine_programs
 from kiln.rehearse.rehearsal_plan import StandIn
 
@@ -203,7 +203,7 @@ def _located(program: str, libraries: Iterable[str], env: Mapping[str, str]) -> 
     if not machine_programs.paths((program,), env):
         return there
     for library in libraries:
-        result = command.capture((program, f"-print-file-name={library}"), env=env, timeout=_SECONDS)
+        result = process_runner.capture((program, f"-print-file-name={library}"), env=env, timeout=_SECONDS)
         path = Path(result.stdout.strip())
         if result.ok and path.is_absolute() and path.is_file():
             there[library] = str(path.resolve())

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import MissingTool, UnsupportedPython
-from kiln.rehearse.locked_wheels import PYTHONS
+from kiln.rehearse.wheel_locks import PYTHONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_PROBE = Path(__file__).with_name("probe.py")
+_PROBE = Path(__file__).with_name("interpreter_probe.py")
 _PROBE_SECONDS = 60
 _SYSTEM_PREFIX = Path("/usr")  # shared with all other programs: a library there does not belong to the interpreter
 _LIBPYTHON = re.compile(r"libpython3\.\d+\.so")
@@ -69,7 +69,7 @@ def facts_of(executable: Path, *, env: Mapping[str, str]) -> dict[str, Any]:
 
 def _ask(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
     try:
-        result = command.capture([executable, "-I", "-B", _PROBE], env=env, timeout=_PROBE_SECONDS)
+        result = process_runner.capture([executable, "-I", "-B", _PROBE], env=env, timeout=_PROBE_SECONDS)
         if result.ok:
             answer: dict[str, Any] = json.loads(result.stdout)
             return answer

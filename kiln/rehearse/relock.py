@@ -16,9 +16,9 @@ from packaging.markers import Marker
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from kiln import command, files, http_client
+from kiln import files, http_client, process_runner
 from kiln.errors import DownloadFailed
-from kiln.rehearse.locked_wheels import LOCKS, PYTHONS
+from kiln.rehearse.wheel_locks import LOCKS, PYTHONS
 from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _resolve(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[dict[str
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "pylock.toml"
         words = ["pip", "compile", "--universal", "--python-version", PYTHONS[0], "--format", "pylock.toml"]
-        result = command.run([uv, *words, "--quiet", "--output-file", target, source], env=env)
+        result = process_runner.run([uv, *words, "--quiet", "--output-file", target, source], env=env)
         if not result.ok:
             raise DownloadFailed(f"uv could not resolve {source.name}", why=result.tail)
         packages: list[dict[str, Any]] = tomllib.loads(target.read_text(encoding="utf-8"))["packages"]

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from kiln import command, credentials, http_client
+from kiln import channel_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.rehearse import conda_names, pip_without_programs
 from kiln.rehearse.rehearsal_plan import LockedWheel
@@ -112,7 +112,7 @@ def _ask_pip(
         file, report = Path(folder) / "requirements.txt", Path(folder) / "report.json"
         file.write_text("".join(f"{text}\n" for text in requirements), encoding="utf-8")
         argv = resolve_command(file, report, python=python, glibc=glibc)
-        result = command.run(argv, env={**env, "TMPDIR": folder}, timeout=_SECONDS, tail_lines=400)
+        result = process_runner.run(argv, env={**env, "TMPDIR": folder}, timeout=_SECONDS, tail_lines=400)
         if not result.ok:
             return None, result.tail
         content: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
@@ -221,7 +221,7 @@ def _size(url: str) -> int:
         path = Path(unquote(parts.path))
         return path.stat().st_size if path.is_file() else 0
     try:
-        headers = {"User-Agent": "kiln", **credentials.headers(url)}
+        headers = {"User-Agent": "kiln", **channel_credentials.headers(url)}
         with http_client.opened(url, method="HEAD", headers=headers, timeout=30.0) as response:
             return http_client.announced_size(response) or 0
     except http_client.HttpError:

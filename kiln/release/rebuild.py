@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
-from kiln.processes import end_orphans
+from kiln.process_table import end_orphans
 from kiln.release.package_differences import build_folder, differences
-from kiln.run.config_process import ConfigBuild, error_of
+from kiln.run.config_build_process import ConfigBuild, error_of
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.job.job_files import ConfigJob
+    from kiln.job.job_descriptions import ConfigJob
     from kiln.model.feedstock import Feedstock
     from kiln.run.options import RunOptions
     from kiln.run.plan import RunPlan

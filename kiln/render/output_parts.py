@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.archive_names import file_of, is_archive, is_wheel
+from kiln.archive_kinds import file_of, is_archive, is_wheel
 from kiln.errors import RecipeFault
-from kiln.model.build_settings import BuildSettings
+from kiln.model.output_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.names import is_channel_folder
-from kiln.recipe.key_values import CONTENT_HASHES, FURTHER_HASHES
+from kiln.recipe.refused_values import CONTENT_HASHES, FURTHER_HASHES
 from kiln.recipe.specs import sections, with_versions
 from kiln.render.output_settings import build_settings, included_files, merges_environments, test_scripts, texts
 from kiln.variants.files import as_list

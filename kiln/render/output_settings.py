@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from kiln import limits
 from kiln.model.rendered import Rendered
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.recipe_text import RecipeSource
+from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe.validity import require_no_cycle, require_valid, undefined_names, unread_versions
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.key_faults import KeyFault
+    from kiln.model.recipe_key_faults import KeyFault
     from kiln.model.rendered import Output, Pin
     from kiln.recipe.metadata import Metadata
     from kiln.template.namespace import Doubts

@@ -9,7 +9,7 @@ from kiln.errors import RecipeFault
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.key_faults import KeyFault
+    from kiln.model.recipe_key_faults import KeyFault
     from kiln.model.rendered import Rendered
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from kiln.model.rendered import Output, Pin, Rendered, Requirements
 from kiln.names import fault
 from kiln.recipe_v1.identity import Identities
+from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, variant_versions
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
 from kiln.recipe_v1.variant_file import VariantFileV1
-from kiln.recipe_v1.yaml_nodes import RECIPE
 from kiln.render.output_parts import steps_with_network
 from kiln.render.v1_parts import OutputScripts, Stagings, secrets, source, specs, tests
 from kiln.render.v1_settings import settings

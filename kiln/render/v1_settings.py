@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.source_position import Place
-from kiln.recipe_v1.yaml_nodes import RECIPE
+from kiln.recipe_v1.node_evaluation import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from kiln.repodata.document import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
 from kiln.repodata.entry import IndexEntry, read
 from kiln.repodata.formats import forms
 from kiln.repodata.reading import adopted, loaded, visible
-from kiln.repodata.subdir import Subdir
+from kiln.repodata.subdir_index import Subdir
 
 __all__ = [
     "BASE",

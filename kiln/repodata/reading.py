@@ -18,7 +18,7 @@ from kiln.repodata.document import (
     IndexDocument,
     require_known,
 )
-from kiln.repodata.subdir import Subdir, new_instructions
+from kiln.repodata.subdir_index import Subdir, new_instructions
 from kiln.zstd import zstd
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kiln.variants.axes import axes
+from kiln.variants.varying_keys import axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kiln.variants.axes import Variants
+    from kiln.variants.varying_keys import Variants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from kiln.console.progress import BAD
+from kiln.console.progress_lines import BAD
 from kiln.console.text import one_line, plain
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState

@@ -10,20 +10,20 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__, files
-from kiln.console.progress import BAD, count_text
+from kiln.console.progress_lines import BAD, count_text
 from kiln.report import template, totals
 from kiln.report.grid import grid
-from kiln.report.history import history
-from kiln.report.text import SPEC
+from kiln.report.package_summary import SPEC
+from kiln.report.run_comparison import history
 from kiln.report.timeline import chart, step_bars
-from kiln.variants.axes import labels
+from kiln.variants.varying_keys import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
-    from kiln.variants.axes import Variants
+    from kiln.variants.varying_keys import Variants
 
 TAILS = 24  # number of failed configs with the end of their log; the others have a link
 CHANGES = 60  # number of changes that are shown

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.console.progress import count_text
+from kiln.console.progress_lines import count_text
 from kiln.report import template, totals
 from kiln.report.page import page_name
 

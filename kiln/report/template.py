@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from kiln import files
-from kiln.console.progress import SIGNS
+from kiln.console.progress_lines import SIGNS
 from kiln.console.text import clock, duration, one_line
 from kiln.report import totals
 from kiln.report.tail import cut, tail

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console.progress import BAD, GOOD
+from kiln.console.progress_lines import BAD, GOOD
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kiln import compat, expand, limits, render
-from kiln.compat import recipe_capabilities
+from kiln.compat import recipe_compute_capabilities
 from kiln.compat.combination import Combination
 from kiln.compat.results import DoctorResult, Finding, Verdict
 from kiln.errors import IncompatibleVersions
@@ -85,7 +85,7 @@ def _of_config(feedstock: Feedstock, config: BuildConfig) -> tuple[Combination, 
         combinations = tuple(
             dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
         )
-    listed = recipe_capabilities.built_for(feedstock.recipe, cuda_of(config) or "")
+    listed = recipe_compute_capabilities.built_for(feedstock.recipe, cuda_of(config) or "")
     return tuple(
         combination if combination.built_for else dataclasses.replace(combination, built_for=listed)
         for combination in combinations

@@ -12,19 +12,19 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, files
+from kiln import files, process_runner
 from kiln.errors import BuildFailed
 from kiln.executor import conda_forge_env
 from kiln.job.error_transfer import error_from
 from kiln.job.messages import MARK, parse_message
-from kiln.run import build_job
-from kiln.run.config_process import ConfigBuild
+from kiln.run import build_job_writer
+from kiln.run.config_build_process import ConfigBuild
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.job.job_files import ConfigJob
+    from kiln.job.job_descriptions import ConfigJob
     from kiln.model.feedstock import Feedstock
     from kiln.run.plan import RunPlan
 
@@ -66,8 +66,8 @@ def prepare_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]
         elif message["kind"] == "result":
             result.update(message)
 
-    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process"))
-    result_of_process = command.run(
+    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process"))
+    result_of_process = process_runner.run(
         words,
         env=planned.options.client,
         cwd=conda_forge_env.PACKAGE_ROOT,
@@ -114,7 +114,7 @@ def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str,
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.is_foreign:
-        return executor.run_on_terminal(build_job.script(task, executor), terminal)
+        return executor.run_on_terminal(build_job_writer.script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, entrance(places))
     return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.inside(entered))), terminal)

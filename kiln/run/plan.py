@@ -9,10 +9,10 @@ from kiln import files, render
 from kiln.console.text import duration
 from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
-from kiln.job.job_files import ConfigJob
+from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
-from kiln.run import executor_choice, plan_inputs, remote_execution, resource_check
+from kiln.run import executor_choice, plan_inputs, remote_executor_options, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local
 from kiln.store import build_cache
@@ -103,7 +103,7 @@ def prepare(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=remote_execution.secrets(options),
+        secrets=remote_executor_options.secrets(options),
     )
 
 

@@ -9,14 +9,14 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import RecipeFault
-from kiln.job.output_lookup import channel_sources, require_step
+from kiln.job.output_matching import channel_sources, require_step
 from kiln.model.source_position import Place
 from kiln.run import (
     compatibility,
     executor_choice,
+    missing_recipe_files,
     platforms,
-    recipe_files,
-    remote_execution,
+    remote_executor_options,
     resource_check,
     yum_requirements,
 )
@@ -96,7 +96,7 @@ def look_up(
         expand.conda_settings(feedstock.settings)
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
-    remote_execution.require(feedstock, configs, options)
+    remote_executor_options.require(feedstock, configs, options)
     choice = executor_choice.choose(options)
     if choice.engine is None:
         platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
@@ -188,7 +188,7 @@ def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, eng
     renderings = limits.bounded(lambda: [render.render(feedstock, config) for config in configs])
     render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
-        recipe_files.require(feedstock, renderings)
+        missing_recipe_files.require(feedstock, renderings)
         _require_overlinking(feedstock, renderings)
 
 

@@ -8,10 +8,10 @@ from kiln import expand, limits, render
 from kiln.errors import RecipeFault, UsageError
 from kiln.matchspec_notation import package_name
 from kiln.model.source_position import Place
+from kiln.recipe_v1.node_evaluation import place
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.recipe_v1.unsupported_features import require_buildable
-from kiln.recipe_v1.yaml_nodes import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,22 +14,22 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln import __version__, command, files
+from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
 from kiln.job.error_transfer import error_from
 from kiln.job.machine import processor
 from kiln.job.messages import MARK, parse_message
-from kiln.ledger import records
+from kiln.ledger import record_json
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
-from kiln.operating_system.child_processes import KILL
+from kiln.operating_system.process_groups import KILL
 from kiln.scheduling import local
 from kiln.store import build_cache, compile_cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.job.job_files import ConfigJob
+    from kiln.job.job_descriptions import ConfigJob
     from kiln.ledger import Ledger
     from kiln.model.fleet import JobEstimate
     from kiln.model.observer import RunObserver
@@ -58,7 +58,7 @@ class MatrixRun:
         self.ledger = ledger
         self.layout = layout
         self.watcher = watcher
-        self.events: queue.Queue[tuple[str, str | command.Result | KilnError]] = queue.Queue()
+        self.events: queue.Queue[tuple[str, str | process_runner.Result | KilnError]] = queue.Queue()
         self.running: dict[str, RunningConfig] = {}
         self.queue = local.queue_of(plan.waiting, shared=plan.compiles)
         self.planned = {planned.config: planned for planned in plan.waiting}
@@ -135,8 +135,8 @@ class MatrixRun:
         """Run a config's process and queue its lines; the last event is its result or error."""
         config = job.config
         try:
-            result = command.run(
-                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process")),
+            result = process_runner.run(
+                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
                 secrets=tuple(compile_cache_key.with_parts(self.plan.secrets).values()),
@@ -151,7 +151,7 @@ class MatrixRun:
         else:
             self.events.put((config, result))
 
-    def _take(self, config: str, event: str | command.Result | KilnError) -> None:
+    def _take(self, config: str, event: str | process_runner.Result | KilnError) -> None:
         config_run = self.running[config]
         if not isinstance(event, str):
             self._end(config, config_run, event)
@@ -173,14 +173,14 @@ class MatrixRun:
                 config_run.step = str(message["title"])
                 self.watcher.config_line(config, config_run.step, "")
             case "progress":
-                self.watcher.config_progress(config, records.progress(message))
+                self.watcher.config_progress(config, record_json.progress(message))
             case "done":
-                step = records.step({name: value for name, value in message.items() if name != "kind"})
+                step = record_json.step({name: value for name, value in message.items() if name != "kind"})
                 self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
             case "result":
                 config_run.result = dict(message)
 
-    def _end(self, config: str, config_run: RunningConfig, outcome: command.Result | KilnError) -> None:
+    def _end(self, config: str, config_run: RunningConfig, outcome: process_runner.Result | KilnError) -> None:
         """Record the result of a config; a process without one was killed."""
         del self.running[config]
         state = ConfigState.INTERRUPTED if self.stopping else ConfigState.FAILED
@@ -195,7 +195,7 @@ class MatrixRun:
                 finished=time.time(),
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
-                packages=tuple(records.package(package) for package in result.get("packages", ())),
+                packages=tuple(record_json.package(package) for package in result.get("packages", ())),
             )
         )
 
@@ -239,7 +239,7 @@ class MatrixRun:
                     os.kill(config.pid, number)
 
 
-def _silent(outcome: command.Result | KilnError) -> str:
+def _silent(outcome: process_runner.Result | KilnError) -> str:
     if isinstance(outcome, KilnError):
         return outcome.what
     if outcome.exit_code < 0:

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.store import remote_credentials
+from kiln.store import remote_executor_credentials
 from kiln.store.step_cache import digest
 from kiln.variants.cuda_version import cuda_of
 
@@ -78,5 +78,5 @@ def secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 def with_parts(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return secret variables, and the secrets inside of the credentials' variable under names of their own."""
-    parts = remote_credentials.parts(secrets.get(CREDENTIALS, ""))
+    parts = remote_executor_credentials.parts(secrets.get(CREDENTIALS, ""))
     return {**secrets, **{f"{CREDENTIALS}_{number}": part for number, part in enumerate(parts)}}

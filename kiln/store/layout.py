@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import command, files
+from kiln import files, process_runner
 from kiln.bazel.cache import DiskCaches
 from kiln.errors import MissingTool, NotWritable
 from kiln.local_channel import Channel
@@ -129,7 +129,7 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
 def _is_tracked(link: Path) -> bool | None:
     """Return whether git tracks a file; None where git fails."""
     try:
-        result = command.capture(("git", "ls-files", "--", link.name), env=os.environ, cwd=link.parent)
+        result = process_runner.capture(("git", "ls-files", "--", link.name), env=os.environ, cwd=link.parent)
     except MissingTool:
         return None
     return bool(result.stdout) if result.ok else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import nearest
 from kiln.names import CONDA_PLATFORMS
-from kiln.template.expression import MissingName
+from kiln.template.python_expression import MissingName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

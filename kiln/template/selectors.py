@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import SelectorFault, UnsafeTemplate, nearest
 from kiln.model.source_position import Place
-from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.template.recent import Recent
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rattler.index import index_fs
 
 from kiln import build, feedstock_loader, render
 from kiln import rehearse as parts
-from kiln.build.worker import run_engine
+from kiln.build.engine_process import run_engine
 from kiln.builder.rehearsal_inputs import cpu_config
 from kiln.builder.rehearsal_planning import python_of
 from kiln.local_channel import SUBDIRS
@@ -25,7 +25,7 @@ from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
-    from kiln.model.plan import BuildStep
+    from kiln.model.build_steps import BuildStep
 
 
 def main(root: Path) -> None:

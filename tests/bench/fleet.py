@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet.plan import FleetBounds, Overheads, plan
 from kiln.fleet.run_config import FleetRunConfig
-from kiln.fleet.supervisor import Supervisor
+from kiln.fleet.run_supervisor import Supervisor
 from kiln.model.fleet import JobEstimate
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, lower_bound
 

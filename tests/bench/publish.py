@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, repodata
 from kiln.publish import contents, transaction
-from kiln.publish.stores import maintenance
+from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.target import StoreTarget
 from tests.bench.timing import ROOT, seconds
@@ -90,7 +90,7 @@ def indexing(folder: Path) -> list[Row]:
     target = StoreTarget(store=Folder(root=channel))
 
     def index() -> None:
-        maintenance.reindex(target, lambda path: repodata.read(channel / path))
+        index_edits.reindex(target, lambda path: repodata.read(channel / path))
 
     first, again = seconds(index), min(seconds(index) for _ in range(3))
     more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import command, image
+from kiln import image, process_runner
 from kiln.container import choose
 from kiln.errors import UnsupportedPython
 from kiln.image.build_base import AFTER, ImageRecipe
@@ -38,7 +38,7 @@ ORDINARY, NAMELESS, BOSS = 1000, 4321, 0
 USERS = {ORDINARY: "an ordinary user", NAMELESS: "a user without a line in /etc/passwd", BOSS: "root"}
 # What depends on the machine and on who runs it: the set-up, processes, users and programs that are missing.
 ON_USER = (
-    *("tests/unit/bootstrap", "tests/unit/bazel", "tests/unit/test_command.py", "tests/unit/test_files.py"),
+    *("tests/unit/bootstrap", "tests/unit/bazel", "tests/unit/test_process_runner.py", "tests/unit/test_files.py"),
     *("tests/unit/test_playbook_modules.py", "tests/integration/test_channel.py"),
     "tests/integration/test_playbooks.py",
 )
@@ -73,7 +73,7 @@ class FreshMachine:
             *(f"--volume={self.clone}:{HOME}", "--volume=/etc/ssl/certs:/etc/ssl/certs:ro"),
             *(*passed_on, f"--env=PIP_CACHE_DIR={HOME}/.pip-cache", self.tag, *words),
         ]
-        result = command.run(argv, env=os.environ, tail_lines=400)
+        result = process_runner.run(argv, env=os.environ, tail_lines=400)
         return result.exit_code, result.tail
 
 

@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from kiln.build.worker import rendered
-from kiln.model.plan import Platforms
+from kiln.build.engine_process import rendered
+from kiln.model.build_steps import Platforms
 
 if __name__ == "__main__":
     recipes = [rendered(recipe, Path(sys.argv[1]), Platforms()).recipe for recipe in json.load(sys.stdin)]

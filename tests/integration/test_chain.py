@@ -18,7 +18,7 @@ from kiln import files, image
 from kiln.container import choose
 from kiln.errors import BudgetSpent, MissingTool
 from kiln.image import apt_sources
-from kiln.store import build_cache, handover
+from kiln.store import build_cache, build_handover
 from kiln.store.layout import ArtifactLayout
 from tests import small_tensorflow, waiting
 
@@ -168,10 +168,10 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
     assert first.begun()[:-1]
     assert third.begun()
 
-    record = handover.read(chain)
+    record = build_handover.read(chain)
     assert record is not None
     assert [name for name, _ in record.packages]
-    assert [path.name for path in chain.iterdir()] == [handover.RECORD]
+    assert [path.name for path in chain.iterdir()] == [build_handover.RECORD]
 
     assert in_one_go.wait(timeout=120) == 0
     assert sorted(at_once.begun()) == sorted(f"part{number}" for number in range(ACTIONS))

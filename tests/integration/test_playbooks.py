@@ -26,7 +26,7 @@ from moto.server import ThreadedMotoServer
 from kiln import files
 from kiln.container import choose
 from kiln.errors import MissingTool
-from kiln.fleet.provider import SCARCE
+from kiln.fleet.provider_commands import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import shared_inputs
 from tests.openstack_api import Cloud, serve

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from kiln import build, expand, feedstock_loader, render
-from kiln.build import engine, worker
+from kiln.build import engine_process, engine_run
 from kiln.conda_package.reader import info_files
 from kiln.errors import RecipeFault
-from kiln.model.plan import StagedFiles
+from kiln.model.build_steps import StagedFiles
 from kiln.run import recipe_support
 from tests.integration.recipe_v1_feedstocks import CPU, ROOT, built, copied, index, kiln, require_same
 
@@ -152,8 +152,8 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         for package in build.plan_outputs(
             plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
         ):
-            worker.copy_packed(package.packed, recipe, tmp_path / "step" / worker.RECIPE)
-            recipes.append(engine.recipe_of(package))
+            engine_process.copy_packed(package.packed, recipe, tmp_path / "step" / engine_process.RECIPE)
+            recipes.append(engine_run.recipe_of(package))
             output = package.output
             expected.append([output.name, output.version, output.build_string])
     assert configs

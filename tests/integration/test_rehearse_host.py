@@ -14,7 +14,7 @@ from kiln.local_channel import Channel, solve
 from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
 from kiln.rehearse.empty_cuda_packages import cuda_packages
-from kiln.rehearse.locked_wheels import plan
+from kiln.rehearse.wheel_locks import plan
 from kiln.rehearse.wheel_package import PackageTarget, run_exports
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import pytest
 from kiln import rehearse
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import Channel
-from kiln.rehearse import wheels
-from kiln.rehearse.locked_wheels import PYTHONS, plan
+from kiln.rehearse import wheel_download
 from kiln.rehearse.rehearsal_plan import LockedWheel
+from kiln.rehearse.wheel_locks import PYTHONS, plan
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def ran(prefix: Path, *words: str) -> str:
 def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, store: Path, tmp_path: Path) -> None:
     interpreter = rehearse.probe(executable, env=ENV)
     chosen = some(interpreter.python)
-    paths = wheels.fetch(chosen, store, env=ENV)
+    paths = wheel_download.fetch(chosen, store, env=ENV)
     made = rehearse.python_packages(interpreter, tmp_path / "made", env=ENV)
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
     made += convert_all(fetched, tmp_path / "made", PackageTarget(python=interpreter.python))
@@ -142,8 +142,8 @@ def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> 
     python = PYTHONS[-1]
     chosen = some(python)
     lines: list[str] = []
-    paths = wheels.fetch(chosen, store, env=ENV)
-    assert wheels.fetch(chosen, store, env=ENV, on_line=lines.append) == paths
+    paths = wheel_download.fetch(chosen, store, env=ENV)
+    assert wheel_download.fetch(chosen, store, env=ENV, on_line=lines.append) == paths
     assert lines == []
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
     first = convert_all(fetched, tmp_path, PackageTarget(python=python))
@@ -178,7 +178,7 @@ def test_pip_refuses_a_wheel_whose_hash_differs(tmp_path: Path) -> None:
     (six,) = (wheel for wheel in some("3.11") if wheel.name == "six")
     other = LockedWheel(name="six", version=six.version, file=six.file, size=1, sha256="a" * 64, pythons=six.pythons)
     with pytest.raises(HashMismatch, match=six.file) as caught:
-        wheels.fetch([other], tmp_path, env=ENV)
+        wheel_download.fetch([other], tmp_path, env=ENV)
     assert six.sha256 in caught.value.why
     assert list(tmp_path.glob("*.whl")) == []
 
@@ -194,6 +194,6 @@ def test_without_a_network_the_error_says_so_without_a_password(tmp_path: Path) 
         "PIP_RETRIES": "0",
     }
     with pytest.raises(DownloadFailed, match="pip could not fetch") as caught:
-        wheels.fetch([six], tmp_path, env=env, log=tmp_path / "log", on_line=lines.append)
+        wheel_download.fetch([six], tmp_path, env=env, log=tmp_path / "log", on_line=lines.append)
     assert "refused" in caught.value.why
     assert "hunter2" not in str(caught.value) + "".join(lines) + (tmp_path / "log").read_text()

@@ -17,9 +17,9 @@ from kiln.conda_package.writer import PackageFacts, metadata_package
 from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
-from kiln.rehearse import wheels
-from kiln.rehearse.locked_wheels import PYTHONS
+from kiln.rehearse import wheel_download
 from kiln.rehearse.rehearsal_plan import LockedWheel
+from kiln.rehearse.wheel_locks import PYTHONS
 from tests import shared_inputs
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) 
 
 
 def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
-    (wheel,) = wheels.fetch([API], tmp_path / "wheels", env=os.environ)
+    (wheel,) = wheel_download.fetch([API], tmp_path / "wheels", env=os.environ)
     output, package = packaged("tensorflow-serving-api", wheel, (Channel(root=tensorflow).url,), tmp_path)
     index = read_info(package, "index.json")
     assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import command
+from kiln import process_runner
 from kiln.conda_package.writer import PackageFacts, package
 from kiln.container import Engine, images, trial
 from kiln.errors import BuildFailed, SolveFailed, UsageError
@@ -48,7 +48,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
 def quiet(title: str) -> Any:
     from io import StringIO
 
-    from kiln.console.steps import Steps
+    from kiln.console.steps_view import Steps
 
     return Steps(StringIO(), animated=False).step(title)
 
@@ -302,7 +302,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
     try:
         # Longer than an engine's own answers may take: TensorFlow is imported, and a model is traced.
         save = (engine.executable, "run", "--rm", *safe, *mounts, tag, "/inference.py", "save")
-        saved = command.capture(save, env=engine.environment, timeout=CEILING)
+        saved = process_runner.capture(save, env=engine.environment, timeout=CEILING)
         assert saved.ok, saved.tail
         assert (models / "sum" / "saved_model.pb").is_file()
         assert (models / "sum" / "saved_model.pb").stat().st_uid == 65532

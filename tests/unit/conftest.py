@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.limits.bounds import Bounds
+from kiln.limits.limit_errors import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import KilnError, UnsafeTemplate
-from kiln.limits import at, bounded, bounds, in_process
+from kiln.limits import at, bounded, in_process, limit_errors
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_the_result_and_ordinary_errors_come_through() -> None:
 
 @pytest.mark.parametrize("work", [endless, stubborn])
 def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "SECONDS", 0.2)
+    monkeypatch.setattr(limit_errors, "SECONDS", 0.2)
     with pytest.raises(UnsafeTemplate) as caught:
         in_process.bounded(noted(work))
     assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 0.2 s of processor time")
@@ -74,7 +74,7 @@ def test_work_that_fills_the_memory_is_ended_and_the_limit_is_gone_after_it() ->
 
 
 def test_the_next_work_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "SECONDS", 0.2)
+    monkeypatch.setattr(limit_errors, "SECONDS", 0.2)
     for _ in range(3):
         with pytest.raises(KilnError):
             in_process.bounded(endless)

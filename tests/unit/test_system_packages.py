@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import command, system_packages
+from kiln import process_runner, system_packages
 from kiln.errors import MissingTool
 
 if TYPE_CHECKING:
@@ -45,5 +45,5 @@ def test_a_missing_program_is_named_with_the_command_that_brings_it(
     monkeypatch.setattr(system_packages, "os_release", lambda: {"ID": "debian"})
     for program in ("rsync", f"{tmp_path}/rsync"):
         with pytest.raises(MissingTool, match="rsync") as caught:
-            command.run([program], env={"PATH": str(tmp_path)})
+            process_runner.run([program], env={"PATH": str(tmp_path)})
         assert caught.value.hint == "sudo apt install rsync"

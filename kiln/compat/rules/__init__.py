@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import components, cudnn, driver, gpu, serving, tensorflow, wheel
+from kiln.compat.rules import cudnn, driver, gpu, serving, single_parts, tensorflow, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def one_by_one(combination: Combination) -> Iterator[Finding]:
             has_findings = True
             yield finding
     if not has_findings:
-        yield from components.facts(combination)
+        yield from single_parts.facts(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from components.releases(combination, RULES)
-    yield from components.machines(combination)
+        yield from single_parts.releases(combination, RULES)
+    yield from single_parts.machines(combination)

@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, MachinesUnknown
-from kiln.ledger.records import KINDS
+from kiln.ledger.record_json import KINDS
 from kiln.model.run import ConfigRun, MatrixReport
 from kiln.serialization import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.fleet.detached.controller import Controller
+    from kiln.fleet.detached.controller_client import Controller
     from kiln.model.observer import RunObserver
 
 PAUSE = 5.0  # seconds before another attempt to connect

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import BrokenPackage, HashMismatch
 from kiln.fleet.collect import NAME, WHEEL
-from kiln.ledger.records import KINDS
+from kiln.ledger.record_json import KINDS
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import MatrixReport
 from kiln.names import is_channel_folder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.fleet.detached.run_key import ConfigInputs
+    from kiln.fleet.detached.attach_key import ConfigInputs
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock

@@ -5,17 +5,17 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import CredentialsRefused, MachinesUnknown, ProvisionRefused, SystemFault
-from kiln.fleet.detached.run_key import OPTIONS, RunKey
+from kiln.fleet.detached.attach_key import OPTIONS, RunKey
 from kiln.fleet.playbook_runner import PlaybookRunner, read_json
-from kiln.fleet.provider import CREDENTIALS
+from kiln.fleet.provider_commands import CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.fleet.detached.run_key import ConfigInputs
+    from kiln.fleet.detached.attach_key import ConfigInputs
     from kiln.fleet.detached.sending import ControllerSettings
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
 
@@ -41,7 +41,7 @@ def new_key(folder: Path, run: str, environment: Mapping[str, str]) -> tuple[str
     try:
         path.unlink(missing_ok=True)
         argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"kiln-{run}", "-f", path)
-        result = command.capture(argv, env=environment)
+        result = process_runner.capture(argv, env=environment)
         if not result.ok:
             raise SystemFault("ssh-keygen has made no key", why=result.tail)
         return path.read_text(encoding="utf-8"), public.read_text(encoding="utf-8").strip()
@@ -110,6 +110,6 @@ def start(site: PlaybookSite, settings: ControllerSettings) -> None:
     config = site.folder / "ssh" / f"{name}.config"
     words = ("ssh", "-F", str(config), name, shlex.join(("sudo", "kiln-controller", "install")))
     secrets = (*site.secrets, *settings.secrets)
-    result = command.run(words, env=site.marked, stdin=settings.as_json(), timeout=SECONDS, secrets=secrets)
+    result = process_runner.run(words, env=site.marked, stdin=settings.as_json(), timeout=SECONDS, secrets=secrets)
     if not result.ok:
         raise MachinesUnknown("the run could not be started on its controller", why=result.tail[-500:])

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import MissingTool
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class SlurmClient:
         self._jobs: tuple[QueuedJob, ...] | None = None
         self._queried = float("-inf")
 
-    def call(self, *words: str) -> command.Result:
+    def call(self, *words: str) -> process_runner.Result:
         """Run a program to its end."""
-        return command.capture(words, env=self._environment, timeout=SECONDS)
+        return process_runner.capture(words, env=self._environment, timeout=SECONDS)
 
     def jobs(self, *, fresh: bool = False) -> tuple[QueuedJob, ...] | None:
         """Return the user's jobs, also those that ended a short time ago; None when Slurm does not answer."""
@@ -119,7 +119,7 @@ class SlurmClient:
                 self._queried = time.monotonic()
             return self._jobs
 
-    def submit(self, options: Sequence[str], script: str) -> command.Result:
+    def submit(self, options: Sequence[str], script: str) -> process_runner.Result:
         """Submit a job; the output is its number. The list of jobs is queried again, which would lack this one."""
         result = self.call("sbatch", "--parsable", *options, script)
         with self._lock:

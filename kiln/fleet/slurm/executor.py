@@ -5,8 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from kiln.fleet.command_threads import CommandThreads
-from kiln.fleet.messages import (
+from kiln.fleet.executor_messages import (
     Collect,
     FollowBuild,
     Prepare,
@@ -22,19 +21,20 @@ from kiln.fleet.messages import (
     Terminate,
     WatchCache,
 )
+from kiln.fleet.executor_threads import CommandThreads
 from kiln.fleet.slurm import follow, removal, submit
-from kiln.fleet.slurm.session import SlurmSession
+from kiln.fleet.slurm.executor_state import SlurmSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kiln.fleet.messages import Command
+    from kiln.fleet.executor_messages import Command
     from kiln.fleet.slurm.site import SlurmSite
     from kiln.model.build_results import PackageReport
 
 
 class SlurmExecutor(CommandThreads):
-    """Executes commands on a Slurm cluster; see `kiln.fleet.messages.WorkerExecutor`."""
+    """Executes commands on a Slurm cluster; see `kiln.fleet.executor_messages.WorkerExecutor`."""
 
     def __init__(
         self, site: SlurmSite, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import NotWritable
 from kiln.fleet import collect
-from kiln.fleet.log_stream import LogStream
-from kiln.fleet.messages import (
+from kiln.fleet.executor_messages import (
     BuildDequeued,
     BuildFinished,
     Collected,
@@ -23,6 +22,7 @@ from kiln.fleet.messages import (
     Unreachable,
     Unreached,
 )
+from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import Attempt, has_result
 from kiln.fleet.slurm.outcome import NEVER, outcome
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from kiln.fleet.messages import Collect, Event, FollowBuild, QueryJobs
+    from kiln.fleet.executor_messages import Collect, Event, FollowBuild, QueryJobs
     from kiln.fleet.slurm.client import QueuedJob
+    from kiln.fleet.slurm.executor_state import SlurmSession
     from kiln.fleet.slurm.outcome import Outcome
-    from kiln.fleet.slurm.session import SlurmSession
     from kiln.model.build_results import PackageReport
 
 SETTLE = 30.0  # seconds in which a result may still arrive over a network's filesystem, after Slurm reports an end

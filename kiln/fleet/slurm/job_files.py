@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, files
+from kiln import files, process_runner
 from kiln.errors import SystemFault
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def install(site: SlurmSite) -> Path:
             with files.replacing(target) as part:
                 part.mkdir()
                 copy(PROJECT, site.project, part)
-        result = command.capture(
+        result = process_runner.capture(
             (site.python, target / "build-locally.py", "--help"), env=site.environment, timeout=SETUP_SECONDS
         )
     if not result.ok:

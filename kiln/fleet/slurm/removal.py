@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import MachinesUnknown, TeardownIncomplete
-from kiln.fleet.messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
+from kiln.fleet.executor_messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
 from kiln.fleet.slurm.client import SlurmClient, environment_of
 from kiln.fleet.slurm.job_files import CONTROLLER, has_result
 from kiln.ledger.fleet import is_unfinished
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from kiln.fleet.slurm.client import QueuedJob
-    from kiln.fleet.slurm.session import SlurmSession
+    from kiln.fleet.slurm.executor_state import SlurmSession
     from kiln.fleet.slurm.site import SlurmSite
 
 ENDING = 180.0  # seconds that cancelled jobs may take to end; Slurm's KillWait is 30 s by default

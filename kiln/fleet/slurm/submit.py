@@ -8,23 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.fleet.messages import (
-    BuildStarted,
-    CommandFailed,
-    Provision,
-    Provisioned,
-    ProvisionFailed,
-    Unreached,
-)
+from kiln.fleet.executor_messages import BuildStarted, CommandFailed, Provision, Provisioned, ProvisionFailed, Unreached
 from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.client import LATER
 from kiln.fleet.slurm.job_files import Attempt
 from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
-    from kiln.fleet.messages import Event, StartBuild
+    from kiln.fleet.executor_messages import Event, StartBuild
     from kiln.fleet.slurm.client import QueuedJob
-    from kiln.fleet.slurm.session import SlurmSession
+    from kiln.fleet.slurm.executor_state import SlurmSession
 
 ID = "slurm"  # of all workers: they are names of jobs
 AWAIT_SECONDS = 300.0  # for the submission of the job that another depends on

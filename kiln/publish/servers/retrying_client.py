@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiln import http_client
 from kiln.errors import TokenRefused, UploadFailed
 from kiln.http_client import NOT_FOUND, HttpError
-from kiln.publish.channel_reader import bounded
+from kiln.publish.channel_file_reader import bounded
 from kiln.publish.order import subdirs_of
 from kiln.publish.transaction import AGAIN
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
-from kiln.publish import sidecars
+from kiln.publish import attestation_sidecars
+from kiln.publish.channel_provenance import CHAIN, add_records, chain_without, remove_bills
 from kiln.publish.journal import JournalFile
-from kiln.publish.provenance_records import CHAIN, add_records, chain_without, remove_bills
 from kiln.publish.servers.api_requests import ServerCredentials
 from kiln.publish.servers.retrying_client import ServerClient
 from kiln.publish.stores.folder import Folder
@@ -165,8 +165,8 @@ class ServerTarget:
     def promote(self, publication: Publication, attestation: Attestation | None) -> None:
         """Publish staged packages, with their attestations: all by one request, or one after the other."""
         aside = publication.journal.aside
-        sidecars.attested(self.state, publication.entries, attestation)
-        files = {entry.path: sidecars.first_bundle(self.state, entry.path) for entry in publication.entries}
+        attestation_sidecars.attested(self.state, publication.entries, attestation)
+        files = {entry.path: attestation_sidecars.first_bundle(self.state, entry.path) for entry in publication.entries}
         attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
         self._require_only(publication.journal)
 
@@ -214,7 +214,7 @@ class ServerTarget:
             self.state.write(CHAIN, chain_without(self.state, journal))
         remove_bills(self.state, journal)
         for path in journal.fresh:
-            sidecars.remove(self.state, path)
+            attestation_sidecars.remove(self.state, path)
 
     def _require_only(self, journal: Journal) -> None:
         """Raise PublicationPending where one request would publish other packages that are staged."""

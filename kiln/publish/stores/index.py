@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kiln import repodata
 from kiln.errors import UsageError, nearest
+from kiln.publish.channel_provenance import CHAIN
 from kiln.publish.order import runs, subdirs_of
-from kiln.publish.provenance_records import CHAIN
 from kiln.repodata import IndexEntry, Subdir
 
 if TYPE_CHECKING:

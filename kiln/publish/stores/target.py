@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kiln import repodata
 from kiln.errors import HashMismatch
-from kiln.publish import sidecars
+from kiln.publish import attestation_sidecars
+from kiln.publish.channel_provenance import add_records, chain_without, remove_bills
 from kiln.publish.journal import JournalFile, Phase
 from kiln.publish.order import subdirs_of
-from kiln.publish.provenance_records import add_records, chain_without, remove_bills
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata import Subdir
 
@@ -107,7 +107,7 @@ class StoreTarget:
     def index(self, publication: Publication, attestation: Attestation | None) -> None:
         """Offer packages, with their attestations and their records."""
         channeldata = self.contents.channeldata(publication.entries)
-        entries = sidecars.attested(self.store, publication.entries, attestation)
+        entries = attestation_sidecars.attested(self.store, publication.entries, attestation)
         self.contents.offer(entries, add_records(self.store, publication.journal, attestation))
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)
@@ -122,7 +122,7 @@ class StoreTarget:
             self.contents.withdraw(set(journal.fresh), Subdir.without, chain_without(self.store, journal))
         for path in journal.fresh:
             self.store.remove(path)
-            sidecars.remove(self.store, path)
+            attestation_sidecars.remove(self.store, path)
 
     def abort(self, journal: Journal) -> None:
         """Remove packages, then the bills of their records and the folder for staging."""

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kiln.errors import UnsupportedPython, UsageError
-from kiln.fleet.detached import run_key
-from kiln.fleet.detached.controller import connected
+from kiln.fleet.detached import attach_key
+from kiln.fleet.detached.controller_client import connected
 from tests.integration.fleet.helpers import (
     CONFIGS,
     HELD,
@@ -83,7 +83,7 @@ def assert_no_secrets(*names: str) -> None:
 
 def assert_no_shell(path: Path) -> None:
     """The run's key opens the gate, and no shell."""
-    with connected(run_key.read(path), os.environ) as connection:
+    with connected(attach_key.read(path), os.environ) as connection:
         call = (*connection.words, "cat /etc/passwd")
         shell = subprocess.run(call, text=True, capture_output=True, check=False)
     assert (shell.returncode, shell.stdout) == (2, "")

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.bazel.watch import BuildWatch, EventFile, Pace, Stall, at_work, watched
 from kiln.errors import BuildFailed
-from kiln.processes import below, parse
+from kiln.process_table import below, parse
 from tests.unit.bazel.test_events import EVENTS
 
 if TYPE_CHECKING:

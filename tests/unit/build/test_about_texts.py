@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import about_texts, info_files
+from kiln.build import about_texts, added_info_files
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, Requirements
 
@@ -38,7 +38,7 @@ def collected(folder: Path, **about: str | tuple[str, ...]) -> tuple[Ended, dict
     lines = about_texts.copy_lines(output(**about), folder / "recipe", folder / "place")
     argv = ("bash", "-e", "-c", "\n".join(lines))
     ended = subprocess.run(argv, cwd=folder / "work", capture_output=True, text=True, check=False)
-    found = info_files.collected(about_texts.entries(folder / "place"))
+    found = added_info_files.collected(about_texts.entries(folder / "place"))
     return ended, {name: file.data for name, file in found.items()}
 
 

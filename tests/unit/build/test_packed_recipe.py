@@ -10,12 +10,12 @@ import yaml
 
 from kiln import expand, feedstock_loader, render
 from kiln.build import plan_outputs
-from kiln.build.info_files import collected
+from kiln.build.added_info_files import collected
 from kiln.build.metadata_rewrite import stamp
 from kiln.build.packed_recipe import variant_values
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
-from kiln.model.plan import StagedFiles
+from kiln.model.build_steps import StagedFiles
 from kiln.yamltext.typed_text import TypedText
 from tests.feedstocks import written
 from tests.packages import conda_package
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.plan import BuildStep
+    from kiln.model.build_steps import BuildStep
 
 META = """\
 {% set version = "1.5" %}
@@ -230,7 +230,7 @@ def test_invalid_files_of_the_metadata_are_refused(tmp_path: Path, monkeypatch: 
         collected([{"to": "recipe/../../x", "parts": ["text"]}])
     with pytest.raises(BuildFailed, match="absent, for info/test/a, cannot be read"):
         collected([{"to": "test/a", "parts": [{"file": str(tmp_path / "absent"), "within": str(tmp_path)}]}])
-    monkeypatch.setattr("kiln.build.info_files.LARGEST", 3)
+    monkeypatch.setattr("kiln.build.added_info_files.LARGEST", 3)
     with pytest.raises(BuildFailed, match="more than 3 bytes"):
         collected([{"to": "test/a", "parts": ["four"]}])
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal, special_files
-from kiln.build.engine import HANDED_OVER, UNPACK, for_fetching, handed_over, recipe_of, secrets_of
+from kiln.build import fifos_and_devices, in_order, plan_compile, plan_outputs, plan_rehearsal
+from kiln.build.engine_run import HANDED_OVER, UNPACK, for_fetching, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
-from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
-from kiln.model.package_settings import PackageSettings
-from kiln.model.plan import Platforms, RunExport, StagedFiles
+from kiln.model.build_steps import Platforms, RunExport, StagedFiles
+from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import Output, OutputTest, Pin, Rendered, Requirements, Script, Source, Staging
-from kiln.shell_script import untraced
+from kiln.script_commands import untraced
 
 if TYPE_CHECKING:
-    from kiln.model.plan import BuildStep
+    from kiln.model.build_steps import BuildStep
 
 CPU = BuildConfig(name="cpu", platform="linux-64", variant={"python": ("3.11.* *_cpython",)}, pin_run_as_build={})
 CUDA = BuildConfig(name="cuda", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={})
@@ -92,7 +92,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         "export cuda_compiler_version=12.9",
         *untraced(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
         "bash -e /feedstock/recipe/split.sh",
-        *untraced(special_files.refusal_lines(Path("/making/app"))),
+        *untraced(fifos_and_devices.refusal_lines(Path("/making/app"))),
     ]
     assert "build" not in app.recipe["requirements"]
     assert "skip_pyc_compilation" not in app.recipe["build"]["python"]
@@ -257,7 +257,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
     content = step.recipe["build"]["script"]["content"]
     assert content.index(". /config/compile.env") < content.index("bash -e /r/build.sh")
-    refusal = content.index(*special_files.refusal_lines(Path("/c")))
+    refusal = content.index(*fifos_and_devices.refusal_lines(Path("/c")))
     assert content.index("bash -e /r/build.sh") < refusal < len(content) - 1, "before the archive is made, too"
     assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
     assert "secrets" not in step.recipe["build"]["script"], "secrets of a run do not change the result"

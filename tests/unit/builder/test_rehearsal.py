@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import expand, render
 from kiln.builder import rehearsal
 from kiln.builder.rehearsal import Rehearsal
-from kiln.job.job_files import BuildJob
+from kiln.job.job_descriptions import BuildJob
 from kiln.job.messages import StepReporter
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger

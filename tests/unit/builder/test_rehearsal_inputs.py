@@ -13,7 +13,7 @@ from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal import find_python, for_one_python
 from kiln.builder.rehearsal_inputs import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.job_files import BuildJob
+from kiln.job.job_descriptions import BuildJob
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
 from kiln.model.build_config import BuildConfig

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from kiln import cli
-from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import require_types
 from kiln.cli.fleet_prices import region_of
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import FleetLimit, MalformedYaml, UsageError
 from kiln.fleet import price_table
 from kiln.fleet.price_table import Price

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import FeedstockNotFound, NotWritable, UsageError
 from tests.feedstocks import written
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import run
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import FeedstockNotFound, LintFailed, UnsafeTemplate
 from tests.unit.lint.recipes import META, RECIPE, changed, feedstock
 

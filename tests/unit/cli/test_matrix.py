@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import run
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
 from tests.feedstocks import PINNING, copied, written
 

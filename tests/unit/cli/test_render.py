@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kiln.cli import render, run
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UnknownConfig
 from tests.feedstocks import written
 

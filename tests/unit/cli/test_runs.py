@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState

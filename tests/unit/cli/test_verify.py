@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.cli import run, verify
-from kiln.cli.command_hints import pasteable
+from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import BrokenIndex, ProvenanceBroken, UsageError
 
 

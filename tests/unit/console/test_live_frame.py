@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from kiln.console.live_frame import Line, frame
-from kiln.console.progress import SIGNS
+from kiln.console.progress_lines import SIGNS
 from kiln.console.run_state import RunState
 from kiln.model.run import ConfigState, RunCost
 from tests.unit.console.run import BEGAN, a_config, a_run

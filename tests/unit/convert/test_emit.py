@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from kiln.convert.conditional_parts import ConditionPart
 from kiln.convert.emit import scalar, text_of
 from kiln.convert.tree import DictPart, ListPart, ScalarPart
-from kiln.convert.when import ConditionPart
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.convert.statements import expanded
 
 if TYPE_CHECKING:
-    from kiln.convert.conditional_values import Expanded
+    from kiln.convert.expanded_recipe import Expanded
 
 
 def walked(text: str, *always: str) -> Expanded:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.compat import recipe_capabilities
+from kiln.compat import recipe_compute_capabilities
 from kiln.compat.combination import dotted, plain
 from kiln.errors import TemplateFault
 from kiln.matchspec_notation import package_name
@@ -93,7 +93,7 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     """Every package contains the framework or requires it, so the constraint of this one is that of all."""
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
-    listed = recipe_capabilities.built_for(ROOT / "recipe", cuda)
+    listed = recipe_compute_capabilities.built_for(ROOT / "recipe", cuda)
     lowest = min((plain(capability) for capability in listed), default=0)
     assert arch == ([f"__cuda_arch >={dotted(str(lowest))}"] if cuda != "None" else [])
 

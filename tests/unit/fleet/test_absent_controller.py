@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.fleet.messages import Event, Provision
+from kiln.fleet.executor_messages import Event, Provision
 from kiln.fleet.run_config import FleetRunConfig
-from kiln.fleet.supervisor import Supervisor
+from kiln.fleet.run_supervisor import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, LEASE, MACHINE, NullObserver, NullStore, Simulation, estimates
 

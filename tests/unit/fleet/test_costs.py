@@ -10,7 +10,7 @@ import pytest
 from kiln.fleet.costs import of_run, spent
 from kiln.fleet.plan import FleetBounds, Overheads, arrange, plan
 from kiln.fleet.run_config import FleetRunConfig
-from kiln.fleet.supervisor import Supervisor
+from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
@@ -94,7 +94,7 @@ def test_a_forecast_changes_nothing_of_the_run(monkeypatch: pytest.MonkeyPatch) 
     configs = estimates(15, hours=3, warm=0.2)
     forecasts, reports = [], []
     for period in (60.0, 1e9):
-        monkeypatch.setattr("kiln.fleet.supervisor.FORECAST", period)
+        monkeypatch.setattr("kiln.fleet.run_supervisor.FORECAST", period)
         observer, supervisor = executed(configs)
         forecasts.append(len(observer.costs))
         reports.append([(job.config, job.worker, job.started) for job in supervisor.state.inventory.latest_jobs()])

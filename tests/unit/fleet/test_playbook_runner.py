@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.fleet.playbook_process import exit_code
+from kiln.fleet.playbook_child import exit_code
 from kiln.fleet.playbook_runner import (
     NOT_ENDED,
     PlaybookResult,
@@ -90,7 +90,7 @@ def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does
                 active[0] -= 1
         return SimpleNamespace(ok=True, tail="")
 
-    monkeypatch.setattr("kiln.fleet.playbook_runner.command.run", run)
+    monkeypatch.setattr("kiln.fleet.playbook_runner.process_runner.run", run)
     runner = PlaybookRunner(site(tmp_path), slots=2)
     preparations = [
         threading.Thread(target=runner.play, args=("prepare.yml",), kwargs={"worker": f"f-{number}"}, daemon=True)

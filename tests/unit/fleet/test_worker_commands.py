@@ -9,9 +9,9 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kiln.fleet.executor_session import ExecutorSession
+from kiln.fleet.executor_messages import FollowBuild, Reclaimed
+from kiln.fleet.executor_state import ExecutorSession
 from kiln.fleet.log_stream import MARK
-from kiln.fleet.messages import FollowBuild, Reclaimed
 from kiln.fleet.worker_commands import follow, job_settings, jobs_of
 
 

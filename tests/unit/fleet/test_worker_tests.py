@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import worker_tests
-from kiln.fleet.executor_session import ExecutorSession
+from kiln.fleet.executor_state import ExecutorSession
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.worker_tests import ConfigTest, WorkerTests
 from kiln.ledger.fleet import FleetLedger
@@ -27,7 +27,7 @@ REPORT = {"package": "a", "verdict": "passed", "tests": 2, "seconds": 0.1, "gpus
 class Site:
     """Playbooks and ssh that answer as a worker would: ``failing`` is a playbook, ``answers`` are by config."""
 
-    def __init__(self, failing: str = "", answers: dict[str, command.Result] | None = None) -> None:
+    def __init__(self, failing: str = "", answers: dict[str, process_runner.Result] | None = None) -> None:
         self.failing, self.answers = failing, answers or {}
         self.played: list[str] = []
         self.variables: list[Any] = []
@@ -40,14 +40,14 @@ class Site:
         ok = name != self.failing
         return PlaybookResult(ok=ok, reasons={} if ok else {"localhost": "no capacity"}, answer={"left": []})
 
-    def ssh(self, _: str, words: str, **more: object) -> command.Result:
+    def ssh(self, _: str, words: str, **more: object) -> process_runner.Result:
         self.commands.append(words)
-        good = command.Result(argv=(), exit_code=0, tail="", stdout=json.dumps([REPORT]), seconds=1.0)
+        good = process_runner.Result(argv=(), exit_code=0, tail="", stdout=json.dumps([REPORT]), seconds=1.0)
         return next((answer for config, answer in self.answers.items() if config in words), good)
 
-    def send(self, _: str, paths: list[str], target: str) -> command.Result:
+    def send(self, _: str, paths: list[str], target: str) -> process_runner.Result:
         self.sent += [*paths, target]
-        return command.Result(argv=(), exit_code=0, tail="", stdout="", seconds=1.0)
+        return process_runner.Result(argv=(), exit_code=0, tail="", stdout="", seconds=1.0)
 
 
 def execute(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ConfigTest, ...]:
@@ -79,8 +79,8 @@ def execute(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
             assert [worker.state for worker in run.workers] == [WorkerState.TERMINATED]
 
 
-def failed(exit_code: int, tail: str, stdout: str = "") -> command.Result:
-    return command.Result(argv=(), exit_code=exit_code, tail=tail, stdout=stdout, seconds=1.0)
+def failed(exit_code: int, tail: str, stdout: str = "") -> process_runner.Result:
+    return process_runner.Result(argv=(), exit_code=exit_code, tail=tail, stdout=stdout, seconds=1.0)
 
 
 def test_each_config_is_tested_with_its_packages_on_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_failed_config_does_not_stop_the_others(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_an_answer_that_is_no_report_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: command.Result, exit_code: int, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: process_runner.Result, exit_code: int, reason: str
 ) -> None:
     one, _ = execute(Site(answers={"one.conda": answer}), tmp_path, monkeypatch)
     assert one.exit_code == exit_code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import DownloadFailed, KilnError, UsageError
 from kiln.init import pypi
 from kiln.init.sdist import SdistFacts
@@ -139,8 +139,8 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that sets the output of the generator's process, which reaches the network."""
 
     def answer(output: str) -> None:
-        result = command.Result(argv=(), exit_code=0, stdout=output, tail="", seconds=0.1)
-        monkeypatch.setattr(command, "capture", lambda *_, **__: result)
+        result = process_runner.Result(argv=(), exit_code=0, stdout=output, tail="", seconds=0.1)
+        monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
 
     return answer
 

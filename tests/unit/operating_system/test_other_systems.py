@@ -57,13 +57,13 @@ def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatc
 
 
 def test_lines_for_the_shell_are_those_of_cmd_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = loaded("shells", "win32", monkeypatch)
+    windows = loaded("shell_quoting", "win32", monkeypatch)
     assert windows.joined([r"C:\a b\kiln.cmd", "rerender"]) == r'"C:\a b\kiln.cmd" rerender'
     assert windows.quoted("a b") == '"a b"'
     line = windows.with_programs_of(Path("p"))
     assert line.startswith('set "PATH=p;')
     assert line.endswith(';%PATH%"')
-    assert loaded("shells", "linux", monkeypatch).with_programs_of(Path("a b")) == "export PATH='a b/bin':$PATH"
+    assert loaded("shell_quoting", "linux", monkeypatch).with_programs_of(Path("a b")) == "export PATH='a b/bin':$PATH"
 
 
 @pytest.mark.processes
@@ -84,7 +84,7 @@ module.die_with_parent(signal.SIGTERM)
 os.write(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT), b"x")
 time.sleep(600)
 """
-    module = ROOT / "kiln" / "operating_system" / "child_processes.py"
+    module = ROOT / "kiln" / "operating_system" / "process_groups.py"
     ready = Path(os.environ.get("TMPDIR", "/tmp")) / f"kiln-ready-{os.getpid()}"
     process = subprocess.Popen(
         (sys.executable, "-c", code, str(module), str(ready)), stdin=subprocess.PIPE, stdout=subprocess.PIPE

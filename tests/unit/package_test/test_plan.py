@@ -13,7 +13,7 @@ from kiln.package_test.plan import plan
 from kiln.package_test.plan import test_lines as lines_of
 
 if TYPE_CHECKING:
-    from kiln.model.plan import TestStep
+    from kiln.model.build_steps import TestStep
 
 APP = Output(
     name="app",

@@ -20,7 +20,7 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.model.key_faults import KeyFault
+    from kiln.model.recipe_key_faults import KeyFault
     from kiln.recipe.keys import RecipeKey
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ import pytest
 
 from kiln import expand, render
 from kiln.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
-from kiln.recipe import git_repository, source_archive
+from kiln.recipe import archive_search, git_repository
 from kiln.yamltext import reader
 from tests.feedstocks import written
 
@@ -173,9 +173,9 @@ def test_the_folder_of_an_archive_counts_where_it_is_not_the_only_one(tmp_path: 
 def test_the_size_of_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     feedstock = written(tmp_path, reading("url: a.zip"))
     archive(tmp_path / "recipe" / "a.zip", {"data.json": DATA})
-    monkeypatch.setattr(source_archive, "_MAX_SIZE", 10)
+    monkeypatch.setattr(archive_search, "_MAX_SIZE", 10)
     require_refused(feedstock, TemplateFault, "has more than 10 bytes")
-    monkeypatch.setattr(source_archive, "_MAX_MEMBERS", 0)
+    monkeypatch.setattr(archive_search, "_MAX_MEMBERS", 0)
     archive(tmp_path / "recipe" / "a.zip", {"b": "", "data.json": ""})
     require_refused(feedstock, TemplateFault, "has more than 0 files")
     local = written(tmp_path / "local", reading("path: src"), files={"recipe/src/data.json": DATA + " " * 3000})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.rehearse.empty_cuda_packages import cuda_packages, described
-from kiln.rehearse.locked_wheels import plan
+from kiln.rehearse.wheel_locks import plan
 from kiln.rehearse.wheel_package import PackageTarget
 from tests.unit.rehearse.sample import info, unpacked
 

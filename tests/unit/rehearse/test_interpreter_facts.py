@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import UnsupportedPython
 from kiln.rehearse.interpreter_facts import (
     facts_of,
@@ -110,13 +110,13 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]
     """Let these programs answer; what is asked is noted."""
     asked: list[Path] = []
 
-    def capture(argv: list[Path], *, env: object, timeout: float) -> command.Result:
+    def capture(argv: list[Path], *, env: object, timeout: float) -> process_runner.Result:
         asked.append(argv[0])
         answer = answers[str(argv[0])]
         said, failed = ("", answer) if isinstance(answer, str) else (json.dumps(answer), "")
-        return command.Result(argv=(), exit_code=int(bool(failed)), tail=failed, seconds=0.1, stdout=said)
+        return process_runner.Result(argv=(), exit_code=int(bool(failed)), tail=failed, seconds=0.1, stdout=said)
 
-    monkeypatch.setattr(command, "capture", capture)
+    monkeypatch.setattr(process_runner, "capture", capture)
     return asked
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.rehearse import compilers, machine_programs
-from kiln.rehearse.host_program_package import stand_in_facts, stand_in_packages
 from kiln.rehearse.machine_programs import UNKNOWN_VERSION, find, fits, fitting_version, paths
 from kiln.rehearse.rehearsal_plan import StandIn
+from kiln.rehearse.stand_in_writer import stand_in_facts, stand_in_packages
 from tests.unit.rehearse.sample import content, info, unpacked
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pip._internal.models.index import PyPI
 
-from kiln import command, credentials
+from kiln import channel_credentials, process_runner
 from kiln.http_client import HttpError
 from kiln.rehearse import package_index
 from kiln.rehearse.package_index import IndexFile, files_of, indexes
@@ -67,15 +67,15 @@ global.index-url='https://one.example/simple'
 def test_the_indexes_are_those_of_pips_settings(
     listing: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = command.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
-    monkeypatch.setattr(command, "capture", lambda *_, **__: result)
+    result = process_runner.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
+    monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
     assert indexes({}) == expected
 
 
 def test_the_password_of_an_index_is_sent_as_a_header_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = ":env:.index-url='https://me:pa55word-of-mine@one.example/simple'\n"
-    result = command.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
-    monkeypatch.setattr(command, "capture", lambda *_, **__: result)
+    result = process_runner.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
+    monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
     (index,) = indexes({})
     assert index == "https://one.example/simple"
-    assert credentials.headers(f"{index}/a/")["Authorization"].startswith("Basic ")
+    assert channel_credentials.headers(f"{index}/a/")["Authorization"].startswith("Basic ")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import rattler
 
-from kiln import command
+from kiln import process_runner
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.rehearse import python_package
@@ -80,19 +80,19 @@ class Patchelf:
     def __init__(self, root: Path, *, works: bool = True) -> None:
         self.root, self.works, self.set = root, works, {}  # type: tuple[Path, bool, dict[str, str]]
 
-    def __call__(self, argv: Sequence[str | Path], *, env: object) -> command.Result:
+    def __call__(self, argv: Sequence[str | Path], *, env: object) -> process_runner.Result:
         words = [str(word) for word in argv]
         if "--set-rpath" in words:
             self.set[Path(words[-1]).name] = words[-2]
         exit_code, tail = (0, "") if self.works else (1, "not an ELF executable")
-        return command.Result(argv=(), exit_code=exit_code, tail=tail, seconds=0.1, stdout=f"{self.root}/lib\n")
+        return process_runner.Result(argv=(), exit_code=exit_code, tail=tail, seconds=0.1, stdout=f"{self.root}/lib\n")
 
 
 @pytest.fixture
 def patchelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patchelf:
     stand_in = Patchelf(tmp_path / "base")
-    monkeypatch.setattr(command, "capture", stand_in)
-    monkeypatch.setattr(command, "find", lambda program, env: Path(program))
+    monkeypatch.setattr(process_runner, "capture", stand_in)
+    monkeypatch.setattr(process_runner, "find", lambda program, env: Path(program))
     return stand_in
 
 

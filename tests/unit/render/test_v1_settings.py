@@ -8,7 +8,7 @@ import pytest
 
 from kiln.build import plan_outputs
 from kiln.errors import RecipeFault
-from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from tests.unit.render.test_v1 import HEAD, one, rendered
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kiln.names import CONDA_PLATFORMS
-from kiln.template.expression import MissingName
 from kiln.template.namespace import Names, Os, language_names, platform_names
+from kiln.template.python_expression import MissingName
 
 
 def true_names(subdir: str) -> set[str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import command
+from kiln import process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown
-from kiln.fleet.detached import follow, reporter
+from kiln.fleet.detached import controller_gate, follow
 from kiln.fleet.detached.follow import RunFollower
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import to_json
@@ -50,7 +50,9 @@ def state(*configs: ConfigRun, process: str = "running", cost: RunCost | None = 
 
 def sent(*states: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of states, as the reporter sends them."""
-    return [message for item in states for message in (*(m for _, m in reporter.messages(item)), {"kind": "shown"})]
+    return [
+        message for item in states for message in (*(m for _, m in controller_gate.messages(item)), {"kind": "shown"})
+    ]
 
 
 def followed(messages: list[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], list[str]]:
@@ -106,10 +108,10 @@ class Connection:
     def __init__(self, *connections: list[dict[str, Any]]) -> None:
         self.connections = list(connections)
 
-    def follow(self, on_message: Callable[[dict[str, Any]], None]) -> command.Result:
+    def follow(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
         for message in self.connections.pop(0) if self.connections else ():
             on_message(message)
-        return command.Result(argv=(), exit_code=255, tail="Connection reset", seconds=0.0)
+        return process_runner.Result(argv=(), exit_code=255, tail="Connection reset", seconds=0.0)
 
 
 def test_a_lost_connection_is_made_again_and_changes_nothing() -> None:
@@ -134,7 +136,7 @@ def test_a_controller_that_was_never_reached_is_given_up() -> None:
 
 def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> None:
     long = {**to_json(RUNNING), "reason": "x" * 100_000, "packages": [1], "steps": [2]}
-    (_, run), (_, message) = reporter.messages({**state(), "report": {**to_json(REPORT), "configs": [long]}})
+    (_, run), (_, message) = controller_gate.messages({**state(), "report": {**to_json(REPORT), "configs": [long]}})
     assert run["report"]["configs"] == []
     assert (message["config"]["packages"], message["config"]["steps"], len(message["config"]["reason"])) == (
         [],
@@ -144,7 +146,7 @@ def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> Non
 
 
 def test_lines_of_a_log_are_sent_with_their_steps() -> None:
-    place = reporter.LogPlace()
+    place = controller_gate.LogPlace()
     first = place.take(["2026-11-22 18:42:55 === compile", "2026-11-22 18:42:56 gcc", "=== no step"])
     assert first == [("compile", ""), ("compile", "2026-11-22 18:42:56 gcc"), ("compile", "=== no step")]
     assert place.take(["a\x1b[2Jb"])[0][0] == "compile"

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.errors import BrokenPackage, HashMismatch
 from kiln.fleet.detached import results
-from kiln.fleet.detached.run_key import ConfigInputs
+from kiln.fleet.detached.attach_key import ConfigInputs
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock

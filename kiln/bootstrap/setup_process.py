@@ -1,0 +1,90 @@
+"""One step of the set-up: a program that runs to its end, or is killed with all of its child processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kiln.operating_system import process_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+TAIL_LINES = 60
+
+
+def run(
+    arguments: Sequence[str], *, env: Mapping[str, str], lock: int, on_line: Callable[[str], None] = lambda _: None
+) -> tuple[int, str]:
+    """Run a step; return its exit code and the end of its output.
+
+    The step also holds the open file ``lock``: if this process is killed, the next run waits for the step to end. If it
+    is interrupted, the step and its children have ended when this returns, because their folder is emptied then.
+    """
+    lines: deque[str] = deque(maxlen=TAIL_LINES)
+    process: subprocess.Popen[str] | None = None
+    group: process_groups.ProcessGroup | None = None
+    with process_groups.orphans_adopted():
+        try:
+            with _interrupted_afterwards():  # else nothing would end a process that is being started
+                process = _start(arguments, env, lock)
+                group = process_groups.ProcessGroup(process)
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                on_line(line.rstrip())
+            return process.wait(), "\n".join(lines)
+        finally:
+            if process is not None and group is not None:
+                _end(process, group)
+
+
+def _start(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        **process_groups.inheriting(lock),
+        **process_groups.own_group(),  # which can be killed as a whole
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
+@contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """Defer Ctrl-C to the end of the block, unless it is ignored or this is not the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    if before in {signal.SIG_IGN, None} or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        pending.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pending:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _end(process: subprocess.Popen[str], group: process_groups.ProcessGroup) -> None:
+    """Kill a running step with all of its child processes, wait until the last of them has ended, close its pipe."""
+    if process.returncode is None:
+        group.kill()
+        process.wait()
+        process_groups.wait_for_group(process)
+    group.close()
+    if process.stdout is not None:
+        process.stdout.close()

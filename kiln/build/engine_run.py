@@ -1,0 +1,218 @@
+"""Run rattler-build on a planned step in a separate process, and return its answer or raise its failure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kiln import channel_credentials, files, masking, process_runner, rattler_process
+from kiln.build import engine_failures, fifos_and_devices, missing_licenses
+from kiln.build.engine_folder import host_prefixes
+from kiln.build.source_fetch import SourceFetch
+from kiln.build.source_mirrors import SourceMirrors, with_mirrors
+from kiln.errors import DownloadFailed, excerpt
+from kiln.model.build_steps import BuildStep, CompileStep
+from kiln.model.rendered import COMPILE
+from kiln.script_commands import exports, untraced
+from kiln.serialization import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kiln.errors import KilnError
+    from kiln.model.build_steps import FetchedSource
+
+DIRECT = SourceMirrors()
+HANDED_OVER = "KILN_HANDED_OVER"
+# Lines before a script's own, untraced. The engine's own copy of the script's output is not masked, so it is removed.
+UNPACK = untraced((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',))
+_NAMES = {COMPILE: "the recipe's own build step"}
+PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
+
+
+def execute(
+    step: BuildStep | CompileStep,
+    *,
+    environment: Mapping[str, str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None = None,
+    origins: SourceMirrors = DIRECT,
+) -> Path:
+    """Make one package in a separate process and return its path, inside the step's folder.
+
+    Raises:
+        BuildFailed: with the end of the engine's log.
+        HashMismatch: when no archive of the sources has the recipe's hash; no script has run then.
+        DownloadFailed: when a channel or a source cannot be reached.
+        DiskFull: when the disk is full.
+    """
+    fields: dict[str, Any] = {"keep": True}
+    if isinstance(step, BuildStep):
+        fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
+        fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
+    answer = _engine(step, "package", fields, environment=environment, log=log, on_line=on_line, origins=origins)
+    return Path(answer["package"])
+
+
+def prepare(
+    step: BuildStep | CompileStep,
+    *,
+    environment: Mapping[str, str],
+    on_line: Callable[[str], None] | None = None,
+    origins: SourceMirrors = DIRECT,
+) -> Mapping[str, str]:
+    """Make everything that a step's script needs, without running it; return the paths by their names.
+
+    They are ``work``, the script's folder, ``script``, ``environment``, the file that it sources, and the prefixes
+    ``host`` and ``build``. Raises what `execute` does.
+    """
+    fields = {"debug": True}
+    return _engine(step, "script", fields, environment=environment, log=None, on_line=on_line, origins=origins)
+
+
+def _engine(
+    step: BuildStep | CompileStep,
+    key: str,
+    more: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None,
+    origins: SourceMirrors,
+) -> Mapping[str, str]:
+    """Run the engine's process in the step's folder, and return its answer, which has the ``key``.
+
+    An archive of another kind than its name says, which the engine cannot unpack, is unpacked by kiln in a second run.
+    """
+    run = partial(_run, step, more, environment=environment, log=log, on_line=on_line, origins=origins)
+    result, ended = run(step.fetched)
+    if key not in result and step.archives and engine_failures.is_misnamed_archive(result.get("error", "")):
+        result, ended = run((*step.fetched, *step.archives))
+    if key not in result:
+        error = result.get("error", f"the engine ended with exit code {ended.exit_code}")
+        raise failure(step, error, ended.tail, log)
+    return result
+
+
+def _run(
+    step: BuildStep | CompileStep,
+    more: Mapping[str, Any],
+    fetched: tuple[FetchedSource, ...],
+    *,
+    environment: Mapping[str, str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None,
+    origins: SourceMirrors,
+) -> tuple[Mapping[str, str], process_runner.Result]:
+    """Run the engine's process once, with some sources fetched by kiln; return its answer and its end."""
+    files.remove(step.folder)
+    step.folder.mkdir(parents=True)
+    sources = SourceFetch(
+        folder=step.folder / "sources",
+        origins=origins,
+        env=for_fetching(environment, secrets_of(step)),
+        on_line=on_line or (lambda _line: None),
+    )
+    recipe = sources.completed(with_mirrors(recipe_of(step), origins), fetched)
+    job, answer = step.folder / "job.json", step.folder / "result.json"
+    places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
+    platforms = to_json(step.platforms)
+    fields = {
+        "recipe": recipe,
+        "channels": step.channels,
+        "platforms": platforms,
+        "settings": to_json(step.settings),
+        **more,
+    }
+    files.write_text(job, json.dumps({**places, **fields}, indent=1))
+    argv = (sys.executable, "-m", "kiln.build.engine_process", str(job))
+    variables = {**handed_over(secrets_of(step), environment), **step.environment}
+    idle = rattler_process.limits().stall
+    with credentials_file(step) as access:
+        env = {**variables, **access}
+        result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, log=log, idle=idle, on_line=on_line)
+    files.remove(sources.folder)  # the work directory has copies
+    if result_of_process.idle:
+        waited_for = fifos_and_devices.in_prefixes(host_prefixes(step.folder))
+        if waited_for:
+            raise failure(step, fifos_and_devices.message(waited_for), result_of_process.tail, log)
+        raise DownloadFailed(
+            f"{servers(step.channels)} has sent nothing for {idle} s",
+            why="the engine waited for it without doing anything else",
+            hint=f"see that the server answers, or wait longer: {rattler_process.VARIABLE}='stall={2 * idle}'",
+        )
+    result: dict[str, str] = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
+    return result, result_of_process
+
+
+def servers(channels: Iterable[str]) -> str:
+    """Return the hosts of channels, without credentials; a channel without an address is named as it is."""
+    names = (urlsplit(channel).hostname or channel for channel in channels if not channel.startswith("file:"))
+    return ", ".join(dict.fromkeys(names)) or "a source"
+
+
+@contextlib.contextmanager
+def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
+    """Write the credentials of a step's channels into a file of rattler's; yields the variable that names it."""
+    entries = channel_credentials.for_rattler(step.channels)
+    if not entries:
+        yield {}
+        return
+    file = step.folder / "auth.json"
+    files.write_text(file, json.dumps(entries), mode=0o600)
+    try:
+        yield {"RATTLER_AUTH_FILE": str(file)}
+    finally:
+        files.remove(file)
+
+
+def recipe_of(step: BuildStep | CompileStep) -> dict[str, Any]:
+    """Return the recipe for the engine: the plan's, whose script takes all secrets from one variable.
+
+    The engine masks each value of ``secrets`` separately, even a single letter, and so splits longer secrets into
+    pieces that cannot be found any more. In one variable with all of them, it masks nothing that matters.
+    """
+    names = secrets_of(step)
+    if not names:
+        return dict(step.recipe)
+    build = step.recipe["build"]
+    script = {**build["script"], "secrets": [HANDED_OVER], "content": [*UNPACK, *build["script"]["content"]]}
+    return {**step.recipe, "build": {**build, "script": script}}
+
+
+def secrets_of(step: BuildStep | CompileStep) -> tuple[str, ...]:
+    """Return the names of the secret variables of a step's script; its ``PATH`` is the build's own."""
+    names = step.recipe.get("build", {}).get("script", {}).get("secrets", ())
+    more = step.secrets if isinstance(step, CompileStep) else ()
+    return tuple(name for name in dict.fromkeys((*names, *more)) if name != "PATH")
+
+
+def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the engine's environment: all secrets in one variable, as shell lines, and none under its own name."""
+    values = {name: environment[name] for name in names if name in environment}
+    hidden = {name for name in values if not masking.is_public(name)}
+    rest = {name: value for name, value in environment.items() if name not in hidden}
+    return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
+
+
+def for_fetching(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
+    """Return the environment of programs that fetch sources: without the ``secrets`` of scripts, and other secrets."""
+    hidden = {name for name in secrets if not masking.is_public(name)}
+    return {name: value for name, value in environment.items() if name not in hidden and not masking.is_secret(name)}
+
+
+def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:
+    """Return the error of a failed step, from the engine's own messages."""
+    name = step.output.name if isinstance(step, BuildStep) else _NAMES.get(step.title, step.title)
+    kind = engine_failures.kind(reason, tail)
+    hint = kind.hint or f"what the script left is in {step.folder}" + (f"; read {log}" if log else "")
+    message = engine_failures.in_words(reason, tail)
+    if kind is engine_failures.LICENSES and isinstance(step, BuildStep):
+        message = missing_licenses.message(step) or message
+    return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)

@@ -1,0 +1,44 @@
+"""Name the license files that a build has found neither in its sources nor in the recipe; the engine names none."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from kiln.build.engine_folder import work_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kiln.model.build_steps import BuildStep
+
+_SHOWN = 5  # names in a message
+
+
+def message(step: BuildStep) -> str:
+    """Return the error that names the missing files; empty where each name has a file."""
+    names = tuple(missing(step))
+    if not names:
+        return ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"about/license_file: neither in the sources nor in the recipe: {', '.join(names[:_SHOWN])}{more}"
+
+
+def missing(step: BuildStep) -> Iterator[str]:
+    """Yield the entries of a step's ``about/license_file`` that match no file of its sources or of the recipe."""
+    value = step.recipe.get("about", {}).get("license_file") or ()
+    recipe_folder = (step.recipe_folder,) if step.recipe_folder is not None else ()
+    folders = (*work_folders(step.folder), *recipe_folder)
+    for name in (value,) if isinstance(value, str) else value:
+        if not any(_has(folder, name) for folder in folders):
+            yield name
+
+
+def _has(folder: Path, name: str) -> bool:
+    if PurePath(name).is_absolute() or "${{" in name:
+        return True  # the engine's expressions, and paths that are no names of the sources
+    try:
+        return (folder / name).exists() or next(folder.glob(name), None) is not None
+    except (ValueError, NotImplementedError):  # not a pattern of Python's
+        return True

@@ -1,0 +1,91 @@
+"""Tell the sources that rattler-build gets by itself from those that kiln fetches, unpacks or links for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from kiln.archive_kinds import file_of, is_archive, is_unpacked_by_engine, is_wheel
+from kiln.model.build_steps import FetchedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.model.rendered import Source
+
+
+def title(source: Source) -> str:
+    """Return the name of a source's file, by which conda-build knows how to unpack it."""
+    return source.archive_name or source.file_name or (file_of(source.url[0]) if source.url else "")
+
+
+def is_fetched(source: Source) -> bool:
+    """Return whether kiln fetches a source, so that the engine gets a local file or folder."""
+    if source.by_engine:
+        return False
+    if source.url:
+        local = any("://" not in url for url in source.url)
+        return bool(source.hashes or source.archive_name or local) or is_unpacked_by_kiln(source)
+    return source.checkout is not None or (source.git_url is not None and bool(source.content_hashes))
+
+
+def is_unpacked_by_kiln(source: Source) -> bool:
+    """Return whether kiln unpacks a source's file, since the engine cannot, or would do it in another way."""
+    if source.by_engine or not source.url:
+        return False
+    name = title(source)
+    foreign = is_archive(name) and not is_wheel(name) and not is_unpacked_by_engine(name)
+    return source.no_hoist or bool(source.content_hashes) or foreign or (is_wheel(name) and bool(source.patches))
+
+
+def fetched_sources(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
+    """Return the sources that kiln fetches or verifies, with the positions of their entries in the engine's recipe."""
+    found, position = [], 0
+    for source in sources:
+        if is_fetched(source) or (source.content_hashes and not source.by_engine):
+            place = None if source.linked else position
+            found.append(FetchedSource(source=_absolute(source, recipe_folder), position=place))
+        position += not source.linked
+    return tuple(found)
+
+
+def archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
+    """Return the sources that the engine fetches and unpacks; kiln does when their content is not what their name says.
+
+    Those of a recipe.yaml are the engine's alone.
+    """
+    entries = [source for source in sources if not source.linked]
+    return tuple(
+        FetchedSource(source=_absolute(source, recipe_folder), position=position)
+        for position, source in enumerate(entries)
+        if source.url and not source.by_engine and not is_fetched(source) and is_archive(title(source))
+    )
+
+
+def _absolute(source: Source, recipe_folder: Path) -> Source:
+    """Return a source with absolute paths; the address of a repository that begins with a dot is a path, too."""
+    checkout, git_url = source.checkout, source.git_url
+    if checkout is not None and checkout.url.startswith("."):
+        checkout = dataclasses.replace(checkout, url=str((recipe_folder / checkout.url).resolve()))
+    return dataclasses.replace(
+        source,
+        url=tuple(url if "://" in url else (recipe_folder / Path(url).expanduser()).as_uri() for url in source.url),
+        path=None if source.path is None else str((recipe_folder / source.path).resolve()),
+        git_url=str((recipe_folder / git_url).resolve()) if git_url and git_url.startswith(".") else git_url,
+        checkout=checkout,
+    )
+
+
+def link_lines(sources: Iterable[Source], recipe_folder: Path) -> tuple[str, ...]:
+    """Return the shell lines that make the links of ``path_via_symlink`` in the work directory."""
+    lines = []
+    for source in sources:
+        if source.linked and source.path is not None and source.folder is not None:
+            folder = PurePosixPath(source.folder)
+            target = shlex.quote(str((recipe_folder / source.path).resolve()))
+            parent, link = shlex.quote(str(folder.parent)), shlex.quote(str(folder))
+            made = f'[ "$(readlink -- {link})" = {target} ]'  # a script of --debug runs again
+            lines.append(f"mkdir -p -- {parent} && {{ {made} || ln -sT -- {target} {link}; }} || exit 1")
+    return tuple(lines)

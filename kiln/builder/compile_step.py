@@ -1,0 +1,124 @@
+"""Run a build step that outputs share at most once, monitor its Bazel, and keep its work directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import bazel, build, files
+from kiln.bazel import interrupt_lines
+from kiln.builder.job_main import tidied
+from kiln.errors import BuildFailed
+from kiln.executor import network_isolation
+from kiln.model.build_steps import StagedFiles
+from kiln.store import compile_cache_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kiln.builder.engine_calls import EngineCalls
+    from kiln.job.messages import ReportedStep
+    from kiln.model.build_steps import CompileStep
+    from kiln.model.rendered import Rendered, Staging
+    from kiln.store.step_cache import StepCache, StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compile:
+    """A build step of one config, which outputs share; ``sources`` are the channels that it needs.
+
+    ``solved_from`` are further inputs: the packages of a rehearsal, whose channel stays the same when they change.
+    """
+
+    rendered: Rendered
+    staging: Staging
+    sources: tuple[str, ...]
+    engine: EngineCalls
+    step_cache: StepCache[ReportedStep]
+    solved_from: Mapping[str, Any]
+
+    def run(self) -> StepResult:
+        """Run the step, or reuse its result; its work directory is kept for the outputs."""
+        step, title = self.plan(self.folder), self.staging.title
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            package = self._watched(step, display)
+            return [package], {"work": (step.folder / "work_directory").read_text(encoding="utf-8").strip()}
+
+        result = self.step_cache.once(title, self.inputs(step), do)
+        if not Path(result.detail["work"]).is_dir():
+            if result.outdated or title in self.step_cache.settled:
+                raise self.step_cache.unfinished(title)
+            files.remove(step.folder)  # removes the package too, so that the step runs again
+            return self.run()
+        return result
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the step."""
+        return self.engine.job.folder / self.staging.title.replace(" ", "-")
+
+    def staged(self, result: StepResult) -> StagedFiles:
+        """Return what outputs take over from the step."""
+        (package,) = result.paths
+        inherited = build.run_exports_of(package) if self.staging.copied else ()
+        return StagedFiles(folder=self.folder, run_exports=inherited)
+
+    def plan(self, folder: Path) -> CompileStep:
+        """Plan the step in a folder."""
+        return build.plan_compile(
+            self.rendered,
+            self.staging,
+            recipe_folder=self.engine.job.recipe,
+            folder=folder,
+            channels=self.sources,
+            settings=self.engine.job.folder / "compile.env",
+            secrets=tuple(self.engine.secrets),
+            forge=self.engine.job.packages,
+        )
+
+    def inputs(self, step: CompileStep) -> dict[str, Any]:
+        """Return the inputs that decide the step's result."""
+        return {**self.engine.inputs(step), **self.solved_from}
+
+    def write_settings(self) -> Path:
+        """Write the step's settings, and return the file for its Bazel's events."""
+        job = self.engine.job
+        events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
+        for path in (events, profile, *bazel.earlier_calls(events), *bazel.earlier_calls(profile)):
+            files.remove(path)
+        variables = {compile_cache_key.EVENTS: str(events), compile_cache_key.PROFILE: str(profile)}
+        text = compile_cache_key.settings({**job.compile, **variables})
+        watcher = interrupt_lines.lines(job.folder / interrupt_lines.NAME) if job.options.has_budget else ""
+        files.write_text(job.folder / "compile.env", text + watcher)
+        return events
+
+    def _watched(self, step: CompileStep, display: ReportedStep) -> Path:
+        """Run the step, and monitor its Bazel by the events that it writes."""
+        events = self.write_settings()
+        try:
+            with tidied(self.engine.job, step.folder):
+                return self._monitored(step, display, events)
+        finally:
+            if self.engine.secrets:  # Bazel writes all of its flags into the events
+                for path in (events, *bazel.earlier_calls(events)):
+                    files.remove(path)
+
+    def _monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
+        job = self.engine.job
+        on_host = job.queue is None
+        with bazel.watched(
+            events, on_progress=display.progress, stall=job.options.stall, same_container=on_host
+        ) as watch:
+            try:
+                package = self.engine.execute(step, display)
+            except BuildFailed as error:
+                self.step_cache.require_time()
+                failure = watch.explained(error)
+                if self.engine.is_apart(step.title):
+                    network_isolation.explain(failure, step.title)
+                raise failure from error
+            if report := watch.report():
+                display.compiled(report)
+            return package

@@ -1,0 +1,318 @@
+"""Build, install and test one config in a separate process, on the host or in a container.
+
+The job names folders as this process sees them. The result file is written last; the next attempt reuses each step that
+succeeded while its inputs are unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import build, emulation, expand, feedstock_loader, files, render
+from kiln.bazel import interrupt_lines
+from kiln.builder import job_main, secret_leaks
+from kiln.builder.compile_step import Compile
+from kiln.builder.engine_calls import EngineCalls, persistent
+from kiln.builder.job_main import for_tests, hashes, package_as_json, tidied
+from kiln.builder.wheel_collection import Wheels
+from kiln.job.output_matching import channels_for, matching, package_file_name, staging_matching, titles
+from kiln.ledger import Ledger, record_json
+from kiln.local_channel import Channel, machine_virtual_packages
+from kiln.matchspec_notation import package_name
+from kiln.model.build_results import TestReport, TestVerdict
+from kiln.package_test import PackageTester
+from kiln.store import compile_cache_key
+from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
+from kiln.variants.cuda_version import offered_virtual_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kiln.job.job_descriptions import BuildJob
+    from kiln.job.messages import ReportedStep, StepReporter
+    from kiln.model.build_steps import BuildStep, CompileStep, TestStep
+    from kiln.model.rendered import Output, Rendered, Staging
+
+
+def main(job_file: str) -> None:
+    """Build the job's config, or prepare an output for debugging, and write the result."""
+    job_main.carry_out(job_file, do)
+
+
+def do(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+    """Return the result of a job."""
+    secrets = {name: os.environ.pop(name) for name in compile_cache_key.secrets(os.environ)}  # for the compile alone
+    builder = Builder.of(job, reporter, secrets)
+    return builder.run() if job.options.debug is None else {"debug": builder.debug(job.options.debug)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """The build of a config; its methods are its steps, in their order.
+
+    ``dependencies`` are the names of package files that a rehearsal has put into the config's channel, None for a
+    build, whose packages come from ``sources``.
+    """
+
+    job: BuildJob
+    rendered: Rendered
+    channel: Channel
+    sources: tuple[str, ...]
+    engine: EngineCalls
+    step_cache: StepCache[ReportedStep]
+    reporter: StepReporter
+    dependencies: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
+        """Render the config and open its folders."""
+        with reporter.step("render"):
+            feedstock = feedstock_loader.find(job.root)
+            config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
+            rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
+            render.require_supported([rendered], own_engine=True)
+        job_main.mask_secrets(rendered, compile_cache_key.with_parts(secrets))
+        channel = Channel(root=job.folder / "channel")
+        channel.repair()
+        return cls(
+            job=job,
+            rendered=rendered,
+            channel=channel,
+            sources=channels_for(rendered),
+            engine=EngineCalls.of(job, rendered, secrets),
+            step_cache=step_cache_of(job, rendered, reporter),
+            reporter=reporter,
+        )
+
+    def run(self) -> dict[str, Any]:
+        """Compile, make every package, then test every package; return the packages as JSON values."""
+        compiled = self.compile_all()
+        planned = self.plan(compiled)
+        # Else an old package may be installed.
+        self.channel.keep_only((*(self.dependencies or ()), *(package_file_name(step.output) for step in planned)))
+        shared = {
+            name: report
+            for step in planned
+            if (report := self.take(name := package_file_name(step.output), step.output))
+        }
+        steps = [step for step in planned if package_file_name(step.output) not in shared]
+        packages = [self.make(step, compiled.get(step.output.staging)) for step in steps]
+        siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + hashes(*packages))
+        tester = self.tester()
+        tests = [
+            self.test(tester, step.output, package, siblings) for step, package in zip(steps, packages, strict=True)
+        ]
+        reports = zip(steps, packages, tests, strict=True)
+        return {
+            "packages": [
+                *shared.values(),
+                *(package_as_json(step.output, package, test, self.job) for step, package, test in reports),
+                *(wheel for name, result in compiled.items() for wheel in self.wheels(name).of(result)),
+            ],
+            "outdated": any(result.outdated for result in (*compiled.values(), *packages, *tests)),
+        }
+
+    def debug(self, pattern: str) -> dict[str, str]:
+        """Make everything that one script needs, with the steps before it; return its paths."""
+        rendered, folder = self.rendered, self.job.folder / "debug"
+        staging = staging_matching(rendered, pattern)
+        if staging is not None:
+            compile_ = self.compile(staging)
+            compile_.write_settings()
+            return self.prepare(staging.title, compile_.plan(folder))
+        output = matching(rendered, pattern)
+        compiled = self.compile_all()
+        for planned in self.plan(compiled):
+            result = compiled.get(planned.output.staging)
+            if planned.output == output:
+                copied = (staging := rendered.staging_of(output)) is not None and staging.copied
+                step = dataclasses.replace(planned, folder=folder)
+                return self.prepare(output.name, step, None if copied else result)
+            self.make(planned, result)
+        raise AssertionError("one of the outputs was selected")
+
+    def prepare(self, name: str, step: BuildStep | CompileStep, compiled: StepResult | None = None) -> dict[str, str]:
+        """Have the engine make everything that a script needs, and return the paths."""
+        with self.reporter.step(f"prepare {name}") as display:
+            places = self.engine.prepare(step, display)
+        sources = compiled.detail["work"] if compiled else places["work"]
+        return {**places, "name": name, "sources": sources}
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The channels: that of this config's packages, then the variant's."""
+        return tuple(dict.fromkeys((self.channel.url, *self.sources)))
+
+    @property
+    def rehearsal_mark(self) -> dict[str, Any]:
+        """The mark of a rehearsal in the packages' metadata; empty for a build."""
+        return {} if self.dependencies is None else {"rehearsal": True}
+
+    @property
+    def solved_from(self) -> dict[str, Any]:
+        """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
+        return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
+
+    def compile(self, staging: Staging) -> Compile:
+        """Return a build step that outputs share."""
+        return Compile(
+            rendered=self.rendered,
+            staging=staging,
+            sources=self.sources,
+            engine=self.engine,
+            step_cache=self.step_cache,
+            solved_from=self.solved_from,
+        )
+
+    def compile_all(self) -> dict[str | None, StepResult]:
+        """Run the build steps that outputs share, each at most once, and return their results by their names."""
+        return {staging.name: self.compile(staging).run() for staging in self.rendered.stagings}
+
+    def wheels(self, name: str | None) -> Wheels:
+        """Return the wheels of a build step."""
+        (staging,) = (staging for staging in self.rendered.stagings if staging.name == name)
+        return Wheels(
+            config=self.rendered.config,
+            folder=self.compile(staging).folder,
+            engine=self.engine,
+            step_cache=self.step_cache,
+        )
+
+    def plan(self, compiled: Mapping[str | None, StepResult]) -> tuple[BuildStep, ...]:
+        """Plan the packages."""
+        return build.plan_outputs(
+            self.rendered,
+            recipe_folder=self.job.recipe,
+            folder=self.job.folder,
+            channels=self.channels,
+            compiled={
+                staging.name: self.compile(staging).staged(compiled[staging.name]) for staging in self.rendered.stagings
+            },
+            extra={**self.job.extra, **self.rehearsal_mark},
+            forge=self.job.packages,
+        )
+
+    def take(self, name: str, output: Output) -> dict[str, Any] | None:
+        """Add a package that another config has made to this config's channel; return None without one."""
+        reports = [dict(report) for report in self.job.shared_packages if Path(report["artifact"]["path"]).name == name]
+        if not reports or f"build {output.name}" in self.step_cache.again:
+            return None
+        (report,) = reports
+        with self.reporter.step(f"take {output.name}") as display:
+            display.reuse()
+            display.note(report["tests"]["notes"][-1])
+            (placed,) = self.channel.add([(self.job.channel / output.subdir / name, output.subdir)])
+        return {**report, "artifact": {**report["artifact"], "path": str(placed.relative_to(self.job.folder))}}
+
+    def make(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
+        """Make one package and put it into the config's channel."""
+        secrets = compile_cache_key.with_parts(self.engine.secrets)
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            with tidied(self.job, step.folder):
+                package = self.engine.execute(step, display)
+                secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered, secrets))
+            placed = self.channel.add([(package, step.output.subdir)])
+            files.remove(step.folder)
+            return placed, {}
+
+        work = sorted(compiled.paths.values()) if compiled else []
+        needs = sorted(package_name(spec) for spec in step.output.requirements.host)
+        metadata = {"index": step.index, "edits": step.edits}
+        inputs = {**self.engine.inputs(step), **metadata, "compiled": work, "needs": needs, **self.solved_from}
+        return self.step_cache.once(f"build {step.output.name}", inputs, do, leaves=package_file_name(step.output))
+
+    def tester(self) -> PackageTester:
+        """Return the tester of this config's packages."""
+        return PackageTester(
+            recipe=self.job.recipe,
+            folder=self.job.folder,
+            channels=self.channels,
+            cache=self.job.cache / "pkgs",
+            machine=offered_virtual_packages(machine_virtual_packages(), self.rendered.config),
+            available=None if self.dependencies is None else self.channel.names(),
+            priority=self.job.packages.channel_priority,
+        )
+
+    def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:
+        """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
+        config = self.rendered.config
+        tester = tester.on(config.platform) if config.is_cross and output.subdir != "noarch" else tester
+        steps = tester.plan(output, sources=build.test_sources(self.job.folder, output))
+        inputs = {
+            **tester.inputs(steps),
+            **({"emulated": self.job.emulated} if config.is_cross else {}),
+            **self.solved_from,
+            "package": hashes(package),
+            "beside": siblings,
+            "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
+        }
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            report = self.untested(output, steps, display) or self.run_tests(tester, steps, display)
+            return package.paths, record_json.tests_as_json(dataclasses.replace(report, log=None))
+
+        return self.step_cache.once(f"test {output.name}", inputs, do, leaves=package_file_name(output))
+
+    def untested(self, output: Output, steps: Sequence[TestStep], display: ReportedStep) -> TestReport | None:
+        """Return the report of a package whose programs this machine cannot run; None for the others.
+
+        conda-forge's builds skip the tests of cross-compiled packages too, unless an emulator is set up.
+        """
+        config = self.rendered.config
+        if not config.is_cross or output.subdir == "noarch":
+            return None
+        has_tests = any(step.commands or step.downstreams or step.checked for step in steps)
+        if self.job.emulated:
+            if has_tests:
+                display.note(f"tested by an emulator of {config.platform}")
+            return None
+        note = f"not tested: it is cross-compiled, for {config.platform} on {config.build_platform}"
+        display.note(note)
+        verdict = TestVerdict.SKIPPED if has_tests else TestVerdict.NONE
+        return TestReport(package=output.name, verdict=verdict, notes=(note,))
+
+    def run_tests(self, tester: PackageTester, steps: Sequence[TestStep], display: ReportedStep) -> TestReport:
+        """Install a package and run its tests, without the network unless it is granted."""
+        title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
+        scripts = any(step.commands or step.downstreams for step in steps)
+        apart = self.engine.scripts_apart(title) if scripts else contextlib.nullcontext(os.environ)
+        with apart as environment, tidied(self.job, *places):
+            report = persistent(
+                lambda: tester.run(steps, environment=for_tests(environment), on_line=display.line), display
+            )
+        for note in report.notes:
+            display.note(note)
+        return report
+
+
+def with_emulator(rendered: Rendered, environment: Mapping[str, str]) -> Rendered:
+    """Return a cross-compiled config with the variables of conda-forge's builds that name qemu-user, if it is here.
+
+    Source: cross_compile_support.sh of conda-forge-ci-setup, which adds them to the variant.
+    """
+    config = rendered.config
+    emulator = emulation.qemu_user(config.platform, environment) if config.is_cross else None
+    if emulator is None:
+        return rendered
+    variant = {**config.variant, **dict.fromkeys(emulation.EMULATORS, (emulator,))}
+    return dataclasses.replace(rendered, config=dataclasses.replace(config, variant=variant))
+
+
+def step_cache_of(job: BuildJob, rendered: Rendered, reporter: StepReporter) -> StepCache[ReportedStep]:
+    """Return the cache of a config's steps: those from ``--from-step`` on run again, those before are reused."""
+    steps = titles(rendered)
+    first = 0 if job.options.from_step is None else steps.index(job.options.from_step)
+    return StepCache(
+        config=job.config,
+        ledger=Ledger(job.folder / "steps.sqlite"),
+        console=reporter,
+        settled=steps[:first],
+        again=() if job.options.from_step is None else steps[first:],
+        stop=job.folder / interrupt_lines.NAME,
+    )

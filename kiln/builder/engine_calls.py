@@ -1,0 +1,200 @@
+"""Call the engine for a config's steps with their environment and network, and repeat failed downloads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kiln import build, local_channel
+from kiln.build import engine_failures
+from kiln.build.source_mirrors import SourceMirrors
+from kiln.builder.job_main import RENDERED
+from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
+from kiln.executor import network_isolation
+from kiln.model.build_steps import BuildStep, CompileStep
+from kiln.model.rendered import COMPILE
+from kiln.serialization import to_json
+from kiln.store import compile_cache_key
+from kiln.store.step_cache import folder_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from kiln.job.job_descriptions import BuildJob
+    from kiln.job.messages import ReportedStep
+    from kiln.model.build_steps import FetchedSource
+    from kiln.model.rendered import Rendered
+
+Result = TypeVar("Result")
+
+EPOCH = "SOURCE_DATE_EPOCH"
+ATTEMPTS, PAUSE = 3, 2.0  # when a download fails; seconds, doubled each time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCalls:
+    """The engine's calls for one config: ``granted`` are patterns of the steps whose scripts may use the network.
+
+    ``secrets`` are variables of the compile step alone. ``recipe_digest`` is a hash of the recipe's files that affect a
+    script, ``packed_digest`` one of all of its files, which packages contain. ``sources`` has fetched sources by their
+    hashes.
+    """
+
+    job: BuildJob
+    granted: tuple[str, ...]
+    recipe_digest: str
+    packed_digest: str
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sources: Path | None = None
+
+    @classmethod
+    def of(cls, job: BuildJob, rendered: Rendered, secrets: Mapping[str, str] = MappingProxyType({})) -> EngineCalls:
+        """Return the calls for a config; files that only tests use do not affect its scripts."""
+        tests = {name for output in rendered.outputs for name in build.only_tested(output)}
+        return cls(
+            job=job,
+            granted=rendered.network,
+            recipe_digest=folder_digest(job.recipe, without={*RENDERED, *tests}),
+            packed_digest=folder_digest(job.recipe),
+            secrets=secrets,
+        )
+
+    def execute(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
+        """Have the engine run a step, and return its package.
+
+        Raises:
+            KilnError: see `kiln.build.execute`.
+        """
+        secrets = self.secrets if isinstance(step, CompileStep) else {}
+        title = f"build {step.output.name}" if isinstance(step, BuildStep) else step.title
+        with self.scripts_apart(title) as variables:
+            environment = {**self._environment(variables), **secrets}
+
+            def do() -> Path:
+                return build.execute(
+                    step, environment=environment, log=None, on_line=display.line, origins=self.origins
+                )
+
+            try:
+                return persistent(do, display)
+            except (SolveFailed, DownloadFailed) as error:
+                raise unsatisfied(step, error) from error
+
+    def prepare(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
+        """Have the engine make everything that a script needs; return the paths."""
+        environment = self._environment(os.environ)
+        return persistent(
+            lambda: build.prepare(step, environment=environment, on_line=display.line, origins=self.origins), display
+        )
+
+    def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
+        """Return the inputs that decide a step's result."""
+        return {
+            "recipe": step.recipe,
+            **({"sources": [_without_password(item) for item in step.fetched]} if step.fetched else {}),
+            "files": self.packed_digest if isinstance(step, BuildStep) else self.recipe_digest,
+            "channels": step.channels,
+            "engine": version("py-rattler-build"),
+            "folder": str(step.folder),
+            "platforms": to_json(step.platforms),
+            "settings": to_json(step.settings),
+            **({"pins": to_json(step.pins)} if isinstance(step, BuildStep) else {}),
+        }
+
+    @property
+    def origins(self) -> SourceMirrors:
+        """Further places of source archives."""
+        folder = self.job.compile.get(compile_cache_key.DISTDIR)
+        return SourceMirrors(
+            folder=None if folder is None else Path(folder),
+            mirror=self.job.options.mirror,
+            by_hash=self.sources,
+            kept=self.job.cache / "sources",
+        )
+
+    def is_apart(self, step: str) -> bool:
+        """Return whether a step's script runs without the network."""
+        cached = step.partition(" ")[0] == COMPILE and bool(self.secrets)  # it uses a remote cache
+        return self.job.queue is not None and not cached and not network_isolation.is_granted(step, self.granted)
+
+    @contextlib.contextmanager
+    def scripts_apart(self, step: str) -> Iterator[Mapping[str, str]]:
+        """Have a step's script run without the network, unless it is granted; yield its environment."""
+        queue = self.job.queue
+        if queue is None or not self.is_apart(step):
+            yield os.environ
+            return
+        before = network_isolation.isolated_script_count(queue)
+        try:
+            yield network_isolation.environment(queue, os.environ)
+        except (BuildFailed, TestsFailed) as error:
+            network_isolation.explain(error, step)
+            raise
+        network_isolation.require_handed_over(queue, before, step)
+
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **timestamp()}
+
+
+def _without_password(item: FetchedSource) -> dict[str, Any]:
+    """Return a source as an input of a step; the password does not affect what is fetched."""
+    value: dict[str, Any] = to_json(item)
+    if value["source"]["checkout"]:
+        value["source"]["checkout"]["password"] = None
+    return value
+
+
+def unsatisfied(step: BuildStep | CompileStep, failure: KilnError) -> KilnError:
+    """Return the failed solve of a step's environments with its reason, which the engine does not give.
+
+    It is the solver's explanation, or the server that cannot be reached; a failed download of a source stays as it is.
+    """
+    if isinstance(failure, DownloadFailed) and not engine_failures.PACKAGES.words.search(failure.what):
+        return failure
+    machine = local_channel.machine_virtual_packages(os.environ)
+    for environment, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
+        specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
+        try:
+            if specs:
+                local_channel.solve(
+                    step.channels,
+                    specs,
+                    virtual_packages=machine,
+                    platform=platform,
+                    priority=step.settings.channel_priority,
+                )
+        except SolveFailed as error:
+            return SolveFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
+        except DownloadFailed as error:
+            return DownloadFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
+        except KilnError:
+            break  # the engine's own error says more
+    return failure
+
+
+def timestamp() -> dict[str, str]:
+    """Return the timestamp of packages as a variable, in whole seconds: the caller's, else now.
+
+    A package built again with the same timestamp is identical; reproducible-builds.org describes the variable.
+    """
+    return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
+
+
+def persistent(do: Callable[[], Result], display: ReportedStep) -> Result:
+    """Call a function, again after a pause when a download fails for a reason that may pass; return its result."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return do()
+        except DownloadFailed as error:
+            if engine_failures.is_final(f"{error.what}\n{error.why}"):
+                raise
+            display.note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
+            display.line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+    return do()

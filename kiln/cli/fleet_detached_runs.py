@@ -1,0 +1,338 @@
+"""Detached runs from any computer: attach to them, print their logs, collect their packages, stop them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from kiln.cli.environment_passthrough import client
+from kiln.cli.fleet_detached_start import remove_controller
+from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.cli.fleet_playbook_vars import folder_of, site_of
+from kiln.cli.pasteable_commands import pasteable
+from kiln.errors import BrokenPackage, FeedstockNotFound, Interrupted, KilnError, MachinesUnknown, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.fleet.detached.attach_key import RunKey
+    from kiln.fleet.detached.controller_client import Controller
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.run import MatrixReport
+
+GONE_SECONDS = 60.0  # for the controller to end, once it was told
+LOOK = 2.0  # seconds between two looks at a run that is being stopped
+UNANSWERED = 10  # looks in a row without an answer: the controller is gone
+OVER = frozenset({"ended", "failed"})
+
+
+def find_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
+    """Return the key of the run of a command line, and the feedstock of its folder, if it has one."""
+    from kiln import feedstock_loader
+    from kiln.fleet.detached import attach_key
+
+    if options.key is not None:
+        with contextlib.suppress(FeedstockNotFound):
+            feedstock = feedstock_loader.find(root)
+            key = attach_key.read(options.key)
+            return key, (feedstock if is_of(feedstock, key) else None)
+        return attach_key.read(options.key), None
+    feedstock = feedstock_loader.find(root)
+    return attach_key.of_run(feedstock, options.run), feedstock
+
+
+def is_of(feedstock: Feedstock, key: RunKey) -> bool:
+    """Return whether a run builds this feedstock: it was started here, or has the same inputs."""
+    from kiln.store import worker_results
+
+    if (folder_of(feedstock, key.run) / "key.json").exists():
+        return True
+    try:
+        entries = worker_results.remote_configs(feedstock, tuple(key.inputs), options=key.build_options)
+    except KilnError:
+        return False
+    return all(entry.inputs.key == key.inputs[entry.config].key for entry in entries)
+
+
+def attach(options: argparse.Namespace, root: Path) -> int:
+    """Show a detached run until it is over, then collect its packages; Ctrl-C leaves it as it is."""
+    from kiln.cli.run_view import view
+    from kiln.fleet.detached import controller_client, follow
+
+    key, feedstock = find_key(options, root)
+    with controller_client.connected(key, client(os.environ)) as connection:
+        with contextlib.ExitStack() as stack:
+
+            def make(labels: Mapping[str, str]) -> Any:
+                return stack.enter_context(view(sys.stderr, os.environ, labels))
+
+            follower = follow.RunFollower(make, lambda line: print(line, file=sys.stderr))
+            try:
+                follow.follow(connection, follower)
+            except KeyboardInterrupt:
+                stack.close()
+                text = f"\nthe fleet run {key.run} goes on: {hint('attach', options, key)} shows it again"
+                print(pasteable(text, root), file=sys.stderr)
+                return Interrupted.exit_code
+        if follower.last.get("process") == "failed":
+            print("the run was killed again and again, and is not started any more", file=sys.stderr)
+        if options.no_collect:
+            return exit_code_of(follower.last)
+        return collect_from(connection, key, feedstock, options, root)
+
+
+def show_log(options: argparse.Namespace, root: Path) -> int:
+    """Print the log of a config of a detached run, or without one what the run itself has printed."""
+    from kiln.fleet.detached import controller_client
+
+    if options.key is not None and options.run is not None and options.config is None:
+        options.run, options.config = None, options.run  # with a key, the only name is a config's
+    key, _ = find_key(options, root)
+    with controller_client.connected(key, client(os.environ)) as connection:
+        if options.config is None:
+            print_untrusted("\n".join(connection.state()["output"]))
+        else:
+            connection.log(options.config.removesuffix(".yaml"), print_untrusted)
+    return 0
+
+
+def print_untrusted(text: str) -> None:
+    """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
+    from kiln.names import escaped
+
+    print(escaped(text))
+
+
+def collect(options: argparse.Namespace, root: Path) -> int:
+    """Collect the packages, logs and report of a detached run that is over, and end its controller."""
+    from kiln.fleet.detached import controller_client
+
+    key, feedstock = find_key(options, root)
+    with controller_client.connected(key, client(os.environ)) as connection:
+        state = connection.state()
+        if state["process"] not in OVER:
+            raise UsageError(
+                f"the fleet run {key.run} is not over",
+                hint=f"{hint('attach', options, key)} shows it, and collects then",
+            )
+        return collect_from(connection, key, feedstock, options, root)
+
+
+def collect_from(
+    connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
+) -> int:
+    """Fetch and check the results, store them in the feedstock or in a folder, and end the controller."""
+    from kiln import files
+    from kiln.fleet.detached import results
+    from kiln.ledger.fleet import FleetLedger
+
+    state = connection.export()
+    target = options.to
+    if feedstock is None and target is None:
+        target = root / f"fleet-{key.run}"
+    folder = target.absolute() / ".part" if target is not None else folder_of(feedstock, key.run) / "collected"  # type: ignore[arg-type]
+    connection.fetch(folder)
+    if state["report"] is None:
+        print("\n".join(state["output"]), file=sys.stderr)
+        print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)
+    else:
+        report, fleet = results.read(folder)
+        if fleet.id != key.run:
+            raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
+        if target is not None:
+            results.copy(report, folder, target)
+            where = target
+        else:
+            assert feedstock is not None, "without one there is a target"
+            with FleetLedger(folder_of(feedstock, key.run).parents[1] / "ledger.sqlite") as ledger:
+                report = results.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
+            where = feedstock.artifacts
+        print_collected(report, where)
+        if fleet.finished is None:  # it was killed, or could not terminate them
+            text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
+            print(pasteable(text, root), file=sys.stderr)
+    files.remove(folder if target is not None else folder / "packages")
+    end_controller(connection, key, feedstock, options)
+    return exit_code_of(state)
+
+
+def exit_code_of(state: Mapping[str, Any]) -> int:
+    """Return the exit code of a run that is over; one that has none was killed, or stopped early."""
+    code = state.get("exit_code")
+    return Interrupted.exit_code if code is None else int(code)
+
+
+def print_collected(report: MatrixReport, where: Path) -> None:
+    """Print what was collected."""
+    packages = {package.artifact.path.name for config in report.configs for package in config.packages}
+    print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
+
+
+def end_controller(
+    connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace
+) -> None:
+    """Tell the controller that all is collected, and see that it ends."""
+    from kiln.fleet.detached import attach_key
+
+    connection.request("collected")
+    until = time.monotonic() + GONE_SECONDS
+    while (alive := connection.answers()) and time.monotonic() < until:
+        time.sleep(1)
+    if feedstock is not None and (folder := folder_of(feedstock, key.run)).exists():
+        site = stored_site(options, feedstock, key)
+        if site is not None:
+            try:  # besides the machine, which ends itself: groups and keys at the provider
+                remove_controller(site, key.run)
+            except KilnError as error:
+                print(f"{error}", file=sys.stderr)
+                print(f"kiln fleet down {key.run}-controller --provider {key.provider} tries it again", file=sys.stderr)
+        attach_key.remove(folder)
+    text = "still answers, and ends by its lease" if alive else "has ended"
+    print(f"{key.run}: its controller {text}", file=sys.stderr)
+
+
+def stored_site(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
+    """Return the site of a controller that was started from this folder; None elsewhere."""
+    from kiln.fleet.detached import start as starting
+
+    if not folder_of(feedstock, starting.controller_run(key.run)).exists():
+        return None
+    return site_of(options, feedstock, starting.controller_run(key.run), key.provider)
+
+
+# Status and down
+
+
+def hint(action: str, options: argparse.Namespace, key: RunKey) -> str:
+    """Return the command for an action on a detached run, as it was named on this command line."""
+    name = getattr(options, "key", None)
+    return f"kiln fleet {action} {key.run if name is None else f'--key {name}'}"
+
+
+def show_status(options: argparse.Namespace, root: Path) -> int:
+    """Print the status of a detached run."""
+    key, _ = find_key(options, root)
+    print(pasteable(status_text(key, options), root))
+    return 0
+
+
+def status_text(key: RunKey, options: argparse.Namespace) -> str:
+    """Return the status of a detached run, asked from its controller."""
+    from kiln.fleet import formatting
+    from kiln.fleet.detached import controller_client, results
+    from kiln.model.fleet import FleetRun
+    from kiln.serialization import from_json
+
+    with controller_client.connected(key, client(os.environ)) as connection:
+        state = connection.state()
+    if options.json:
+        return json.dumps(state, indent=2)
+    head = f"{key.run}: detached on {key.address}, {state['process']}"
+    if state.get("until"):
+        moment = time.strftime("%a %H:%M", time.localtime(state["until"]))
+        command = hint("collect", options, key)
+        head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
+    if state.get("fleet") is None:
+        return "\n".join([head, *state.get("output", [])[-3:]])
+    fleet = from_json(FleetRun, state["fleet"], results.FLEET_KINDS)
+    return f"{head}\n{formatting.status([fleet], {})}"
+
+
+def local_lines(feedstock: Feedstock) -> Iterator[str]:
+    """Return a line for each detached run of a feedstock; nobody is asked."""
+    from kiln.fleet.detached import attach_key
+
+    for key in attach_key.find_all(feedstock):
+        yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"
+
+
+def print_left(feedstock: Feedstock, *, is_alone: bool) -> None:
+    """Print the detached runs that only their names tear down; ``is_alone`` when there was no other run to tear down.
+
+    They may have packages that were not collected.
+    """
+    from kiln.fleet.detached import attach_key
+
+    keys = attach_key.find_all(feedstock)
+    notes = [f"{key.run}: detached on {key.address}; kiln fleet down {key.run} stops it" for key in keys]
+    if is_alone:
+        kind = "other fleet runs" if notes else "fleet runs"
+        notes.insert(0, f"all {kind} have ended; kiln fleet sweep looks for workers at a provider")
+    for note in notes:
+        print(pasteable(note, feedstock.root), file=sys.stderr)
+
+
+def is_detached(feedstock: Feedstock, run: str) -> bool:
+    """Return whether a run of a feedstock is detached, and was not collected."""
+    from kiln.fleet.detached import attach_key
+
+    return any(key.run == run for key in attach_key.find_all(feedstock))
+
+
+def tear_down(options: argparse.Namespace, feedstock: Feedstock, run: str) -> bool:
+    """Stop a detached run, and end its controller; return False for a run that is not detached.
+
+    A controller that cannot be reached is terminated at its provider, and then the workers that it has left there.
+    """
+    from kiln.fleet.detached import attach_key, controller_client
+
+    if not is_detached(feedstock, run):
+        return False
+    key = attach_key.of_run(feedstock, run)
+    try:
+        with controller_client.connected(key, client(os.environ)) as connection:
+            stop(connection)
+            end_controller(connection, key, feedstock, options)
+    except MachinesUnknown as error:
+        print(f"{error}", file=sys.stderr)
+        site = stored_site(options, feedstock, key)
+        if site is None:
+            raise
+        remove_controller(site, run)
+        remove_workers(options, feedstock, key)
+        attach_key.remove(folder_of(feedstock, run))
+    return True
+
+
+def remove_workers(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> None:
+    """Terminate the workers of a run whose controller is gone, which nobody else does.
+
+    Existing machines are claimed in the controller's folder alone: they are released when their leases end.
+    """
+    from kiln.fleet import run as fleet
+
+    provider = options.provider or key.provider
+    if provider in CLOUDS:
+        fleet.down(site_of(options, feedstock, key.run, provider), key.run)
+        print(f"{key.run}: all workers are terminated", file=sys.stderr)
+        return
+    print(f"{key.run}: its workers may run until their leases end", file=sys.stderr)
+    command = f"kiln fleet down {key.run} --provider PROVIDER terminates them now, if a cloud has them"
+    print(pasteable(command, feedstock.root), file=sys.stderr)
+
+
+def stop(connection: Controller) -> None:
+    """Stop a run, and wait until it has terminated its workers; a connection that fails for a moment is made again.
+
+    Raises:
+        MachinesUnknown: when the controller did not answer several times in a row.
+    """
+    connection.request("stop")
+    failures = 0
+    while True:
+        try:
+            if connection.state()["process"] in OVER:
+                return
+            failures = 0
+        except MachinesUnknown:
+            failures += 1
+            if failures >= UNANSWERED:
+                raise
+        time.sleep(LOOK)

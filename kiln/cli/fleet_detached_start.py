@@ -1,0 +1,218 @@
+"""``kiln fleet run --detach``: start a run on a controller of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kiln.cli.environment_passthrough import client
+from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.cli.fleet_playbook_vars import INDEX, build_options, contract_variables, folder_of, site_of
+from kiln.cli.pasteable_commands import pasteable
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from kiln.fleet.detached.sending import ControllerSettings
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.model.feedstock import Feedstock
+    from kiln.store.worker_results import RemoteConfig
+
+PROVIDERS = ("aws", "openstack", "static")  # whose workers another machine can reach
+CONTROLLER_TYPE = "controller"
+# The machines that a controller gets where no type is named: it builds nothing, and packages wait on its disk (GB).
+FLAVORS = {"aws": ("t3.medium", 60), "openstack": ("c3-4", 50)}
+DAY = 86400
+LONGEST = 14 * DAY  # seconds that a run may take which has no time limit
+TIMES = ("lease", "poll", "capacity_timeout", "unreachable_timeout")
+ID = "KILN_FLEET_ID"  # the variable by which a controller knows the name of its run
+# Options that stay here, or whose values are sent in another way.
+HERE = frozenset(
+    {
+        *("help", "configs", "filter", "all", "failed", "rebuild", "json", "vars", "prices", "image"),
+        *("detach", "controller", "controller_type", "keep"),
+    }
+)
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Check the options of a run for contradictions with ``--detach``.
+
+    Raises:
+        UsageError: when there is one.
+    """
+    if not options.detach:
+        for name in ("controller", "controller_type", "keep"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"--{name.replace('_', '-')} requires --detach")
+        return
+    if options.provider not in PROVIDERS:
+        raise UsageError(
+            f"--detach requires --provider {', '.join(PROVIDERS[:-1])} or {PROVIDERS[-1]}",
+            why="jobs of Slurm wait for nobody: nohup is enough on a login node"
+            if options.provider == "slurm"
+            else "workers of this computer end with it",
+        )
+    if options.provider == "static" and options.controller is None:
+        raise UsageError("--detach with --provider static requires --controller HOST", hint="a host that ssh reaches")
+    if options.image:
+        raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
+    for name in TIMES:  # which only the run itself would read, on its controller
+        seconds(getattr(options, name))
+
+
+def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
+    """Start a run on a controller of its own; return as soon as it runs there."""
+    from kiln import signals
+    from kiln.fleet import run as fleet
+    from kiln.fleet.detached import attach_key
+    from kiln.fleet.detached import start as starting
+    from kiln.fleet.detached.attach_key import ConfigInputs
+
+    run = secrets.token_hex(4)
+    private, public = starting.new_key(folder_of(feedstock, run), run, client(os.environ))
+    settings = settings_of(options, feedstock, [config.config for config in configs], run=run, key=public)
+    inputs = {
+        config.config: ConfigInputs(group=config.group, shared=config.inputs.shared, key=config.inputs.key)
+        for config in configs
+    }
+    site, kind = controller_site(options, feedstock, run)
+    path = folder_of(feedstock, run) / attach_key.NAME
+    with signals.termination_as_interrupt():
+        try:
+            starting.provision(
+                site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)
+            )
+            key = starting.key_of(site, run, private, inputs, build_options(options))
+            key.write(path)
+            starting.start(site, settings)
+        except BaseException:
+            print(f"fleet run {run}: removing its controller", file=sys.stderr)
+            remove_controller(site, run)
+            if path.exists() and options.provider in CLOUDS:  # the run may have begun, and requested workers
+                fleet.down(site_of(options, feedstock, run, options.provider), run)
+            attach_key.remove(folder_of(feedstock, run))
+            raise
+    print(f"fleet run {run} continues on {key.address}; its key is {path}", file=sys.stderr)
+    print(pasteable(f"kiln fleet attach {run} shows it", feedstock.root), file=sys.stderr)
+    print(f"on another computer, with that file: kiln fleet attach --key {attach_key.NAME}", file=sys.stderr)
+    if options.json:
+        print(json.dumps({"run": run, "address": key.address, "port": key.port, "key": str(path)}))
+    return 0
+
+
+def settings_of(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
+) -> ControllerSettings:
+    """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
+    from kiln.cli.fleet_prices import user_table
+    from kiln.fleet.detached import sending
+    from kiln.fleet.detached.sending import HOME, ControllerSettings
+
+    variables, certificates = sending.credentials(options.provider, os.environ)
+    texts, more = sending.variable_files(options.vars, os.environ)
+    index = {name: os.environ[name] for name in INDEX if os.environ.get(name) and "file:" not in os.environ[name]}
+    # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
+    arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--json"]
+    arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
+    prices = options.prices or user_table(os.environ)
+    if prices.is_file():
+        texts["prices.csv"] = sending.text_of(prices)
+        arguments += ["--prices", f"{HOME}/prices.csv"]
+    sizes = feedstock.root / "fleet-sizes.yml"
+    return ControllerSettings(
+        run=run,
+        arguments=tuple(arguments),
+        key=key,
+        keep=seconds(options.keep or "72h"),
+        environment={**contract_variables(feedstock), **index, **variables, **more, ID: run},
+        files={**texts, **certificates},
+        feedstock={"fleet-sizes.yml": sending.text_of(sizes)} if sizes.is_file() else {},
+    )
+
+
+def rebuilt_arguments(options: argparse.Namespace) -> list[str]:
+    """Return the options of this command line that the controller's own run gets."""
+    words: list[str] = []
+    for action in options.parser._actions:  # noqa: SLF001 - argparse has no public list of a parser's options
+        value = getattr(options, action.dest, action.default)
+        if action.dest in HERE or value == action.default or not action.option_strings:
+            continue
+        option = action.option_strings[-1]
+        if value is True:
+            words.append(option)
+        else:
+            words += [f"{option}={item}" for item in (value if isinstance(value, list) else [value])]
+    return words
+
+
+def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
+    """Return the site and the machine type of a controller: the provider's of the workers, or an existing machine."""
+    from kiln import files
+    from kiln.fleet.detached import start as starting
+
+    name = starting.controller_run(run)
+    provider = "static" if options.controller is not None else options.provider
+    site = site_of(options, feedstock, name, provider)
+    life = LONGEST if options.time_limit is None else seconds(options.time_limit) + DAY
+    own: dict[str, Any] = {
+        "kiln_lease": 5400,
+        "kiln_lifetime": int(life + seconds(options.keep or "72h")),
+        "kiln_build_options": [],
+        "kiln_environment": {},
+    }
+    if options.controller is None:
+        if options.controller_type is None:
+            own["kiln_machine_types"] = [small_type(provider)]
+        # The last file prevails: the user's have the lifetime, the lease and the machine types of the workers.
+        last = site.folder / "controller.json"
+        site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.write_text(last, json.dumps(own))
+        # Whoever has the run's key can attach from anywhere: ssh accepts nothing but keys there.
+        variables = {**site.variables, **own, "kiln_controller": "0.0.0.0/0"}
+        site = dataclasses.replace(site, variables=variables, variable_files=(*site.variable_files, last))
+        return site, options.controller_type or CONTROLLER_TYPE
+    host = existing_host(options)
+    variables = {**site.variables, **own}
+    variables |= {"kiln_ssh_options": host.pop("ssh_options", {}), "kiln_static_hosts": [host]}
+    return dataclasses.replace(site, variables=variables, variable_files=()), "static"
+
+
+def small_type(provider: str) -> dict[str, Any]:
+    """Return the row of the playbooks' table of machine types for a controller."""
+    flavor, disk = FLAVORS[provider]
+    size = {"cores": 2, "memory": 4, "disk": disk, "gpus": 0, "gpu": "", "billed": 1}
+    return {"provider": provider, "type": CONTROLLER_TYPE, "flavor": flavor, **size}
+
+
+def existing_host(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
+    import yaml
+
+    from kiln.fleet.detached import sending, ssh_config_host
+
+    for path in options.vars:
+        text = sending.text_of(path)
+        data = {} if sending.VAULT.search(text) else yaml.safe_load(text)
+        for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
+            if isinstance(host, dict) and host.get("address") == options.controller:
+                common = data.get("kiln_ssh_options")
+                return {**host, **({"ssh_options": common} if common else {})}
+    return ssh_config_host.static_host(options.controller, client(os.environ))
+
+
+def remove_controller(site: PlaybookSite, run: str) -> None:
+    """Terminate, or release, the machine of a controller and what else it has at its provider."""
+    from kiln import files
+    from kiln.fleet import run as fleet
+    from kiln.fleet.detached import start as starting
+
+    fleet.down(site, starting.controller_run(run))
+    files.remove(site.folder)

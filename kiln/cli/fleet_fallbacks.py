@@ -1,0 +1,129 @@
+"""The offers of a provider that a fleet run may take, in order: types, spot or on demand, zones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.cli.fleet_arguments import loss_limits
+from kiln.cli.fleet_plan_inputs import priced_offers
+from kiln.cli.fleet_prices import playbook_variable
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from kiln.fleet.plan import FleetPlan
+    from kiln.fleet.replacement_terms import RunTerms
+    from kiln.model.fleet import JobEstimate, MachineType, Offer
+
+CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse zones and fall-backs of a provider that has none, and a type of tests that are not planned.
+
+    Raises:
+        UsageError: with the option.
+    """
+    for name in ("zone", "fallback"):
+        if getattr(options, name) and options.provider not in CLOUDS:
+            hint = f"those of {' and '.join(CLOUDS)} take it"
+            raise UsageError(f"--{name} is no option of --provider {options.provider}", hint=hint)
+    if getattr(options, "gpu_type", None) and not options.gpu_tests:
+        raise UsageError("--gpu-type requires --gpu-tests")
+
+
+def type_offers(options: argparse.Namespace, plan: FleetPlan) -> dict[MachineType, tuple[Offer, ...]]:
+    """Return the offers of a run for each of its machine types; see `offers_of`."""
+    return {kind: offers_of(options, plan, kind) for kind in plan.selection.machine_types}
+
+
+def offers_of(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -> tuple[Offer, ...]:
+    """Return the offers of a run in place of a planned machine type, which is the first.
+
+    Raises:
+        UsageError: when a type is unknown, too small, or has no known spot price.
+    """
+    from kiln.fleet import fallback_offers
+
+    words = [word for text in options.fallback for word in _split(text)]
+    zones = [zone for text in options.zone for zone in _split(text)]
+    types = _types(options, [word for word in words if word != fallback_offers.ON_DEMAND]) if words else {}
+    if fallback_offers.ON_DEMAND in words and not options.spot:
+        raise UsageError(f"--fallback {fallback_offers.ON_DEMAND} needs --spot", hint="workers are on demand already")
+    fallbacks = [types.get(word, word) for word in words]
+    result = fallback_offers.combine(kind, fallbacks, zones=zones, spot=options.spot)
+    for offer in result:
+        _check(offer, [job for job in plan.estimates if job.type in {"", kind.type}])
+        if options.budget is not None and not offer.machine_type.is_priced:
+            raise UsageError(
+                f"the price of the fall-back {offer.machine_type.type} is unknown, so --budget cannot be kept",
+                why="a worker without a price would count as free",
+                hint="write a table of prices for --prices, or leave one of the options out",
+            )
+    return result
+
+
+def _split(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _types(options: argparse.Namespace, names: list[str]) -> dict[str, MachineType]:
+    return dict(zip(names, priced_offers(options, names), strict=True)) if names else {}
+
+
+def _check(offer: Offer, jobs: Sequence[JobEstimate]) -> None:
+    kind = offer.machine_type
+    if offer.spot and kind.spot_hourly is None:
+        raise UsageError(
+            f"no spot price of {kind.name} is known, so it is no fall-back for --spot",
+            hint=f"--fallback on-demand,{kind.type} takes it on demand; kiln fleet prices --from reads spot prices",
+        )
+    job = next((job for job in jobs if not job.size.fits(kind)), None)
+    if job is not None:
+        raise UsageError(
+            f"the fall-back {kind.type} is too small for {job.config}",
+            why=f"it needs {job.size}",
+            hint="choose a larger type, or change its size in fleet-sizes.yml or the recipe",
+        )
+
+
+def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
+    """Return the seconds after which workers end themselves: a day, or twice the plan if that is longer.
+
+    Raises:
+        UsageError: when the playbooks' variable ``kiln_lifetime`` is too short for a build.
+    """
+    from kiln.fleet.leases import LIFETIME
+
+    text = playbook_variable("kiln_lifetime", options.vars)
+    if not text:
+        return max(LIFETIME, 2 * plan.selection.seconds)
+    longest = max(job.cold for job in plan.estimates)
+    if not text.isdecimal() or int(text) <= longest:
+        why = f"the longest build takes {longest:.0f} s, and a worker ends itself at the end of its lifetime"
+        raise UsageError(f"invalid kiln_lifetime {text!r}", why=why, hint="leave it out: it follows from the plan")
+    return float(text)
+
+
+def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
+    """Return the terms of a run by a plan."""
+    from kiln.fleet.assumptions import Assumptions
+    from kiln.fleet.replacement_terms import RunTerms, most_lost
+
+    way, (first, *others) = plan.selection, type_offers(options, plan).values()
+    attempts, replacements = loss_limits(options, workers=way.workers, worker_seconds=sum(way.worker_seconds))
+    return RunTerms(
+        offers=first,
+        other_offers=tuple(others),
+        attempts=attempts,
+        replacements=replacements,
+        losses=most_lost(
+            plan,
+            [offer for offers in (first, *others) for offer in offers],
+            replacements,
+            Assumptions.read().startup,
+        ),
+        lifetime=lifetime_of(options, plan),
+    )

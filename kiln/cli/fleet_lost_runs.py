@@ -1,0 +1,82 @@
+"""Runs of a fleet that the ledger does not have: resumed or ended before other workers are started beside theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.cli.fleet_playbook_vars import layout_of, site_of
+from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from kiln.ledger.fleet import FleetLedger
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.fleet import FleetRun
+    from kiln.store.worker_results import RemoteConfig
+
+
+def recover(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+) -> FleetRun | None:
+    """Return the run to resume whose ledger was lost; end those that have other inputs, or nothing left.
+
+    Raises:
+        MachinesUnknown: when a provider could not be asked for the workers of such a run.
+        TeardownIncomplete: when workers of such a run remain.
+        AlreadyRunning: when another computer has started workers for the same builds.
+    """
+    from kiln.cli.fleet_slurm import SLURM
+    from kiln.fleet import lost_run_recovery
+    from kiln.fleet import run as fleet
+
+    key, known = configs[0].inputs.shared, [run.id for run in ledger.fleets()]
+    for note in lost_run_recovery.notes(layout_of(feedstock).place("fleet").absolute(), known=known):
+        if note.provider == SLURM:
+            continue
+        site = site_of(options, feedstock, note.id, note.provider)
+        keys = {config.config: config.inputs.key for config in configs}
+        run = None
+        if (note.provider, note.key) == (options.provider, key):
+            run = lost_run_recovery.recover(site, note, keys=keys, hourly=_hourly(options))
+        if run is not None:
+            ledger.begin_fleet(run)
+            for worker in run.workers:
+                ledger.keep_worker(run.id, worker)
+            for job in run.jobs:
+                ledger.keep_job(run.id, job)
+            print(f"the ledger does not have the fleet run {run.id}, whose workers exist", file=sys.stderr)
+            return run
+        print(f"the ledger does not have the fleet run {note.id}; its workers are terminated", file=sys.stderr)
+        fleet.down(site, note.id)
+    if options.provider in CLOUDS and not options.beside:
+        _require_none_elsewhere(options, feedstock, key, known)
+    return None
+
+
+def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]) -> None:
+    """Start no workers beside those that another computer has started for the same builds."""
+    from kiln.fleet import lost_run_recovery
+    from kiln.fleet import run as fleet
+
+    machines: list[Mapping[str, Any]] = []
+    with contextlib.suppress(MachinesUnknown, CredentialsRefused):  # the run itself will say so
+        machines = json.loads(fleet.list_workers(site_of(options, feedstock, "look", options.provider)))
+    for run, count in lost_run_recovery.elsewhere(machines, key=key, known=known).items():
+        raise AlreadyRunning(
+            f"{count} workers of the same recipe and build options exist, of the fleet run {run}",
+            why="another computer has started them, or the ledger here is lost, with the run's folder",
+            hint=f"'kiln fleet down {run} --provider {options.provider}' terminates them; --beside starts others",
+        )
+
+
+def _hourly(options: argparse.Namespace) -> dict[str, float]:
+    """Return the prices of an hour of a worker, by machine type."""
+    from kiln.cli.fleet_plan_inputs import priced_offers
+
+    return {kind.type: kind.price(spot=options.spot) for kind in priced_offers(options, [])}

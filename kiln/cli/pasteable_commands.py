@@ -1,0 +1,34 @@
+"""Commands in hints and notes, as the user's shell starts them: with the path of a kiln that is not on PATH."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.cli import COMMANDS
+
+if TYPE_CHECKING:
+    from kiln.errors import KilnError
+
+# A command of kiln's after its bare name, which is neither the end of a path nor a module's.
+_COMMAND = re.compile(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMANDS)})\b)")
+
+
+def pasteable(text: str, root: Path) -> str:
+    """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
+    from kiln.cli.failed_run import kiln_words
+    from kiln.operating_system.shell_quoting import joined
+
+    if not _COMMAND.search(text):
+        return text
+    folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
+    program = joined((*kiln_words(), *folder))
+    return _COMMAND.sub(lambda _: program, text)
+
+
+def complete(error: KilnError, root: Path) -> None:
+    """Make the commands in the hints of an error pasteable."""
+    error.hint = pasteable(error.hint, root)
+    for other in error.others:
+        complete(other, root)

@@ -1,0 +1,147 @@
+"""Conditions of a meta.yaml's parts as recipe.yaml has them: ``if`` in lists, a choice in the place of a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kiln.convert.expanded_recipe import Cases, assigned, conjunction
+from kiln.convert.expression_text import Expr, literal, negated, unparenthesized
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(kw_only=True)
+class ConditionPart(Part):
+    """An item of a list that stands for others under a condition."""
+
+    condition: str
+    then: list[Part] = field(default_factory=list)
+    otherwise: list[Part] = field(default_factory=list)
+
+
+def values_of(parts: Iterable[Part]) -> list[Part]:
+    """Return the items of a key's values, each with all of its conditions; a text counts as a list of one."""
+    result: list[Part] = []
+    for part in parts:
+        if isinstance(part, ListPart):
+            items = [replace(item, guards=part.guards + item.guards) for item in part.items]
+            if items and part.behind:
+                items[0] = replace(items[0], above=[*items[0].above, part.behind])
+            result.extend(items)
+        elif not isinstance(part, ScalarPart) or part.pieces:
+            result.append(part)
+    return result
+
+
+def listed(items: Iterable[Part]) -> list[Part]:
+    """Return items with their conditions as ``if``: neighbors with the same condition share one."""
+    groups = [(key, list(group)) for key, group in groupby(items, key=_first)]
+    result: list[Part] = []
+    for key, group in groups:
+        if key is None:
+            result.extend(group)
+            continue
+        test = group[0].guards[0]
+        inner = listed([replace(item, guards=item.guards[1:]) for item in group])
+        last = result[-1] if result else None
+        opposite = (
+            isinstance(last, ConditionPart)
+            and not last.otherwise
+            and last.condition == unparenthesized(negated(test).text)
+        )
+        if isinstance(last, ConditionPart) and opposite:
+            last.otherwise = inner
+        else:
+            result.append(ConditionPart(number=group[0].number, condition=unparenthesized(test.text), then=inner))
+    return result
+
+
+def _first(part: Part) -> str | None:
+    return part.guards[0].text if part.guards else None
+
+
+def listing(parts: list[Part]) -> ListPart | None:
+    """Return a key's values as one list with conditions; None where there is nothing."""
+    items = listed(values_of(parts))
+    if not items:
+        return None
+    above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
+    behind = ""
+    return ListPart(number=parts[0].number, items=items, above=above, behind=behind)
+
+
+def chosen(parts: list[Part]) -> ScalarPart | None:
+    """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
+
+    Raises:
+        Refused: a list or a mapping stands in its place.
+    """
+    value: Cases | None = None
+    texts = []
+    for part in parts:
+        if not isinstance(part, ScalarPart):
+            raise Refused(part.number, "a text is expected here")
+        if not part.pieces:
+            continue
+        texts.append(part)
+        value = assigned(value, conjunction(part.guards), part.expr)
+    if value is None:
+        return None
+    last = texts[-1]
+    above, behind = (
+        [comment for item in texts for comment in item.above],
+        "  ".join(t.behind for t in texts if t.behind),
+    )
+    if not last.guards:
+        return replace(last, above=above)
+    expr = value.expr if value.otherwise or len(value.cases) > 1 else _alone(value)
+    return ScalarPart(number=texts[0].number, pieces=(expr,), above=above, behind=behind)
+
+
+def _alone(value: Cases) -> Expr:
+    test, yes = value.cases[0]
+    return replace(value, cases=((test, yes),)).expr
+
+
+def unconditional(part: Part) -> None:
+    """Refuse a part that has conditions.
+
+    Raises:
+        Refused: it has.
+    """
+    if part.guards:
+        raise Refused(part.number, f"the condition {part.guards[0].text!r} is on something that has to stay whole")
+
+
+def section(parent: DictPart, key: str) -> DictPart:
+    """Return a section, empty where it is missing.
+
+    Raises:
+        Refused: it is not a mapping, stands twice, or has conditions.
+    """
+    parts = [part for part in parent.all(key) if not (isinstance(part, ScalarPart) and not part.pieces)]
+    if not parts:
+        return DictPart()
+    if len(parts) > 1 or not isinstance(parts[0], DictPart):
+        raise Refused(parts[-1].number, f"the section {key!r} is not one mapping")
+    unconditional(parts[0])
+    return parts[0]
+
+
+def empty(part: Part | None) -> bool:
+    """Return whether a part says nothing."""
+    return part is None or (isinstance(part, ScalarPart) and not part.pieces) or part in (ListPart(), DictPart())
+
+
+def text(value: str, number: int = 0) -> ScalarPart:
+    """Return a text without expressions."""
+    return ScalarPart(number=number, pieces=(value,))
+
+
+def nothing() -> Expr:
+    """Return the expression of an empty text."""
+    return literal("")

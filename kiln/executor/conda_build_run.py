@@ -1,0 +1,167 @@
+"""Prepare a config's build by conda-build or mambabuild, and collect its packages."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from kiln import channel_credentials, expand, files
+from kiln.build import conda_build_command
+from kiln.conda_package import reader
+from kiln.errors import BrokenPackage
+from kiln.executor import conda_forge_env
+from kiln.job.output_matching import channel_sources
+from kiln.job.untrusted_build_results import open_beneath
+from kiln.ledger import record_json
+from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.names import channel_folders
+from kiln.variants.cuda_version import cuda_arch_of, cuda_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kiln.errors import KilnError
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Rendered
+
+NOTE = "tested by the engine, as part of the build"
+UNTESTED = "not tested: it is cross-compiled"
+FETCHED = "fetched"  # the config's own package cache
+SHARED = "conda"  # packages fetched by any config, in the shared cache
+END_OF_LOG = 65_536  # bytes
+STAMP = "2026-01-31 23:59:59 "  # the prefix of a log's line
+KINDS = (".conda", ".tar.bz2")
+RECORD = "urls.txt"  # conda takes only a folder that has this file for a package cache
+INDEXES = "cache"  # where conda keeps the indexes of channels, in its first package cache
+
+
+def prepare(
+    feedstock: Feedstock,
+    rendered: Rendered,
+    folder: Path,
+    cache: Path,
+    *,
+    engine: str,
+    variables: Mapping[str, str],
+    inside: Callable[[Path], Path],
+    debug: str | None = None,
+) -> Path:
+    """Write the script that runs the engine, and its input files, into a fresh folder of the config; return the script.
+
+    ``inside`` translates a path of this process into the engine's. With ``debug``, an output's pattern or an empty
+    text, the script prepares that output and opens a shell instead.
+    """
+    files.remove(folder)
+    config = rendered.config.name
+    conda = expand.conda_settings(feedstock.settings)
+    call = conda_build_command.Call(
+        engine=engine,
+        recipe=inside(feedstock.recipe),
+        variant_file=inside(feedstock.configs / f"{config}.yaml"),
+        clobber_file=inside(folder / f"clobber_{config}.yaml"),
+        condarc=inside(folder / "condarc"),
+        croot=inside(folder / "croot"),
+        fetched=inside(folder / FETCHED),
+        cache=inside(cache / SHARED),
+        channels=channel_credentials.with_credentials(channel_sources(rendered.config)),
+        channel_priority=conda.channel_priority,
+        settings=conda.conda_build,
+        solver=conda.solver,
+        cuda=cuda_of(rendered.config),
+        cuda_arch=cuda_arch_of(rendered.config),
+        extra={name: variables.get(name, "") for name in conda_forge_env.EXTRA},
+        cross=rendered.config.is_cross,
+        subdir=rendered.config.build_platform,
+    )
+    make_caches(folder, cache)
+    files.write_text(folder / f"clobber_{config}.yaml", conda_build_command.clobber(rendered))
+    files.write_text(folder / "condarc", conda_build_command.condarc(call), mode=0o600)
+    files.write_text(folder / "build.sh", conda_build_command.script(call, debug=debug))
+    return folder / "build.sh"
+
+
+def make_caches(folder: Path, cache: Path) -> None:
+    """Make the config's folder with a separate package cache, whose channel indexes are shared by all configs.
+
+    conda-build puts the packages that it made into the first cache to test them, and first removes packages of the
+    same name from every cache: in a shared one these may be another config's, under test at the moment.
+    """
+    indexes = cache / SHARED / INDEXES
+    indexes.mkdir(parents=True, exist_ok=True)
+    (cache / SHARED / RECORD).touch()
+    (folder / FETCHED).mkdir(parents=True)
+    (folder / FETCHED / INDEXES).symlink_to(os.path.relpath(indexes, folder / FETCHED))
+
+
+def share_fetched(folder: Path, cache: Path) -> None:
+    """Move the packages that the engine fetched to the shared cache; its own packages stay with the config.
+
+    Only on the host, where builds may write there anyway. A package is complete once conda has written its record, and
+    an existing folder is not replaced.
+    """
+    own_names = {file.name.removesuffix(".conda") for file in (folder / "croot").glob("*/*.conda")}
+    for record in sorted((folder / FETCHED).glob("*/info/repodata_record.json")):
+        package = record.parents[1]
+        if package.name in own_names:
+            continue
+        with suppress(OSError):  # when another config was first
+            package.rename(cache / SHARED / package.name)
+            for file in (package.with_name(package.name + kind) for kind in KINDS):
+                if file.is_file():
+                    file.rename(cache / SHARED / file.name)
+
+
+def failure(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
+    """Return the error of an engine, from the end of the config's log, or from ``tail`` without a log."""
+    return conda_build_command.failure(engine, exit_code, _end(log) or tail)
+
+
+def _end(log: Path) -> str:
+    """Return the end of a config's log, without the times; empty without a log."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - END_OF_LOG))
+        lines = file.read().decode(errors="replace").splitlines()[1:]
+        return "\n".join(line[len(STAMP) :] for line in lines)
+    return ""
+
+
+def last_words(error: KilnError | None, log: Path) -> list[str]:
+    """Return the reason of an engine's failure as lines for the end of its log, unless they are there already.
+
+    After a traceback, which is long, they are repeated.
+    """
+    if error is None or conda_build_command.TRACEBACK not in _end(log):
+        return []
+    return [line.strip(" |") for line in error.why.splitlines()]
+
+
+def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[str, Any]]:
+    """Return the engine's finished packages, as JSON values; those with failed tests are in another folder."""
+    made = folder / "croot"
+    packages = [file for subdir in channel_folders(made) for file in sorted((made / subdir).glob("*.conda"))]
+    for file in packages:
+        open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
+    return [record_json.package_as_json(_report(file, folder, config, tested=tested)) for file in packages]
+
+
+def _report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageReport:
+    index = reader.read_object(file, "index.json")
+    if not all(isinstance(index.get(key), str) for key in ("name", "version", "build")):
+        raise BrokenPackage(
+            f"{file} has no complete metadata", why="its info/index.json lacks a name, version or build"
+        )
+    artifact = Artifact(
+        path=file.relative_to(folder),
+        sha256=files.sha256(file),
+        size=file.stat().st_size,
+        config=config,
+        name=index["name"],
+        version=index["version"],
+        build_string=index["build"],
+        subdir=file.parent.name,
+    )
+    verdict, note = (TestVerdict.PASSED, NOTE) if tested else (TestVerdict.SKIPPED, UNTESTED)
+    tests = TestReport(package=index["name"], verdict=verdict, notes=(note,))
+    return PackageReport(artifact=artifact, build_seconds=0.0, reused=False, tests=tests)

@@ -1,0 +1,231 @@
+"""The keys that have values only in a pinning: a check before a feedstock is expanded without one.
+
+conda-forge's feedstocks use keys whose values are in conda-forge's global pinning. Without it a key is empty text,
+or conda-build's default, and .ci_support loses its values; so the newest pinning is fetched, as by conda-smithy.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jinja2
+from jinja2 import nodes
+
+from kiln import limits
+from kiln.conda_forge_yml import parsed
+from kiln.errors import KilnError, PinningNeeded, nearest
+from kiln.expand import matrix_settings
+from kiln.expand.collapse import ALWAYS, PYTHON_MIN
+from kiln.model.source_position import Place
+from kiln.recipe.recipe import BUILT_IN, Scripts
+from kiln.recipe.text_rendering import GIT_NAME
+from kiln.recipe.usage import Usage
+from kiln.recipe_v1.recipe_format import is_v1
+from kiln.variants.files import as_list, load_variant_file
+from kiln.variants.platform import Platform
+from kiln.yamltext import Scalars, parse, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.yamltext import Document
+
+RECIPE = "recipe/meta.yaml"
+SYSTEMS = ("linux", "osx", "win")
+HINT = (
+    "kiln rerender -e PINNING/conda_build_config.yaml, such as the file in the package conda-forge-pinning; or "
+    "--no-pinning, if the feedstock defines all keys itself, or needs them no longer"
+)
+VALIDATION_KEY, CHANNEL_KEYS = "conda_forge_output_validation", ("channel_sources", "channel_targets")
+INCLUDES = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
+GUARDS = {"default", "d", "defined", "undefined"}  # Jinja's filters and tests for names without a value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """A key without a value; ``held`` are its values in .ci_support today."""
+
+    key: str
+    at: Place
+    held: tuple[str, ...] = ()
+
+    def fault(self) -> PinningNeeded:
+        """Return the need as a line of the message."""
+        values = f"; .ci_support holds {', '.join(self.held[:4])}{', ...' if len(self.held) > 4 else ''}"
+        return PinningNeeded(f"{self.key} has no value{values if self.held else ''}", at=self.at)
+
+
+def require_values(feedstock: Feedstock) -> None:
+    """Check that a feedstock without a pinning does not need one.
+
+    Raises:
+        PinningNeeded: some keys have no value; it lists each with the place of its use.
+    """
+    needs = keys_without_value(feedstock)
+    if needs:
+        raise missing_values(needs)
+
+
+def missing_values(needs: Sequence[Need], *, why: str = "", hint: str = HINT) -> PinningNeeded:
+    """Return the error for keys without a value, which lists each with the place of its use."""
+    keys = f"{len(needs)} keys have" if len(needs) > 1 else f"{needs[0].key} has"
+    others = tuple(need.fault() for need in needs)
+    return PinningNeeded(f"{keys} no value without a pinning", why=why, hint=hint, others=others)
+
+
+def keys_without_value(feedstock: Feedstock) -> tuple[Need, ...]:
+    """Return the keys that the recipe uses, or .ci_support holds today, without a value in the feedstock."""
+    defined = _defined_keys(feedstock)
+    if is_v1(feedstock):
+        return _lacking_v1(feedstock, defined)
+    text = read_text(feedstock.meta, RECIPE)
+    existing = _existing_values(feedstock, defined)
+    limits.at(RECIPE)
+    existing_needs = _existing_needs(existing, feedstock.recipe, text)
+    needs = {
+        need.key: need
+        for need in (*_undefined_names(feedstock, text, defined), *_validated(feedstock, defined), *existing_needs)
+    }
+    return tuple(needs[key] for key in sorted(needs))
+
+
+def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[Need, ...]:
+    """Return the same for a recipe.yaml, whose names need no search in a text."""
+    from kiln.recipe_v1.mentioned_variables import names, required
+    from kiln.recipe_v1.recipe import RecipeV1
+    from kiln.recipe_v1.variant_file import VariantFileV1
+
+    recipe = RecipeV1.read(feedstock.recipe_v1)
+    variants = feedstock.recipe / "variants.yaml"
+    defined |= VariantFileV1(variants, "recipe/variants.yaml").keys if variants.is_file() else frozenset()
+    existing = _existing_values(feedstock, defined)
+    used = names(recipe)
+    needs = {key: Need(key=key, at=at) for key, at in required(recipe).items() if key not in defined}
+    needs |= {need.key: need for need in _validated(feedstock, defined)}
+    for key, (values, at) in existing.items():
+        if key in ALWAYS or key in used:
+            needs[key] = Need(key=key, at=used.get(key, at), held=values)
+    return tuple(needs[key] for key in sorted(needs))
+
+
+def _defined_keys(feedstock: Feedstock) -> frozenset[str]:
+    """Return the keys that the feedstock's own files define on any platform."""
+    variant_path = feedstock.recipe / "conda_build_config.yaml"
+    files = [variant_path, *sorted((feedstock.configs / "migrations").glob("*.yaml"))]
+    return frozenset[str]().union(*(load_variant_file(path, path.name).keys for path in files if path.is_file()))
+
+
+def _existing_values(feedstock: Feedstock, defined: frozenset[str]) -> dict[str, tuple[tuple[str, ...], Place]]:
+    """Return the values of each key in .ci_support that has no default, and the place of its first occurrence."""
+    values_by_key: dict[str, tuple[tuple[str, ...], Place]] = {}
+    for path in sorted(feedstock.configs.glob("*.yaml")):
+        document = _document(path)
+        for key in document.value if document else ():
+            assert document is not None
+            values, at = values_by_key.get(key, ((), document.place(key)))
+            more = tuple(str(value) for value in as_list(document.value[key]))
+            values_by_key[key] = (tuple(dict.fromkeys((*values, *more))), at)
+    return {key: (values, at) for key, (values, at) in values_by_key.items() if not _has_default(key, values, defined)}
+
+
+def _document(path: Path) -> Document | None:
+    """Return a file of .ci_support; None where it cannot be read, because rerender writes it again."""
+    name = f".ci_support/{path.name}"
+    try:
+        document = parse(read_text(path, name), name, Scalars.TEXT)
+    except KilnError:
+        return None
+    return document if isinstance(document.value, dict) else None
+
+
+def _has_default(key: str, values: Sequence[str], defined: frozenset[str]) -> bool:
+    """Return whether a key's values need no pinning: the feedstock defines them, or conda-build or conda-smithy."""
+    if key in defined or key in {"zip_keys", "pin_run_as_build", "target_platform", "docker_image"}:
+        return True
+    defaults = [Platform(system=system, arch="64").defaults().get(key) for system in SYSTEMS]
+    return bool(values) and set(values) <= {str(default) for default in defaults if default is not None}
+
+
+def _existing_needs(existing: Mapping[str, tuple[tuple[str, ...], Place]], recipe: Path, text: str) -> Iterator[Need]:
+    """Yield the needs of keys in .ci_support: of settings that each file has, and of keys that are still used."""
+    usage = Usage(existing)
+    used = usage.selectors(text) | usage.elsewhere(text) | _in_scripts(existing, recipe)
+    if any(PYTHON_MIN.match(line) for line in text.splitlines()):
+        used |= existing.keys() & {"python_min"}
+    for key, (values, at) in existing.items():
+        if key in ALWAYS or key in used:
+            yield Need(key=key, at=_line(text, key) or at, held=values)
+
+
+def _in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
+    scripts = Scripts(recipe, frozenset(keys))
+    beside = sorted(path.name for pattern in ("*.sh", "*.bat") for path in recipe.glob(pattern))
+    return frozenset[str]().union(*map(scripts.of_file, beside))
+
+
+def _line(text: str, key: str, first: int = 1) -> Place | None:
+    """Return the place where a recipe names a key, from some line on."""
+    spelt = re.compile(rf"(?<![\w-]){'[-_]'.join(map(re.escape, key.split('_')))}(?![\w-])")
+    for number, line in enumerate(text.splitlines()[first - 1 :], first):
+        if match := spelt.search(line):
+            return Place(file=RECIPE, line=number, column=match.start() + 1)
+    return None
+
+
+def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[Need]:
+    """Yield the needs of conda-forge's output validation, whose channels a pinning defines."""
+    document = parsed(feedstock.settings)
+    if document.value.get(VALIDATION_KEY) is True:
+        yield from (Need(key=key, at=document.place(VALIDATION_KEY)) for key in CHANNEL_KEYS if key not in defined)
+
+
+def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[Need]:
+    """Yield the needs of a recipe's templates: names that are written out, and standard libraries."""
+    try:
+        tree = jinja2.Environment(autoescape=False).parse(text)  # noqa: S701 - it renders nothing
+    except (jinja2.TemplateSyntaxError, RecursionError):
+        return  # rendering reports what is wrong, and where
+    always = _always_defined(feedstock)
+    limits.at(RECIPE)
+    harmless = _harmless_names(tree)
+    known = defined | always | harmless
+    if any(tree.find_all(INCLUDES)):
+        return  # included files may set any name
+    names = (name for output in tree.find_all(nodes.Output) for name in output.find_all(nodes.Name))
+    for name in names:
+        if name.name not in known and not nearest(name.name, harmless):  # rendering reports a misspelled one
+            at = _line(text, name.name, name.lineno) or Place(file=RECIPE, line=name.lineno)
+            yield Need(key=name.name, at=at)
+    for call in tree.find_all(nodes.Call):
+        if (key := _stdlib(call)) and key not in defined:
+            at = _line(text, "stdlib", call.lineno) or Place(file=RECIPE, line=call.lineno)
+            yield Need(key=key, at=at)
+
+
+def _always_defined(feedstock: Feedstock) -> frozenset[str]:
+    """Return the names that have a value without any variant file."""
+    environ = matrix_settings.read(feedstock.settings).environ
+    platforms = [Platform(system=system, arch="64", environ=environ) for system in SYSTEMS]
+    defaults = (platform.defaults().keys() for platform in platforms)
+    return frozenset(BUILT_IN).union(*defaults, platforms[0].names({}, platforms[0].subdir))
+
+
+def _stdlib(call: nodes.Call) -> str:
+    """Return the key of the standard library in a call, for which conda-build has no default; empty for other calls."""
+    named = isinstance(call.node, nodes.Name) and call.node.name == "stdlib" and call.args
+    language = call.args[0] if named else None
+    return f"{language.value}_stdlib" if isinstance(language, nodes.Const) else ""
+
+
+def _harmless_names(tree: nodes.Template) -> set[str]:
+    """Return the names that a template sets, gives a default, or only tests."""
+    set_names = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load" or GIT_NAME.fullmatch(name.name)}
+    set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
+    guards = (node.node for node in tree.find_all((nodes.Filter, nodes.Test)) if node.name in GUARDS)
+    tests = (node.test for node in tree.find_all(nodes.CondExpr))
+    compared = (name for test in tests for name in (test, *test.find_all(nodes.Name)))
+    return set_names | {node.name for node in (*guards, *compared) if isinstance(node, nodes.Name)}

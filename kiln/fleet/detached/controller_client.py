@@ -1,0 +1,133 @@
+"""The controller of a detached run, asked over ssh with the run's key."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import json_messages, process_runner
+from kiln.errors import BrokenPackage, MachinesUnknown
+from kiln.fleet.detached.attach_key import USER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from kiln.fleet.detached.attach_key import RunKey
+
+SECONDS = 120.0  # for an answer
+NO_CONNECTION = frozenset({255, process_runner.TIMED_OUT})
+
+
+class Controller:
+    """A run's controller; ``words`` is the command line of ssh that reaches it."""
+
+    def __init__(self, key: RunKey, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.key = key
+        self.words = tuple(words)
+        self.environment = environment
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the run."""
+        return self._ask("state")
+
+    def export(self) -> dict[str, Any]:
+        """Have the results gathered for `fetch`, and return the state of the run."""
+        return self._ask("export")
+
+    def request(self, what: str) -> None:
+        """Have the run stopped (``stop``), or the controller ended (``collected``)."""
+        self._run(what)
+
+    def answers(self) -> bool:
+        """Return whether the controller still lets the run's key in."""
+        return process_runner.capture((*self.words, "state"), env=self.environment, timeout=SECONDS).ok
+
+    def log(self, config: str, on_line: Callable[[str], None]) -> None:
+        """Send the lines of a config's latest log; raises MachinesUnknown."""
+        self._checked(
+            process_runner.run((*self.words, f"log {shlex.quote(config)}"), env=self.environment, on_line=on_line)
+        )
+
+    def follow(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
+        """Send the messages of the run as they arrive, until the run or the connection ends."""
+
+        def take(line: str) -> None:
+            message = json_messages.decode(line)
+            if message is not None and "kind" in message:
+                on_message(message)
+
+        return process_runner.run((*self.words, "follow"), env=self.environment, on_line=take)
+
+    def fetch(self, folder: Path) -> None:
+        """Copy what was exported into a folder; a copy that was interrupted goes on.
+
+        Raises:
+            MachinesUnknown: when it failed.
+        """
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shell, host = shlex.join(self.words[:-1]), self.words[-1]
+        options = ("--recursive", "--times", "--partial", "--timeout=120", f"--rsh={shell}")
+        argv = ("rsync", *options, f"{host}:export/", f"{folder}/")
+        self._checked(process_runner.capture(argv, env=self.environment))
+
+    def _ask(self, request: str) -> dict[str, Any]:
+        try:
+            answer = json.loads(self._run(request).stdout)
+        except ValueError as error:
+            what = f"the controller of the run {self.key.run} sent an invalid answer"
+            raise BrokenPackage(what, why=str(error)) from error
+        if not isinstance(answer, dict):
+            raise BrokenPackage(f"the controller of the run {self.key.run} sent an invalid answer")
+        return answer
+
+    def _run(self, request: str) -> process_runner.Result:
+        return self._checked(process_runner.capture((*self.words, request), env=self.environment, timeout=SECONDS))
+
+    def _checked(self, result: process_runner.Result) -> process_runner.Result:
+        if result.ok:
+            return result
+        where = f"{self.key.address}:{self.key.port}"
+        if result.exit_code in NO_CONNECTION:
+            what = f"the controller of the run {self.key.run} cannot be reached ({where})"
+            hint = "see whether it still exists: it ends some time after the run, and when its packages are collected"
+            raise MachinesUnknown(what, why=result.tail[-500:], hint=hint)
+        raise MachinesUnknown(f"the controller of the run {self.key.run} ({where}) refused", why=result.tail[-500:])
+
+
+@contextlib.contextmanager
+def connected(key: RunKey, environment: Mapping[str, str]) -> Iterator[Controller]:
+    """Yield a run's controller; its private key is in a folder of its own meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="kiln-key-") as name:
+        folder = Path(name)
+        private, hosts = folder / "key", folder / "known_hosts"
+        private.touch(mode=0o600)
+        private.write_text(key.private_key, encoding="utf-8")
+        hosts.write_text(f"{key.machine} {key.host_key.strip()}\n", encoding="utf-8")
+        yield Controller(key, ssh_words(key, private=private, hosts=hosts), environment)
+
+
+def ssh_words(key: RunKey, *, private: Path, hosts: Path) -> tuple[str, ...]:
+    """Return the command line of ssh: one key, one host key, nothing from the user's own files."""
+    options = {
+        "Port": str(key.port),
+        **key.options,
+        "IdentityFile": f'"{private}"',
+        "IdentitiesOnly": "yes",
+        "IdentityAgent": "none",
+        "HostKeyAlias": key.machine,
+        "UserKnownHostsFile": f'"{hosts}"',
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "UpdateHostKeys": "no",
+        "BatchMode": "yes",
+        "ConnectTimeout": "15",
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "4",
+        "ControlPath": "none",
+    }
+    words = ("ssh", "-F", "/dev/null", "-T", "-x", "-a", *(f"-o{name}={text}" for name, text in options.items()))
+    return (*words, "-l", USER, key.address)

@@ -1,0 +1,87 @@
+"""The threads that execute a supervisor's commands: each command has its own, and ends in an event."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.errors import DiskFull, KilnError
+from kiln.fleet.executor_messages import (
+    Collect,
+    CollectFailed,
+    CommandFailed,
+    ControllerDiskFull,
+    Probe,
+    Probed,
+    Provision,
+    ProvisionFailed,
+    TearDown,
+    TearDownFailed,
+    Terminate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kiln.fleet.executor_messages import Command, Event
+    from kiln.fleet.executor_state import EventSession
+
+
+class CommandThreads:
+    """Executes each command by ``dispatch`` in its own thread; see `kiln.fleet.executor_messages.WorkerExecutor`.
+
+    ``folder`` is the run's, on the disk that a command may find full.
+    """
+
+    def __init__(self, session: EventSession, folder: Path, dispatch: Callable[[Command], None]) -> None:
+        self._session = session
+        self._folder = folder
+        self._dispatch = dispatch
+
+    def now(self) -> float:
+        """Return the time in seconds since the epoch."""
+        return time.time()
+
+    def next_event(self, until: float) -> Event | None:
+        """Return the next event, or None when none has arrived by ``until``."""
+        try:
+            return self._session.events.get(timeout=max(0.0, until - self.now()))
+        except queue.Empty:
+            return None
+
+    def submit(self, command: Command) -> None:
+        """Execute a command in its own thread."""
+        if isinstance(command, Terminate):
+            self._session.abandoned.add(command.worker)
+        threading.Thread(target=self._execute, args=(command,), daemon=True).start()
+
+    def _execute(self, command: Command) -> None:
+        """Execute a command; every failure becomes an event, so that no command is lost."""
+        try:
+            with files.full_disk_as_error(self._folder):
+                self._dispatch(command)
+        except (KilnError, OSError, ValueError, KeyError, TypeError) as error:
+            for event in failures(command, error):
+                self._session.events.put(event)
+
+
+def failures(command: Command, error: Exception) -> tuple[Event, ...]:
+    """Return the events of a command that ended with an error."""
+    reason = f"{type(error).__name__}: {error}"
+    match command:
+        case TearDown():
+            return (TearDownFailed(reason=reason, unknown=True),)
+        case _ if isinstance(error, DiskFull):
+            return (ControllerDiskFull(command=command, reason=f"{error.what}: {error.why}"),)
+        case Provision():
+            return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in command.workers)
+        case Probe():
+            return (Probed(answers=frozenset(), listed=None),)
+        case Collect():
+            return (CollectFailed(worker=command.worker, config=command.config, reason=reason),)
+        case _:
+            return (CommandFailed(worker=command.worker, reason=reason),)

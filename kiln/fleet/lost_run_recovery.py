@@ -1,0 +1,205 @@
+"""Recover a fleet run that the ledger has lost, from its folder, its provider's list and the jobs of its workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.errors import MachinesUnknown
+from kiln.fleet.executor_state import ExecutorSession
+from kiln.fleet.log_stream import status_of
+from kiln.fleet.playbook_runner import read_json
+from kiln.fleet.reconcile import Machine, Step, reconcile
+from kiln.fleet.worker_commands import jobs_of
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.serialization import from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.fleet.playbook_runner import PlaybookSite
+
+LOGGER = logging.getLogger(__name__)
+FILE = "run.json"  # in the folder of a run, from its first command until nothing of it remains
+ASKED_AT_ONCE = 32
+WORKER = re.compile(r"kiln-[a-z0-9-]+")  # the names of workers, which are tags that others might write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNote:
+    """What a run's folder says about it, should the ledger be lost."""
+
+    id: str
+    provider: str
+    type: str
+    key: str
+    started: float
+
+    def write(self, folder: Path) -> None:
+        """Write the note into the run's folder."""
+        data = {name: getattr(self, name) for name in self.__slots__}
+        files.write_text(folder / FILE, json.dumps(data))
+
+
+def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
+    """Yield the notes of runs that have not ended and are not in the ledger; ``folder`` has a folder for each run."""
+    ids = set(known)
+    for path in sorted(folder.glob(f"*/{FILE}")):
+        data = read_json(path)
+        if path.parent.name not in ids and data.get("id") == path.parent.name:
+            try:
+                yield from_json(RunNote, data)
+            except TypeError as error:
+                name = path.parent.name
+                raise MachinesUnknown(
+                    f"{path} is damaged, and the ledger does not have the fleet run {name}",
+                    why=str(error),
+                    hint=f"run 'kiln fleet down {name} --provider PROVIDER', which terminates its workers",
+                ) from error
+
+
+def forget(folder: Path) -> None:
+    """Remove a run's note: nothing of it remains."""
+    files.remove(folder / FILE)
+
+
+def tag_of(key: str) -> str:
+    """Return the tag by which the workers of a run are found from another computer; ``key`` is the run's."""
+    return key[:16] or "unknown"
+
+
+def elsewhere(machines: Iterable[Mapping[str, Any]], *, key: str, known: Iterable[str]) -> dict[str, int]:
+    """Return the runs of the same inputs that are not in the ledger, each with the number of its machines."""
+    ids = set(known)
+    runs = [str(row["run"]) for row in machines if row.get("inputs") == tag_of(key) and not row["ended"]]
+    return dict(Counter(run for run in runs if run not in ids))
+
+
+def recover(
+    site: PlaybookSite, note: RunNote, *, keys: Mapping[str, str], hourly: Mapping[str, float]
+) -> FleetRun | None:
+    """Return a run as its ledger had it, as far as that can be known; None when none of its machines exists.
+
+    Machines that answer are adopted with their jobs, those of other inputs (``keys`` by config) aside. The others are
+    lost workers, which a resumed run terminates. ``hourly`` are the prices of one by machine type.
+
+    Raises:
+        MachinesUnknown: when the provider could not be asked.
+    """
+    session = ExecutorSession.of(site)
+    result = session.playbooks.play("list.yml")
+    if not result.ok or result.answer is None:
+        raise MachinesUnknown(
+            f"the ledger does not have the fleet run {note.id}, and its provider could not be asked for its workers",
+            why=result.reason("localhost"),
+            hint=f"run the same command again, or 'kiln fleet down {note.id} --provider {note.provider}'",
+        )
+    rows = result.answer["machines"]
+    machines = [
+        Machine(**{name: row[name] for name in ("name", "owner", "id", "type", "ended")})
+        for row in rows
+        if row["state"] != "unreachable" and WORKER.fullmatch(row["name"])
+    ]
+    if not machines:
+        return None
+    jobs = _jobs(session, [machine.name for machine in machines if not machine.ended])
+    if not jobs:
+        session.playbooks.play("admit.yml")  # this computer may have another address than the lost controller
+        jobs = _jobs(session, [machine.name for machine in machines if not machine.ended])
+    actions = reconcile({}, machines, owner=note.id, adoptable=jobs)
+    steps = {action.name: action for action in actions}
+    for action in actions:
+        LOGGER.warning("note: %s, of a run that the ledger does not have: %s", action.name, action.step.value)
+    return _run(note, [each for each in machines if steps[each.name].step is not Step.LEAVE], jobs, keys, hourly)
+
+
+def _jobs(session: ExecutorSession, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the jobs of the workers that answer."""
+
+    def ask(name: str) -> dict[str, Any] | None:
+        if not (session.site.folder / "ssh" / f"{name}.config").exists():
+            return None
+        result = session.ssh(name, "sudo kiln-job status")
+        try:
+            jobs = json.loads(result.stdout) if result.ok else None
+        except ValueError:
+            return None
+        if not isinstance(jobs, dict):
+            return None
+        return {config: job for config, job in jobs.items() if isinstance(job, dict) and "state" in job}
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        answers = zip(names, pool.map(ask, names), strict=True)
+        return {name: jobs for name, jobs in answers if jobs is not None}
+
+
+def _run(
+    note: RunNote,
+    machines: list[Machine],
+    jobs: Mapping[str, Mapping[str, Any]],
+    keys: Mapping[str, str],
+    hourly: Mapping[str, float],
+) -> FleetRun:
+    now = time.time()
+    workers = tuple(
+        WorkerRecord(
+            name=machine.name,
+            type=machine.type,
+            state=WorkerState.READY if machine.name in jobs and not machine.ended else WorkerState.LOST,
+            requested=note.started,
+            provisioned=note.started,
+            hourly=hourly.get(machine.type, 0.0),
+            id=machine.id,
+            reason="" if machine.name in jobs else "it did not answer when its run was recovered",
+        )
+        for machine in machines
+    )
+    records: dict[str, JobRecord] = {}
+    for worker in workers:
+        if worker.state is WorkerState.READY:
+            for record in _job_records(worker.name, jobs[worker.name], keys, now):
+                records.setdefault(record.config, record)
+    return FleetRun(
+        id=note.id,
+        provider=note.provider,
+        type=note.type,
+        started=note.started,
+        finished=None,
+        number=0,
+        lives=False,
+        key=note.key,
+        workers=workers,
+        jobs=tuple(records.values()),
+    )
+
+
+def _job_records(worker: str, status: Mapping[str, Any], keys: Mapping[str, str], now: float) -> Iterator[JobRecord]:
+    """Yield the jobs of a worker that still count: those that run or have ended, of the same inputs."""
+    for config in jobs_of(status, keys):
+        state, result, code = status_of(status[config])
+        if config in keys and (state == "running" or (state == "ended" and code is not None)):
+            over = state == "ended"
+            yield JobRecord(
+                config=config,
+                worker=worker,
+                attempt=1,
+                state=JobState.FINISHED if over else JobState.RUNNING,
+                started=_time(status[config].get("started"), now),
+                cold=True,
+                finished=_time(status[config].get("ended"), now) if over else None,
+                exit_code=code if over else None,
+                reason=result if code else "",
+            )
+
+
+def _time(value: object, now: float) -> float:
+    """Return a time of a worker's answer; now, if it is none."""
+    return float(value) if isinstance(value, int | float) else now

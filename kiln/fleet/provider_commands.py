@@ -1,0 +1,153 @@
+"""The commands to a provider: provision, probe, terminate and tear down workers, by playbooks."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.fleet.executor_messages import (
+    CommandFailed,
+    Probed,
+    Provisioned,
+    ProvisionFailed,
+    TearDownFailed,
+    Terminated,
+    TornDown,
+    Unreached,
+)
+from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, nothing_left, read_json
+from kiln.model.fleet import JobSize
+
+if TYPE_CHECKING:
+    from kiln.fleet.executor_messages import Provision
+    from kiln.fleet.executor_state import ExecutorSession
+    from kiln.fleet.playbook_runner import PlaybookResult
+
+PROBE_SECONDS = 30.0  # for the first answer of a worker
+PROBED_AT_ONCE = 32
+# Messages of the providers' modules when the provider was unreachable.
+UNREACHABLE = re.compile(
+    rf"{re.escape(NOT_ENDED)}|[Cc]ould not connect|Unable to establish connection|Max retries exceeded|[Tt]imed? ?out"
+    r"|Connection (refused|reset|aborted|error)|Name or service not known|[Nn]ame resolution|EndpointConnectionError"
+    r"|Network is unreachable|No route to host|urlopen error|Cannot connect to the Docker daemon|Remote end closed"
+)
+CREDENTIALS = re.compile(
+    r"AuthFailure|UnauthorizedOperation|InvalidClientTokenId|SignatureDoesNotMatch|UnrecognizedClient|AccessDenied"
+    r"|ExpiredToken|InvalidAccessKeyId|[Uu]nable to locate credentials|NoCredentials|HTTP 40[13]"
+    r"|requires authentication|[Uu]nauthorized|not authorized|Missing value auth",
+)
+
+# Messages of a provider that has no such worker at the moment. AWS: error codes of its API reference; OpenStack: the
+# fault of a server for which its scheduler found no host.
+SCARCE = re.compile(
+    r"Insufficient(Instance|Host|ReservedInstance)?Capacity|SpotMaxPriceTooLow|MaxSpotInstanceCountExceeded"
+    r"|RequestLimitExceeded|No valid host|not enough hosts available",
+    re.IGNORECASE,
+)
+
+
+def provision(session: ExecutorSession, command: Provision) -> None:
+    """Create workers, or find existing ones."""
+    workers = command.workers
+    for name in workers:
+        files.remove(session.site.folder / "refused" / f"{name}.json")  # of an earlier attempt
+    with session.provider_lock:
+        result = session.playbooks.play(
+            "provision.yml",
+            on_task=session.task_reporter(*workers),
+            variables={"kiln_machines": [_request_of(command, name) for name in workers]},
+        )
+    names = () if result.answer is None else result.answer["up"]
+    for note in () if result.answer is None else result.answer.get("notes", ()):
+        session.note(note)
+    unreached = [name for name in workers if not _report_worker(session, name, result, provisioned=name in names)]
+    if unreached:
+        again = dataclasses.replace(command, workers=tuple(unreached))
+        session.events.put(Unreached(command=again, reason=result.reason("localhost")))
+
+
+def _report_worker(session: ExecutorSession, name: str, result: PlaybookResult, *, provisioned: bool) -> bool:
+    """Report whether a worker was provisioned; return False when the provider was unreachable."""
+    if provisioned:
+        session.events.put(Provisioned(worker=name, id=_provider_id(session, name)))
+        return True
+    refusal = read_json(session.site.folder / "refused" / f"{name}.json").get("reason", "")
+    reason = refusal or result.reason("localhost")
+    if not refusal and session.stopped.is_set():
+        return True  # it was not refused: the playbook was stopped
+    credentials = CREDENTIALS.search(reason) is not None
+    if not credentials and not refusal and UNREACHABLE.search(reason):
+        return False
+    scarce = SCARCE.search(reason) is not None
+    session.events.put(ProvisionFailed(worker=name, reason=reason, credentials=credentials, scarce=scarce))
+    return True
+
+
+def _request_of(command: Provision, name: str) -> dict[str, Any]:
+    kind, spot, zone = command.offers[name]
+    request = {"name": name, "type": kind, "spot": spot, "zone": zone}
+    needs = command.needs.get(name, JobSize())
+    sizes = {key: getattr(needs, key) for key in ("cores", "memory", "disk", "gpus") if getattr(needs, key)}
+    return {**request, "needs": sizes} if sizes else request
+
+
+def _provider_id(session: ExecutorSession, name: str) -> str:
+    """Return the provider's id of a worker, from the run's inventory."""
+    inventory = read_json(session.site.folder / "inventory" / f"{name}.json")
+    return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
+
+
+def probe(session: ExecutorSession, workers: tuple[str, ...]) -> None:
+    """Probe the workers and list the provider's; if it lists silent ones, open its firewall and probe them again."""
+    answers = _answering(session, workers)
+    result = session.playbooks.play("list.yml")
+    listed = None
+    if result.ok and result.answer is not None:
+        listed = frozenset(str(worker["name"]) for worker in result.answer["machines"] if not worker["ended"])
+        if silent := tuple((listed & set(workers)) - answers):
+            with session.provider_lock:
+                session.playbooks.play("admit.yml")
+            answers |= _answering(session, silent)
+    session.events.put(Probed(answers=answers, listed=listed))
+
+
+def _answering(session: ExecutorSession, workers: tuple[str, ...]) -> frozenset[str]:
+    """Return the workers that answer over a new connection."""
+    with ThreadPoolExecutor(PROBED_AT_ONCE) as pool:
+        answers = pool.map(lambda worker: _answers(session, worker), workers)
+        return frozenset(name for name, answer in zip(workers, answers, strict=True) if answer)
+
+
+def _answers(session: ExecutorSession, worker: str) -> bool:
+    unshared = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+    if session.ssh(worker, "true", seconds=PROBE_SECONDS, options=unshared).ok:
+        return True
+    # ssh itself would notice only after a minute that the shared connection is dead.
+    session.ssh(worker, "", seconds=PROBE_SECONDS, options=("-O", "exit"))
+    return False
+
+
+def terminate(session: ExecutorSession, worker: str) -> None:
+    """Terminate a worker."""
+    with session.removal():
+        result = session.playbooks.play("down.yml", variables={"kiln_only": [worker]})
+    if nothing_left(result):
+        session.events.put(Terminated(worker=worker))
+    else:
+        session.events.put(CommandFailed(worker=worker, reason=failure_of_removal(result)))
+
+
+def tear_down(session: ExecutorSession) -> None:
+    """Stop all other commands, and remove all that the run has."""
+    session.stopped.set()
+    session.playbooks.stop()
+    files.remove(session.site.disk_reserve_file)
+    result = session.playbooks.play("down.yml", last=True)
+    files.remove(session.site.folder / "runner")
+    if nothing_left(result):
+        session.events.put(TornDown())
+    else:
+        session.events.put(TearDownFailed(reason=failure_of_removal(result), unknown=result.answer is None))

@@ -1,0 +1,230 @@
+"""The workers and jobs of a fleet run as its supervisor knows them; each change is stored at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from kiln.fleet import costs
+from kiln.fleet.executor_messages import Provision
+from kiln.fleet.run_config import CACHE
+from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.model.fleet import FleetRun, JobEstimate, Offer
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
+
+RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})
+OVER = frozenset({JobState.COLLECTED, JobState.FAILED, JobState.LOST})
+
+
+class RunStore(Protocol):
+    """The store of runs: the ledger, see `kiln.ledger.fleet`."""
+
+    def begin(self, report: MatrixReport) -> int:
+        """Store a run, and return its number."""
+
+    def update_config(self, run: int, config: ConfigRun) -> None:
+        """Store the state of a config."""
+
+    def update_cost(self, run: int, cost: RunCost) -> None:
+        """Store the cost of a run so far and in the end."""
+
+    def end(self, run: int) -> None:
+        """Store that a run is over."""
+
+    def begin_fleet(self, run: FleetRun) -> None:
+        """Store that a fleet run begins or is resumed."""
+
+    def end_fleet(self, run: str) -> None:
+        """Store that nothing of a fleet run remains."""
+
+    def keep_worker(self, run: str, worker: WorkerRecord) -> None:
+        """Store the state of a worker."""
+
+    def keep_job(self, run: str, job: JobRecord) -> None:
+        """Store the state of a job."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """A worker and its assignment.
+
+    ``assignment`` is the config that it builds (``is_building``) or will build. ``uncollected`` are the configs whose
+    packages it still holds, each with the number of failed collections; ``retries`` are the times of the next attempts
+    to collect them, with the key '' for the next attempt to terminate the worker. ``silent_since`` is set while it does
+    not answer. ``renewed_at`` and ``renewal_tried_at`` are the times of its last lease renewal and of the last attempt.
+    ``next_check`` is the time until which nothing is due for it while it builds.
+    ``unreached_requests`` counts the requests for it that did not reach the provider, ``failed_preparations`` the
+    preparations that failed. ``is_prepared`` marks a worker that an earlier process of the run prepared, ``is_retired``
+    one that gets no more configs, ``is_reclaimed`` one that its provider takes back.
+    """
+
+    record: WorkerRecord
+    assignment: JobEstimate | None = None
+    is_building: bool = False
+    uncollected: dict[str, int] = field(default_factory=dict)
+    retries: dict[str, float] = field(default_factory=dict)
+    silent_since: float | None = None
+    renewed_at: float = 0.0
+    renewal_tried_at: float = 0.0
+    next_check: float = 0.0
+    unreached_requests: int = 0
+    failed_preparations: int = 0
+    is_prepared: bool = False
+    is_retired: bool = False
+    is_reclaimed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.record.name
+
+    @property
+    def alive(self) -> bool:
+        """True while the worker exists or is being provisioned, and is not given up."""
+        state = self.record.state  # compared by identity, as this is asked for every worker after every event
+        return state is WorkerState.READY or state is WorkerState.PREPARING or state is WorkerState.REQUESTED
+
+    @property
+    def is_cache(self) -> bool:
+        """True for the worker that holds the shared cache."""
+        return self.name.endswith(CACHE)
+
+    def pop_due(self, now: float) -> list[str]:
+        """Remove and return the keys of the retries that are due."""
+        if not self.retries:
+            return []
+        keys = [key for key, time in self.retries.items() if time <= now]
+        for key in keys:
+            del self.retries[key]
+        return keys
+
+
+class Inventory:
+    """All workers and jobs of a run."""
+
+    def __init__(self, run_config: FleetRunConfig, store: RunStore) -> None:
+        self._run_config = run_config
+        self._store = store
+        self.workers: dict[str, Worker] = {}
+        self._present: dict[str, Worker] = {}
+        self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
+        self._jobs: dict[tuple[str, int], JobRecord] = {}
+        self._attempts: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(tuple(self.workers.values()))
+
+    @property
+    def present(self) -> tuple[Worker, ...]:
+        """The workers that exist or may exist: neither terminated nor refused."""
+        return tuple(self._present.values())
+
+    @property
+    def builders(self) -> list[Worker]:
+        """The workers that are alive and build."""
+        return [worker for worker in self._present.values() if worker.alive and not worker.is_cache]
+
+    def spent(self, now: float) -> float:
+        """Return the cost of all workers, and of what was fetched from them, until ``now``."""
+        records = [*self._terminated, *(worker.record for worker in self)]
+        return costs.spent(records, self._jobs.values(), now)
+
+    # Workers
+
+    def add(self, name: str, offer: Offer, *, now: float) -> Worker:
+        """Add and store a worker that is about to be requested."""
+        kind = offer.machine_type
+        record = WorkerRecord(
+            name=name,
+            type=kind.type,
+            state=WorkerState.REQUESTED,
+            requested=now,
+            spot=offer.spot,
+            zone=offer.zone,
+            hourly=offer.hourly,
+            egress=kind.egress,
+            billed=kind.billed,
+            currency=kind.currency,
+        )
+        worker = self.workers[name] = self._present[name] = Worker(record=record, renewed_at=now)
+        self.keep(worker)
+        return worker
+
+    def request(self, names: Iterable[str]) -> Provision:
+        """Return the command that creates workers as they were requested, or finds them again."""
+        workers = tuple(names)
+        return Provision(workers=workers, offers={name: self.workers[name].record.offer for name in workers})
+
+    def resume(self, previous: FleetRun, now: float) -> None:
+        """Take over the workers and jobs of an earlier process of the run."""
+        self._terminated = tuple(worker for worker in previous.workers if worker.state is WorkerState.TERMINATED)
+        for record in previous.workers:
+            if record.state not in {WorkerState.TERMINATED, WorkerState.REFUSED}:
+                is_prepared = record.state is WorkerState.READY
+                worker = Worker(record=record, is_prepared=is_prepared, renewed_at=now)
+                self.workers[record.name] = self._present[record.name] = worker
+        for job in previous.jobs:
+            self._add_job(job)
+
+    def keep(self, worker: Worker, **changes: object) -> None:
+        """Change and store the record of a worker."""
+        worker.record = dataclasses.replace(worker.record, **changes)  # type: ignore[arg-type] # fields by name
+        self._store.keep_worker(self._run_config.id, worker.record)
+        if worker.record.state in {WorkerState.TERMINATED, WorkerState.REFUSED}:
+            self._present.pop(worker.name, None)
+
+    # Jobs
+
+    def reclaimed(self, config: str) -> int:
+        """Return how many builds of a config ended because the provider took the worker back."""
+        return sum(job.reclaimed for job in self._jobs.values() if job.config == config)
+
+    def attempts(self, config: str) -> int:
+        """Return the number of builds of a config that were begun."""
+        return self._attempts.get(config, 0)
+
+    def losses(self, configs: Container[str], now: float) -> tuple[int, float]:
+        """Return how many builds of configs were lost, and the seconds that all their builds have taken."""
+        jobs = [job for job in self._jobs.values() if job.config in configs]
+        ends = [now if job.state in RUNNING else job.finished or job.started for job in jobs]
+        seconds = sum(end - job.started for job, end in zip(jobs, ends, strict=True))
+        return sum(job.state is JobState.LOST and not job.reclaimed for job in jobs), seconds
+
+    def ended_with(self, config: str, exit_code: int) -> int:
+        """Return the number of a config's builds that ended with an exit code."""
+        attempts = range(1, self.attempts(config) + 1)
+        return sum(self._jobs[config, attempt].exit_code == exit_code for attempt in attempts)
+
+    def job(self, config: str) -> JobRecord | None:
+        """Return the latest job of a config."""
+        return self._jobs.get((config, self.attempts(config)))
+
+    def latest_jobs(self) -> list[JobRecord]:
+        """Return the latest job of each config."""
+        return [self._jobs[key] for key in self._attempts.items()]
+
+    def add_job(self, config: str, *, worker: str, now: float, cold: bool) -> JobRecord:
+        """Add and store a job that is about to be started on a worker."""
+        attempt = self.attempts(config) + 1
+        state = JobState.REQUESTED
+        self._add_job(JobRecord(config=config, worker=worker, attempt=attempt, state=state, started=now, cold=cold))
+        return self.keep_job(config)
+
+    def keep_job(self, config: str, **changes: object) -> JobRecord:
+        """Change and store the latest job of a config."""
+        job = self.job(config)
+        assert job is not None, f"{config} was never begun"
+        job = dataclasses.replace(job, **changes)  # type: ignore[arg-type] # fields by name
+        self._jobs[config, job.attempt] = job
+        self._store.keep_job(self._run_config.id, job)
+        return job
+
+    def _add_job(self, job: JobRecord) -> None:
+        self._jobs[job.config, job.attempt] = job
+        self._attempts[job.config] = max(self.attempts(job.config), job.attempt)

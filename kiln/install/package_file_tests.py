@@ -1,0 +1,121 @@
+"""Test package files: install each into a clean prefix, and run the recipe's current tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import emulation, expand, files, limits, render
+from kiln.console.text import quantity
+from kiln.errors import UnsupportedPlatform, UsageError
+from kiln.job.output_matching import channels_for, package_file_name
+from kiln.local_channel import Channel
+from kiln.names import is_channel_folder
+from kiln.package_test import PackageTester
+from kiln.store.layout import ArtifactLayout
+from kiln.variants.cuda_version import offered_virtual_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.local_channel import VirtualPackages
+    from kiln.model.build_results import TestReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Output, Rendered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageTestRun:
+    """The packages to test, and the channels and virtual packages to test them with."""
+
+    feedstock: Feedstock
+    packages: tuple[Path, ...]
+    channels: tuple[str, ...]
+    machine: VirtualPackages
+    environment: Mapping[str, str]
+
+
+def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tuple[TestReport, ...]:
+    """Test every package, in order.
+
+    Raises:
+        UsageError: when no config of the feedstock renders one of them.
+        UnsupportedPlatform: when this machine cannot run the programs of one of them.
+        SolveFailed, TestsFailed: for the first that fails; the others are not tested.
+        AlreadyRunning: while another process tests packages of the same feedstock.
+    """
+    packages = [(path, *rendered_as(checking.feedstock, path)) for path in checking.packages]
+    for path, _, output in packages:
+        require_runnable(path, output.subdir)
+    root = ArtifactLayout.of(checking.feedstock).place("check")
+    with files.locked(root.with_suffix(".lock")):
+        files.remove(root)
+        staged = Channel(root=root / "channel")
+        staged.add((path, output.subdir) for path, _, output in packages)
+        reports = []
+        for path, rendered, output in packages:
+            on_package(path.name)
+            reports.append(_one(checking, rendered, output, root, (staged.url, *channels_of(path))))
+        return tuple(reports)
+
+
+def channels_of(package: Path) -> tuple[str, ...]:
+    """Return the URL of the channel whose folder contains a package, for the packages that it requires."""
+    folder = package.resolve().parent
+    if not is_channel_folder(folder.name) or not any(folder.glob("repodata*.json*")):
+        return ()
+    return (folder.parent.as_uri(),)
+
+
+def require_runnable(package: Path, subdir: str) -> None:
+    """Raise UnsupportedPlatform for a package whose programs this machine cannot run."""
+    if not emulation.runs(subdir, in_container=False):
+        raise UnsupportedPlatform(
+            f"{package.name} cannot be tested on this machine",
+            why=f"it is for {subdir}, this machine is {emulation.own_subdir()}",
+            hint=f"test it on {subdir}, or register qemu-user for it with the kernel (Debian: apt-get install "
+            "qemu-user-static binfmt-support)",
+        )
+
+
+def rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]:
+    """Return the config and the output that render a package's file name, for the subdir in its path if it has one.
+
+    Raises:
+        UsageError: when none does.
+    """
+    return limits.bounded(lambda: _rendered_as(feedstock, package))
+
+
+def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]:
+    name, subdir = package.name, package.absolute().parent.name
+    for file in sorted(feedstock.configs.glob("*.yaml")):
+        rendered = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
+        for output in rendered.outputs:
+            there = not is_channel_folder(subdir) or output.subdir == subdir
+            if there and not output.skip and package_file_name(output) == name:
+                return rendered, output
+    raise UsageError(
+        f"no config of {feedstock.root} renders {name}",
+        why="a package's tests are those of the current recipe",
+        hint="kiln render lists the packages; -C DIR names another feedstock",
+    )
+
+
+def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Path, own: tuple[str, ...]) -> TestReport:
+    tester = PackageTester(
+        recipe=checking.feedstock.recipe,
+        folder=root,
+        channels=(*own, *(checking.channels or channels_for(rendered))),
+        cache=root / "cache",
+        machine=offered_virtual_packages(checking.machine, rendered.config),
+    )
+    tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
+    return tester.run(tester.plan(output), environment=checking.environment)
+
+
+def total(reports: Sequence[TestReport]) -> str:
+    """Return a summary in one line."""
+    tests = quantity(sum(report.commands for report in reports), "test")
+    return f"{quantity(len(reports), 'package')}, {tests} passed"

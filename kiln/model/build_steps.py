@@ -1,0 +1,129 @@
+"""The steps of a build as values: comparable, printable, and free of side effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kiln.model.feedstock_build_settings import PackageSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kiln.model.rendered import Output, Pin, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platforms:
+    """The subdirs of a build: of its packages, and of the machine that makes them."""
+
+    target: str = "linux-64"
+    build: str = "linux-64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedSource:
+    """A source that kiln fetches or verifies; ``position`` is that of its entry in the engine's recipe, if it has one.
+
+    Its paths are absolute.
+    """
+
+    source: Source
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildStep:
+    """The build of one package.
+
+    ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``index`` are the fields that the
+    package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
+    are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
+    solves, by field of the output. ``settings`` are conda-forge.yml's, ``platforms`` those of its config.
+    ``packed`` are patterns of the files in ``recipe_folder`` that the package gets for its tests. ``fetched`` are the
+    sources that kiln fetches for the engine, each with the position of its entry in the recipe, which has no address.
+    ``archives`` are those that the engine fetches, unless it cannot unpack them.
+    """
+
+    output: Output
+    recipe: Mapping[str, Any]
+    folder: Path
+    channels: tuple[str, ...]
+    environment: Mapping[str, str]
+    platforms: Platforms = Platforms()
+    index: Mapping[str, Any]
+    edits: Mapping[str, Any] = field(default_factory=dict)
+    pins: tuple[tuple[str, Pin], ...] = ()
+    settings: PackageSettings = field(default_factory=PackageSettings)
+    recipe_folder: Path | None = None
+    packed: tuple[str, ...] = ()
+    fetched: tuple[FetchedSource, ...] = ()
+    archives: tuple[FetchedSource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileStep:
+    """A build step that outputs share, in whose work directory, or a copy of it, their scripts then run.
+
+    ``title`` is its name in the run. ``recipe``, ``folder``, ``channels``, ``environment``, ``platforms``,
+    ``settings``, ``fetched`` and ``archives`` are as in a BuildStep; the package that the engine makes of it is empty
+    and discarded. ``secrets`` are names of variables whose values the engine passes to the script; they are in no file
+    and no log.
+    """
+
+    title: str
+    recipe: Mapping[str, Any]
+    folder: Path
+    channels: tuple[str, ...]
+    environment: Mapping[str, str]
+    platforms: Platforms = Platforms()
+    settings: PackageSettings = field(default_factory=PackageSettings)
+    secrets: tuple[str, ...] = ()
+    fetched: tuple[FetchedSource, ...] = ()
+    archives: tuple[FetchedSource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExport:
+    """A run requirement that a requirement of a build step exports; ``package`` is the package that does."""
+
+    spec: str
+    package: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """A build step's result that outputs inherit: its ``folder``, and the run exports of its requirements."""
+
+    folder: Path
+    run_exports: tuple[RunExport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestStep:
+    """The test of one package in a separate prefix.
+
+    ``specs`` are installed into ``prefix``, ``build_specs`` into another. The lines of ``script`` are run by bash
+    in ``folder``, which holds copies of ``files`` by their places in it. ``checked`` are tests of the package's
+    contents, which the engine runs while it packs. ``downstreams`` are specs of packages whose own tests run with the
+    package. ``notes`` list what could not be tested as the recipe requires.
+    """
+
+    package: str
+    specs: tuple[str, ...]
+    script: tuple[str, ...]
+    commands: int
+    environment: Mapping[str, str]
+    files: Mapping[str, Path]
+    folder: Path
+    prefix: Path
+    downstreams: tuple[str, ...] = ()
+    build_specs: tuple[str, ...] = ()
+    checked: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def build_prefix(self) -> Path:
+        """The prefix of ``build_specs``."""
+        return self.prefix.with_name(f"{self.prefix.name}-build")

@@ -1,0 +1,372 @@
+"""Start all processes: logged before they run, bounded in time, stopped with all their children."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from kiln import masking, process_table, system_packages
+from kiln.errors import MissingTool
+from kiln.masking.stream import Stream
+from kiln.operating_system.pipes import PipeReader
+from kiln.operating_system.process_groups import ProcessGroup, complete, own_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import FrameType
+
+LOGGER = logging.getLogger(__name__)
+
+TAIL_LINES = 40
+TIMED_OUT = 124  # as timeout(1)
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL of a process group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result of a process: ``tail`` is the end of its output, ``stdout`` is filled by ``capture`` alone.
+
+    ``exit_code`` is negative for a process that a signal ended, and 124 for one that ran out of time, or was ``idle``
+    for too long.
+    """
+
+    argv: tuple[str, ...]
+    exit_code: int
+    tail: str
+    seconds: float
+    stdout: str = ""
+    idle: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True when the exit code is 0."""
+        return self.exit_code == 0
+
+
+def run(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    log: Path | None = None,
+    timeout: float | None = None,
+    idle: float | None = None,
+    secrets: Sequence[str] = (),
+    on_line: Callable[[str], None] | None = None,
+    tail_lines: int = TAIL_LINES,
+    stdin: str | None = None,
+    own: str = "",
+) -> Result:
+    """Run a program to its end; its output and errors are merged, in order.
+
+    Its environment is exactly ``env``, on Windows with what every program needs there.
+    ``log`` is appended to. ``timeout`` is in seconds. So is ``idle``: the time in which the program may use no
+    processor time, run no other program, wait for no lock and print nothing, as when it waits for a server.
+    ``secrets``, along with those of `kiln.masking`, are masked in the log, the tail and for ``on_line``, except in
+    lines that begin with ``own``: messages of kiln's processes, which mask them before. A bad exit code is returned,
+    not raised. The program reads ``stdin``, or nothing.
+    Raises MissingTool when the program is not found.
+    """
+    with _Listener(log=log, secrets=secrets, on_line=on_line, tail_lines=tail_lines, own=own) as listener:
+        return _execute(
+            _native(argv),
+            env=env,
+            cwd=cwd,
+            timeout=timeout,
+            idle=idle,
+            listener=listener,
+            apart=False,
+            stdin=stdin,
+        )
+
+
+def capture(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    timeout: float | None = None,
+    secrets: Sequence[str] = (),
+) -> Result:
+    """Run a program and return its standard output, complete and unmasked; the tail has only its errors.
+
+    Raises MissingTool when the program is not found.
+    """
+    with _Listener(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
+        return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True)
+
+
+def start(
+    argv: Sequence[str], *, cwd: Path, stderr: IO[bytes], inherited: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start one of kiln's own processes, which answers requests, with this process's environment and pipes to it.
+
+    It also has the descriptors that are ``inherited``, under the same numbers.
+    It has a separate session, so that Ctrl-C reaches this process alone. Raises MissingTool.
+    """
+    LOGGER.info("start: %s", shlex.join(argv))
+    try:
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            pass_fds=inherited,
+            **own_group(),
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise MissingTool(f"cannot start {argv[0]!r}", why=error.strerror or str(error)) from error
+
+
+def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str], cwd: Path | None = None) -> int:
+    """Run a program on this process's standard streams, and return its exit code.
+
+    Its output is not recorded. The program alone handles Ctrl-C until it has ended.
+    Raises MissingTool when the program is not found.
+    """
+    words = _native(argv)
+    LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
+    program = words[0] if Path(words[0]).name != words[0] else str(find(words[0], env=complete(env)))
+    before = signal.signal(signal.SIGINT, _left_to_the_program)
+    try:
+        with subprocess.Popen(words, executable=program, env=complete(env), cwd=cwd) as process:
+            try:
+                return process.wait()
+            except BaseException:
+                process.terminate()
+                raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _left_to_the_program(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing; if the signal were ignored, the program would ignore it, too."""
+
+
+def find(program: str, *, env: Mapping[str, str]) -> Path:
+    """Return the path of ``program`` on the PATH of ``env``; raises MissingTool when it is not found."""
+    path = env.get("PATH", os.defpath)
+    location = shutil.which(program, path=path)
+    if location is None:
+        hint = system_packages.advice(program)
+        raise MissingTool(f"{program!r} is not on this machine", why=f"PATH is {path!r}", hint=hint)
+    return Path(location)
+
+
+def _native(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    return tuple(os.fspath(word) for word in argv)
+
+
+class _Listener:
+    """Reads a process's output by line: into the log file, the tail, and ``on_line``."""
+
+    def __init__(
+        self,
+        *,
+        log: Path | None,
+        secrets: Sequence[str],
+        on_line: Callable[[str], None] | None,
+        tail_lines: int,
+        own: str = "",
+    ) -> None:
+        self._path = log
+        self._file: IO[str] | None = None
+        self._mask = masking.current().with_more(secrets)
+        self._stream = Stream(self._mask, own=own)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._on_line = on_line
+        self._tail: deque[str] = deque(maxlen=tail_lines)
+
+    def __enter__(self) -> _Listener:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8", buffering=1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def tail(self) -> str:
+        return "\n".join(self._tail)
+
+    def masked(self, text: str) -> str:
+        return self._mask.text(text)
+
+    def note(self, text: str) -> None:
+        """Write a line of kiln's into the log file."""
+        if self._file is not None:
+            self._file.write(f"{self.masked(text)}\n")
+
+    def take(self, chunk: bytes) -> None:
+        self._lines(self._stream.feed(self._decoder.decode(chunk)))
+
+    def end(self) -> None:
+        """Handle the rest after the last line break."""
+        rest = self._decoder.decode(b"", final=True)
+        self._lines([*self._stream.feed(rest), *self._stream.end()])
+
+    def _lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._tail.append(line)
+            if self._file is not None:
+                self._file.write(f"{line}\n")
+            if self._on_line is not None:
+                self._on_line(line)
+
+
+def _execute(
+    argv: tuple[str, ...],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None,
+    timeout: float | None,
+    listener: _Listener,
+    apart: bool,
+    stdin: str | None = None,
+    idle: float | None = None,
+) -> Result:
+    text = listener.masked(shlex.join(argv))
+    LOGGER.info("run: %s", text)
+    listener.note(f"$ {text}")
+    start = time.monotonic()
+    process = _start(argv, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
+    stdout = bytearray()
+    group = ProcessGroup(process)
+    idle_time = _IdleTime(process.pid, idle)
+    try:
+        if stdin is not None:
+            threading.Thread(target=_feed, args=(process, stdin.encode()), daemon=True).start()
+        in_time = _listen(
+            process, listener, stdout, until=None if timeout is None else start + timeout, idle_time=idle_time
+        )
+    finally:
+        _end_group(process, group)
+    listener.end()
+    seconds = time.monotonic() - start
+    exit_code = process.returncode if in_time else TIMED_OUT
+    listener.note(f"# exit code {exit_code} after {seconds:.1f} s")
+    return Result(
+        argv=argv,
+        exit_code=exit_code,
+        tail=listener.tail,
+        seconds=seconds,
+        stdout=stdout.decode("utf-8", "replace"),
+        idle=idle_time.over and not in_time,
+    )
+
+
+class _IdleTime:
+    """Measures how long a process has been idle; ``over`` when that exceeds ``seconds``, None for no limit."""
+
+    def __init__(self, pid: int, seconds: float | None) -> None:
+        self._pid, self._seconds = pid, seconds
+        self._used, self._since = -1.0, time.monotonic()
+        self.over = False
+
+    def measure(self, *, received: bool) -> bool:
+        """Return whether the limit is exceeded; ``received`` when the process has printed something."""
+        if self._seconds is not None and process_table.can_be_read():
+            process = process_table.read(self._pid)
+            used = -1.0 if process is None else process.used
+            if (
+                received
+                or used > self._used
+                or process_table.has_children(self._pid)
+                or process_table.waits_for_lock(self._pid)
+            ):
+                self._used, self._since = used, time.monotonic()
+            self.over = time.monotonic() - self._since > self._seconds
+        return self.over
+
+
+def _feed(process: subprocess.Popen[bytes], text: bytes) -> None:
+    """Write a program's input, which may exceed a pipe's buffer; a program that has ended does not read it."""
+    assert process.stdin is not None, "a pipe was requested"
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(text)
+
+
+def _start(
+    argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool = False
+) -> subprocess.Popen[bytes]:
+    program = argv[0] if Path(argv[0]).name != argv[0] else str(find(argv[0], env=complete(env)))
+    if cwd is not None and not cwd.is_dir():
+        raise NotADirectoryError(f"folder to run {argv[0]} in not found: {cwd}")
+    try:
+        return subprocess.Popen(
+            argv,
+            executable=program,
+            env=complete(env),
+            cwd=cwd,
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if apart else subprocess.STDOUT,
+            **own_group(),  # which can be killed as a whole
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        hint = system_packages.advice(Path(program).name) if isinstance(error, FileNotFoundError) else ""
+        raise MissingTool(f"cannot start {program!r}", why=error.strerror or str(error), hint=hint) from error
+
+
+def _listen(
+    process: subprocess.Popen[bytes],
+    listener: _Listener,
+    stdout: bytearray,
+    *,
+    until: float | None,
+    idle_time: _IdleTime,
+) -> bool:
+    """Read until the process has ended; return False when it ran out of time, or was idle for too long."""
+    with contextlib.closing(PipeReader(filter(None, (process.stdout, process.stderr)))) as reader:
+        while reader.is_open:
+            if until is not None and time.monotonic() > until:
+                return False
+            chunks = reader.ready(0.2)
+            for pipe, chunk in chunks:
+                to_answer = pipe is process.stdout and process.stderr is not None
+                (stdout.extend if to_answer else listener.take)(chunk)
+            if idle_time.measure(received=bool(chunks)):
+                return False
+            if not chunks and process.poll() is not None:
+                return True  # a child in the background may keep the pipe open forever
+    return _wait(process, until)
+
+
+def _wait(process: subprocess.Popen[bytes], until: float | None) -> bool:
+    """Wait for a process that has closed its output."""
+    try:
+        process.wait(timeout=None if until is None else max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end_group(process: subprocess.Popen[bytes], group: ProcessGroup) -> None:
+    """End the process and its group if it still runs, SIGTERM first, and close its pipes."""
+    if process.poll() is None:
+        try:
+            group.terminate()
+            process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            LOGGER.warning("process %d did not end after SIGTERM; it is killed", process.pid)
+        finally:
+            group.kill()
+            process.wait()
+    group.close()
+    for pipe in filter(None, (process.stdout, process.stderr)):
+        pipe.close()

@@ -1,0 +1,113 @@
+"""The verification of a package against the records of its channel."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.conda_package import reader
+from kiln.errors import BrokenPackage, ProvenanceBroken
+from kiln.provenance.hash_chain import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.provenance.hash_chain import Link
+    from kiln.provenance.ssh_signatures import Signers
+
+
+def verify(
+    package: Path,
+    chain: bytes,
+    *,
+    bill_of: Callable[[str], bytes | None],
+    cyclonedx_of: Callable[[str], bytes | None] = lambda _: None,
+    offered: Mapping[str, str],
+    signers: Signers | None = None,
+) -> tuple[Link, tuple[str, ...]]:
+    """Return the record of a package, and the facts that were verified.
+
+    ``bill_of`` and ``cyclonedx_of`` return the bills of materials of a package's hash, ``offered`` are the hashes in
+    the channel's index, by path; empty without an index, as in a bundle. With ``signers`` the record must be signed by
+    one of them.
+
+    Raises:
+        ProvenanceBroken: at the first fact that is wrong.
+        BrokenPackage: when the package cannot be read.
+    """
+    links = parsed(chain)
+    sha256 = files.sha256(package)
+    link = _link_of(links, package, sha256)
+    facts = [f"{len(links)} records follow one another", f"the file is the one of the record, by its hash {sha256}"]
+    facts.append(_same(link.record, package))
+    facts += _tests(link.record)
+    facts += _index(link.record, offered)
+    facts += _bill(link.record, bill_of(sha256))
+    if link.record.get("cyclonedx_sha256"):
+        facts += _cyclonedx(link.record, cyclonedx_of(sha256))
+    if signers is not None:
+        facts.append(f"the record is signed by {signers.signer_of(link.hash, link.signature)}")
+    return link, tuple(facts)
+
+
+def _link_of(links: tuple[Link, ...], package: Path, sha256: str) -> Link:
+    for link in reversed(links):
+        if link.record.get("sha256") == sha256:
+            return link
+    same_name = [link for link in links if link.record.get("file") == package.name]
+    if not same_name:
+        raise ProvenanceBroken(f"there is no record of {package.name}", hint="name its channel with --channel")
+    raise ProvenanceBroken(
+        f"{package.name} is not the package that was published",
+        why=f"its hash is {sha256}, that of the record {same_name[-1].record.get('sha256')}",
+    )
+
+
+def _same(record: Mapping[str, Any], package: Path) -> str:
+    index, about = reader.read_object(package, "index.json"), reader.read_object(package, "about.json")
+    extra = about.get("extra", {})
+    if not isinstance(extra, dict):
+        raise BrokenPackage(f"{package} has an about.json whose extra is not a JSON object")
+    facts = {**{key: index.get(key) for key in ("name", "version", "build", "subdir")}, "file": package.name}
+    facts["commit"] = extra.get("sha")
+    wrong = [key for key, value in facts.items() if record.get(key) != value]
+    if wrong:
+        raise ProvenanceBroken(f"{package.name} and its record differ in {', '.join(wrong)}")
+    package_id = f"{facts['name']} {facts['version']} {facts['build']}"
+    return f"it is {package_id} of commit {facts['commit'] or 'unknown'}, as recorded"
+
+
+def _tests(record: Mapping[str, Any]) -> list[str]:
+    how = record.get("cross_compiled")
+    if not how:
+        return []
+    tests = "without its tests" if record.get("tests") == "skipped" else "with its tests run by an emulator"
+    return [f"it was {how}, {tests}, as recorded"]
+
+
+def _index(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:
+    path = f"{record.get('subdir')}/{record.get('file')}"
+    if not offered:
+        return []
+    if path not in offered:
+        return ["the channel's index does not offer it: it was withdrawn"]
+    if offered[path] != record.get("sha256"):
+        raise ProvenanceBroken(f"the channel's index has another hash for {path}", why=offered[path])
+    return ["the channel's index has the same hash"]
+
+
+def _bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
+    sha256 = record.get("sbom_sha256")
+    if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
+        raise ProvenanceBroken("the bill of materials is missing or is not the one of the record", why=f"hash {sha256}")
+    return ["its bill of materials is the one of the record"]
+
+
+def _cyclonedx(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
+    sha256 = record["cyclonedx_sha256"]
+    if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
+        raise ProvenanceBroken("the CycloneDX bill is missing or is not the one of the record", why=f"hash {sha256}")
+    return ["its CycloneDX bill is the one of the record"]

@@ -1,0 +1,120 @@
+"""A reader of a channel's files, from a folder or over HTTP, within the limits on time and size."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, urlsplit
+
+from kiln import channel_credentials, files, http_client, masking, rattler_process
+from kiln.errors import DownloadFailed, LimitExceeded, TokenRefused, UsageError
+from kiln.http_client import NOT_FOUND, HttpError
+from kiln.rattler_process import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ByteStream(Protocol):
+    """A stream that can be read as its bytes arrive."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Return the bytes that have arrived, at most ``size``; nothing at the end."""
+
+
+CHUNK = 1 << 20
+SAFE = "/:?#[]@!$&'()*+,;=%-._~"  # the characters of a URL (RFC 3986); others in an address are quoted
+HINT = "name the channel with credentials that it takes: https://USER:PASSWORD@HOST/CHANNEL"
+
+
+def reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | None]:
+    """Return a function that reads a file of a channel by its path there; it returns None for a missing file.
+
+    Credentials in the channel's URL are sent to its own server alone, see `kiln.channel_credentials`. ``largest``
+    is the limit on a file's size in bytes, by default that on an index.
+
+    Raises:
+        UsageError: when the channel is neither a URL nor a folder.
+        DownloadFailed: when a server cannot be reached, refuses, sends nothing, or half a file.
+        TokenRefused: when it refuses the credentials, or requires some.
+        LimitExceeded: when a file is larger than an index may be, or takes longer than reading one may.
+    """
+    if not channel.startswith(("http://", "https://")):
+        root = files.path_of(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
+        return lambda path: _read_file(root / path, largest)
+    (bare,) = channel_credentials.register((channel,))
+    _require_url(bare)
+    return lambda path: _download(f"{bare.rstrip('/')}/{path}", largest)
+
+
+def bounded(stream: ByteStream, name: str, size: int | None = None, largest: int | None = None) -> bytes:
+    """Return all bytes of a stream, ``size`` of them where that is known, in the time and of the size of an index.
+
+    Raises:
+        LimitExceeded: when it is larger, or takes longer.
+        IncompleteRead: when it is shorter.
+    """
+    limits = rattler_process.limits()
+    end = time.monotonic() + limits.solve
+    data = bytearray()
+    while (size is None or len(data) < size) and (chunk := stream.read1(CHUNK)):  # read() would wait for all of it
+        data += chunk
+        if largest is not None and len(data) > largest:
+            raise LimitExceeded(f"{name} is larger than {files.size_text(largest)}")
+        if len(data) > limits.index:
+            raise _beyond(f"{name} is larger than {files.size_text(limits.index)}", "index", 2 * limits.index)
+        if time.monotonic() > end:
+            raise _beyond(f"reading {name} takes longer than {limits.solve} s", "solve", 2 * limits.solve)
+    if size is not None and len(data) < size:
+        raise http.client.IncompleteRead(bytes(data[:0]), size - len(data))
+    return bytes(data)
+
+
+def _download(address: str, largest: int | None) -> bytes | None:
+    url = quote(address, safe=SAFE)
+    with_token = quote(channel_credentials.address_with_token(address), safe=SAFE)
+    timeout = min(http_client.TIMEOUT, rattler_process.limits().stall)
+    try:
+        with http_client.opened(with_token, headers=channel_credentials.headers(url), timeout=timeout) as response:
+            return bounded(response, url, http_client.announced_size(response), largest)
+    except HttpError as error:
+        if error.status == NOT_FOUND:
+            return None
+        if error.refuses:
+            raise TokenRefused(f"{url} cannot be read", why=str(error), hint=HINT) from error
+        hint = "" if error.status else "check that its server can be reached, then run the same command again"
+        raise DownloadFailed(f"{url} cannot be read", why=str(error), hint=hint) from error
+
+
+def _beyond(what: str, limit: str, more: int) -> LimitExceeded:
+    amount = f"{more // 10**6}MB" if limit == "index" else f"{more}"
+    return LimitExceeded(what, hint=f"if you trust the channel, allow more: {VARIABLE}='{limit}={amount}'")
+
+
+def _read_file(file: Path, largest: int | None) -> bytes | None:
+    if not file.is_file():
+        return None
+    with file.open("rb") as opened:
+        return bounded(opened, str(file), largest=largest)
+
+
+def _require_url(channel: str) -> None:
+    """Raise UsageError when an address has no valid host."""
+    try:
+        parts = urlsplit(channel)
+        why = "" if parts.hostname and (parts.port is None or parts.port >= 0) else "it names no host"
+        if any(character.isspace() for character in parts.netloc):
+            why = "there is a space in its host"
+        if "[" in parts.netloc:
+            ipaddress.ip_address(parts.hostname or "")  # Python 3.10 takes any text in brackets
+    except ValueError as error:
+        why = str(error)
+    if why:
+        raise UsageError(
+            f"{masking.without_credentials(channel)!r} is not the URL of a channel",
+            why=why,
+            hint="https://HOST/PATH, or a folder",
+        )

@@ -1,0 +1,127 @@
+"""Changes of a channel whose files kiln writes, other than a publication: withdraw, patch and reindex packages."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from kiln.errors import BrokenPackage, ProvenanceBroken, UsageError
+from kiln.publish import attestation_sidecars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from typing import Any
+
+    from kiln.publish.stores.index import ChannelIndex
+    from kiln.publish.stores.target import StoreTarget
+    from kiln.repodata import IndexEntry, Subdir
+
+
+def yank(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> tuple[str, ...]:
+    """Withdraw packages from the index, by their names or paths, and return the paths; ``delete`` removes the files."""
+    with _exclusively(target) as index:
+        paths = [index.path_of(name) for name in names]
+        index.withdraw(set(paths), _deleted if delete else _withdrawn)
+        for path in paths if delete else ():
+            target.store.remove(path)
+            attestation_sidecars.remove(target.store, path)
+    return tuple(paths)
+
+
+def patch(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> str:
+    """Replace fields of a package's record in the index, and return its path; the file is not changed."""
+    if attestation_sidecars.FIELD in fields:
+        raise UsageError(
+            f"{attestation_sidecars.FIELD} is not patched", hint="--reindex sets it from the files of attestations"
+        )
+    with _exclusively(target) as index:
+        path = index.path_of(name)
+        name_of_subdir, _, file = path.partition("/")
+        index.change(lambda subdir: subdir.patched(file, fields) if subdir.name == name_of_subdir else subdir)
+    return path
+
+
+def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int, tuple[BrokenPackage, ...]]:
+    """Index the files in the channel; only those that the index does not have are read.
+
+    Returns how many packages were read, and the errors of those that the index leaves out: a record of a file that no
+    client could install would only mislead solvers. New files of attestations are taken into the index, too.
+    """
+    with _exclusively(target) as index:
+        subdirs = index.subdirs()
+        files = {name: target.store.names(name) for name in subdirs}
+        removed = {f"{name}/{file}" for name in subdirs for file in subdirs[name].fetched_here - files[name].keys()}
+        unknown = [
+            f"{name}/{file}"
+            for name in subdirs
+            for file, size in files[name].items()
+            if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
+        ]
+        entries, broken = _read_all(unknown, read)
+        entries = [attestation_sidecars.adopted(target.store, entry) for entry in entries]
+        removed |= broken.keys()
+        hashes, invalid = _changed_sidecars(target, subdirs, {*unknown, *removed})
+
+        def updated(subdir: Subdir) -> Subdir:
+            missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
+            kept = subdir.without(missing - subdir.removed).with_packages(entries)
+            return kept.with_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
+
+        index.change(updated)
+    return len(entries), (*broken.values(), *invalid)
+
+
+def _changed_sidecars(
+    target: StoreTarget, subdirs: Mapping[str, Subdir], but: AbstractSet[str]
+) -> tuple[dict[str, dict[str, str]], list[BrokenPackage]]:
+    """Return the hashes of new sidecars of packages in the index, by subdir and file, and errors of invalid ones."""
+    hashes: dict[str, dict[str, str]] = {}
+    invalid = []
+    for name, subdir in subdirs.items():
+        records = subdir.records
+        attested = (path.removesuffix(attestation_sidecars.ENDING) for path in target.store.sidecars(f"{name}/"))
+        for path in attested:
+            file = path.partition("/")[2]
+            if file not in records or path in but:
+                continue
+            try:
+                if sha256 := attestation_sidecars.changed(target.store, path, records[file]):
+                    hashes.setdefault(name, {})[file] = sha256
+            except (BrokenPackage, ProvenanceBroken) as error:
+                invalid.append(BrokenPackage(f"{path}{attestation_sidecars.ENDING}: {error.what}", why=error.why))
+    return hashes, invalid
+
+
+@contextlib.contextmanager
+def _exclusively(target: StoreTarget) -> Iterator[ChannelIndex]:
+    """Hold the channel while no publication is under way."""
+    with target.exclusively():
+        target.journal.require_free()
+        yield target.contents
+
+
+def _read_all(
+    paths: Sequence[str], read: Callable[[str], IndexEntry]
+) -> tuple[list[IndexEntry], dict[str, BrokenPackage]]:
+    """Return the entries of the packages that can be read, and the errors of the others by path."""
+    entries, broken = [], {}
+    for path in paths:
+        try:
+            entry = read(path)
+        except BrokenPackage as error:
+            broken[path] = error
+            continue
+        if entry.path == path:
+            entries.append(entry)
+        else:
+            broken[path] = BrokenPackage(f"{path} is a package of the subdir {entry.subdir}", hint="move it there")
+    return entries, broken
+
+
+def _withdrawn(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
+    return subdir.withdrawn(subdir.records.keys() & names)
+
+
+def _deleted(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
+    return subdir.without(names).withdrawn(subdir.records.keys() & names)

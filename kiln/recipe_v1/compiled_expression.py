@@ -1,0 +1,215 @@
+"""Expressions and templates of recipe.yaml: read by Jinja's parser, with the names that they may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import jinja2
+from jinja2 import nodes
+
+from kiln.recipe_v1.expression_evaluation import Malformed, step_of
+from kiln.recipe_v1.expression_values import is_true, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from kiln.recipe_v1.expression_evaluation import Scope, Step
+
+START = "${{"
+_LONGEST = 100_000
+_TOOLS = ("compiler", "stdlib")
+_GUARDS = frozenset({"default", "defined", "undefined"})  # filters and tests for names that may have no value
+_PARSER = jinja2.Environment(variable_start_string=START, autoescape=False)  # noqa: S701 - nothing is rendered by it
+_OF_SCRIPTS = jinja2.Environment(autoescape=False)  # noqa: S701 - as above
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """An expression or template: its steps, and every name that it may ask for, in whichever branch."""
+
+    steps: Step
+    names: frozenset[str]
+    alone: bool = False  # a template that is one expression, whose value keeps its type
+
+
+def is_template(source: str) -> bool:
+    """Return whether a text holds an expression."""
+    return START in source
+
+
+@lru_cache(maxsize=8192)
+def expression(source: str) -> Compiled:
+    """Compile an expression, as conditions and ``skip`` are.
+
+    Raises:
+        Malformed: it is not one.
+    """
+    if is_template(source):
+        raise Malformed(f"an expression stands without {START} and }}}} here")
+    result = _compiled(f"{START} {source} }}}}")
+    if not result.alone:
+        raise Malformed("one expression is expected")
+    return result
+
+
+@lru_cache(maxsize=8192)
+def template(source: str) -> Compiled:
+    """Compile a text with expressions in it.
+
+    Raises:
+        Malformed: it is malformed, or has a statement other than ``if``.
+    """
+    return _compiled(source)
+
+
+@lru_cache(maxsize=8192)
+def script_names(source: str) -> frozenset[str]:
+    """Return the names that a line of a script asks for: it is rendered by the build, where statements may stand, too.
+
+    As rattler-build does, expressions count with and without a dollar sign, and what macros hold does not.
+
+    Raises:
+        Malformed: it is malformed.
+    """
+    try:
+        return frozenset(_names_of_body(_tree(_OF_SCRIPTS, source)))
+    except RecursionError as error:
+        raise Malformed("nested too deeply") from error
+
+
+def _names_of_body(body: Iterable[nodes.Node]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, nodes.Output):
+            yield from (name for part in node.nodes for name in _names(part))
+        elif isinstance(node, nodes.If):
+            yield from _names(node.test)
+            yield from _names_of_body((*node.body, *node.elif_, *node.else_))
+        elif isinstance(node, nodes.For):
+            yield from _names(node.iter)
+            yield from _names_of_body((*node.body, *node.else_))
+        elif isinstance(node, nodes.Assign):
+            yield from _names(node.node)
+
+
+def _compiled(source: str) -> Compiled:
+    try:
+        return _of_tree(_parsed(source))
+    except RecursionError as error:
+        raise Malformed("nested too deeply") from error
+
+
+def _of_tree(tree: list[nodes.Node]) -> Compiled:
+    names = frozenset(name for node in tree for name in _names(node))
+    if len(tree) == 1 and isinstance(tree[0], nodes.Expr) and not isinstance(tree[0], nodes.TemplateData):
+        return Compiled(step_of(tree[0]), names, alone=True)
+    return Compiled(_text(tree), names)
+
+
+def _parsed(source: str) -> list[nodes.Node]:
+    return list(_flat(_tree(_PARSER, source)))
+
+
+def _tree(parser: jinja2.Environment, source: str) -> list[nodes.Node]:
+    if len(source) > _LONGEST:
+        raise Malformed(f"an expression of {len(source):,} characters")
+    try:
+        return parser.parse(source).body
+    except jinja2.TemplateSyntaxError as error:
+        raise Malformed(error.message or "malformed", error.lineno - 1) from error
+    except ValueError as error:
+        raise Malformed(str(error)) from error
+
+
+def _flat(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
+    """Yield the expressions, texts and statements of a template."""
+    for node in body:
+        if isinstance(node, nodes.Output):
+            yield from node.nodes
+        elif isinstance(node, nodes.If):
+            yield node
+        else:
+            raise Malformed(f"the statement {type(node).__name__.lower()} is not supported", node.lineno - 1)
+
+
+def _text(body: Iterable[nodes.Node]) -> Callable[[Scope], str]:
+    steps = [_piece(node) for node in body]
+    return lambda scope: "".join([step(scope) for step in steps])
+
+
+def _piece(node: nodes.Node) -> Callable[[Scope], str]:
+    if isinstance(node, nodes.TemplateData):
+        data = node.data
+        return lambda _: data
+    if isinstance(node, nodes.If):
+        return _branches(node)
+    step = step_of(node)
+    return lambda scope: text(step(scope))
+
+
+def _branches(node: nodes.If) -> Callable[[Scope], str]:
+    """Return the text of ``{% if %}``: that of the first branch whose test holds, or of the last one."""
+    tests = [(step_of(entry.test), _text(_flat(entry.body))) for entry in (node, *node.elif_)]
+    last = _text(_flat(node.else_))
+
+    def run(scope: Scope) -> str:
+        return next((body for test, body in tests if is_true(test(scope))), last)(scope)
+
+    return run
+
+
+# Names
+
+
+def _names(node: nodes.Node) -> Iterator[str]:
+    """Yield every name that a node may ask for; ``compiler("c")`` asks for keys of the variant."""
+    if isinstance(node, nodes.Name):
+        yield node.name
+    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name):
+        yield from _keys(node.node.name, node.args)
+        for child in (*node.args, *node.kwargs):
+            yield from _names(child)
+        return
+    for child in node.iter_child_nodes():
+        yield from _names(child)
+
+
+def needed(source: str) -> frozenset[str]:
+    """Return the names without whose values a template cannot be rendered: no default, and not only compared.
+
+    Raises:
+        Malformed: it is malformed.
+    """
+    try:
+        return frozenset(name for node in _parsed(source) for name in _needed(node))
+    except RecursionError as error:
+        raise Malformed("nested too deeply") from error
+
+
+def _needed(node: nodes.Node) -> Iterator[str]:
+    if isinstance(node, nodes.Name):
+        yield node.name
+    elif isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name):
+        if node.node.name == "stdlib":
+            yield from (name for name in _keys("stdlib", node.args) if name.endswith("_stdlib"))
+        for child in () if node.node.name == "match" else node.args:
+            yield from _needed(child)
+    elif isinstance(node, (nodes.Filter, nodes.Test)) and node.name in _GUARDS:
+        return
+    else:
+        compared = node.test if isinstance(node, (nodes.CondExpr, nodes.If)) else None
+        yield from (name for child in node.iter_child_nodes() if child is not compared for name in _needed(child))
+
+
+def _keys(function: str, args: list[nodes.Expr]) -> Iterator[str]:
+    first = args[0] if args else None
+    if function in _TOOLS and isinstance(first, nodes.Const):
+        yield from tool_keys(str(first.value), function)
+    elif function == "cdt":
+        yield from ("cdt_name", "cdt_arch")
+
+
+def tool_keys(language: str, kind: str) -> tuple[str, str, str]:
+    """Return the variant keys that ``compiler()`` or ``stdlib()`` asks for."""
+    return f"{language}_{kind}", f"{language}_{kind}_version", "CONDA_BUILD_SYSROOT"

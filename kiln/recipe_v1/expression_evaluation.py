@@ -1,0 +1,279 @@
+"""Evaluate the syntax trees of recipe.yaml's expressions, by walking them: no code of a recipe is compiled.
+
+What an expression may do is what rattler-build's minijinja lets it do: names, literals, arithmetic, comparisons, the
+filters and tests of `filters`, and calls of the functions that its scope has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jinja2 import nodes
+
+from kiln.recipe_v1.expression_values import (
+    NOTHING,
+    Invalid,
+    Undefined,
+    arithmetic,
+    contains,
+    defined,
+    equal,
+    is_true,
+    less,
+    text,
+)
+from kiln.recipe_v1.filters import FILTERS, TESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    class Scope(Protocol):
+        """The scope of an expression: values by name, and functions by name."""
+
+        def value(self, name: str) -> Any:
+            """Return the value of a name, which may be undefined."""
+
+        def function(self, name: str) -> Callable[..., Any] | None:
+            """Return the function of a name, if there is one."""
+
+    Step = Callable[[Scope], Any]
+
+_OBJECTS = ("env", "git")  # whose methods rattler-build has
+
+
+class Malformed(Exception):
+    """The text is not an expression or a template; ``line`` counts from 0 in the text."""
+
+    def __init__(self, why: str, line: int = 0) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def step_of(node: nodes.Node) -> Step:
+    """Return the function that evaluates a node in a scope.
+
+    Raises:
+        Malformed: rattler-build has no such operation.
+    """
+    maker = _MAKERS.get(type(node))
+    if maker is None:
+        raise Malformed(f"{type(node).__name__} is not supported", node.lineno - 1)
+    return maker(node)
+
+
+def _constant(node: nodes.Const) -> Step:
+    value = node.value
+    return lambda _: value
+
+
+def _name(node: nodes.Name) -> Step:
+    name = node.name
+    return lambda scope: scope.value(name)
+
+
+def _sequence(node: nodes.List | nodes.Tuple) -> Step:
+    parts = [step_of(item) for item in node.items]
+    return lambda scope: [part(scope) for part in parts]
+
+
+def _mapping(node: nodes.Dict) -> Step:
+    pairs = [(step_of(pair.key), step_of(pair.value)) for pair in node.items]
+    return lambda scope: {text(key(scope)): value(scope) for key, value in pairs}
+
+
+def _choice(node: nodes.CondExpr) -> Step:
+    test, yes = step_of(node.test), step_of(node.expr1)
+    no: Step = step_of(node.expr2) if node.expr2 is not None else lambda _: NOTHING
+    return lambda scope: yes(scope) if is_true(test(scope)) else no(scope)
+
+
+def _and(node: nodes.And) -> Step:
+    left, right = step_of(node.left), step_of(node.right)
+
+    def run(scope: Scope) -> Any:
+        value = left(scope)
+        return right(scope) if is_true(value) else value
+
+    return run
+
+
+def _or(node: nodes.Or) -> Step:
+    left, right = step_of(node.left), step_of(node.right)
+
+    def run(scope: Scope) -> Any:
+        value = left(scope)
+        return value if is_true(value) else right(scope)
+
+    return run
+
+
+def _not(node: nodes.Not) -> Step:
+    operand = step_of(node.node)
+    return lambda scope: not is_true(operand(scope))
+
+
+def _sign(node: nodes.Neg | nodes.Pos) -> Step:
+    operand, subtract = step_of(node.node), arithmetic("sub")
+    if isinstance(node, nodes.Pos):
+        return operand
+    return lambda scope: subtract(0, operand(scope))
+
+
+def _binary(node: nodes.BinExpr) -> Step:
+    left, right, run = step_of(node.left), step_of(node.right), arithmetic(_OPERATORS[type(node)])
+    return lambda scope: run(left(scope), right(scope))
+
+
+def _concat(node: nodes.Concat) -> Step:
+    parts = [step_of(part) for part in node.nodes]
+    return lambda scope: "".join([text(part(scope)) for part in parts])
+
+
+def _compare(node: nodes.Compare) -> Step:
+    first = step_of(node.expr)
+    rest = [(_COMPARISONS[operand.op], step_of(operand.expr)) for operand in node.ops]
+
+    def run(scope: Scope) -> bool:
+        left = first(scope)
+        for test, part in rest:
+            right = part(scope)
+            if not test(left, right):
+                return False
+            left = right
+        return True
+
+    return run
+
+
+def _filter(node: nodes.Filter) -> Step:
+    function = FILTERS.get(node.name)
+    if function is None or node.node is None:
+        raise Malformed(f"there is no filter {node.name!r}", node.lineno - 1)
+    return _applied(function, f"the filter {node.name!r}", node)
+
+
+def _test(node: nodes.Test) -> Step:
+    function = TESTS.get(node.name)
+    if function is None:
+        raise Malformed(f"there is no test {node.name!r}", node.lineno - 1)
+    return _applied(function, f"the test {node.name!r}", node)
+
+
+def _applied(function: Callable[..., Any], what: str, node: nodes.Filter | nodes.Test) -> Step:
+    assert node.node is not None
+    value, (args, kwargs) = step_of(node.node), _arguments(node)
+
+    def run(scope: Scope) -> Any:
+        arguments = [value(scope), *[arg(scope) for arg in args]]
+        return _called(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
+
+    return run
+
+
+def _call(node: nodes.Call) -> Step:
+    name, (args, kwargs) = _function(node.node), _arguments(node)
+
+    def run(scope: Scope) -> Any:
+        function = scope.function(name)
+        if function is None:
+            raise Invalid(f"there is no function {name!r}")
+        arguments = [arg(scope) for arg in args]
+        return _called(function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()})
+
+    return run
+
+
+def _function(node: nodes.Expr) -> str:
+    """Return the name of what is called: ``compiler``, or ``env.get``."""
+    if isinstance(node, nodes.Name):
+        return node.name
+    if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name) and node.node.name in _OBJECTS:
+        return f"{node.node.name}.{node.attr}"
+    raise Malformed("only functions can be called, values have no methods", node.lineno - 1)
+
+
+def _arguments(node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[list[Step], dict[str, Step]]:
+    if node.dyn_args is not None or node.dyn_kwargs is not None:
+        raise Malformed("* and ** are not supported", node.lineno - 1)
+    return [step_of(arg) for arg in node.args], {str(arg.key): step_of(arg.value) for arg in node.kwargs}
+
+
+def _called(function: Callable[..., Any], what: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except TypeError as error:
+        raise Invalid(f"{what} does not take these arguments ({error})") from error
+
+
+def _item(node: nodes.Getitem | nodes.Getattr) -> Step:
+    value = step_of(node.node)
+    if isinstance(node, nodes.Getattr):
+        name = node.attr
+        return lambda scope: _of(value(scope), name)
+    if isinstance(node.arg, nodes.Slice):
+        return _slice(value, node.arg)
+    index = step_of(node.arg)
+    return lambda scope: _of(value(scope), index(scope))
+
+
+def _of(value: Any, index: Any) -> Any:
+    try:
+        return value[index] if isinstance(defined(value), (str, list, dict)) else Undefined(str(index))
+    except (LookupError, TypeError):
+        return Undefined(str(index))
+
+
+def _slice(value: Step, node: nodes.Slice) -> Step:
+    bounds = [step_of(bound) if bound is not None else None for bound in (node.start, node.stop, node.step)]
+
+    def run(scope: Scope) -> Any:
+        items = defined(value(scope))
+        try:
+            return items[slice(*[bound(scope) if bound else None for bound in bounds])]
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"a slice of {text(items)}: {error}") from error
+
+    return run
+
+
+_OPERATORS: dict[type[nodes.Node], str] = {
+    nodes.Add: "add",
+    nodes.Sub: "sub",
+    nodes.Mul: "mul",
+    nodes.Div: "div",
+    nodes.FloorDiv: "floordiv",
+    nodes.Mod: "mod",
+    nodes.Pow: "pow",
+}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": equal,
+    "ne": lambda left, right: not equal(left, right),
+    "lt": less,
+    "lteq": lambda left, right: not less(right, left),
+    "gt": lambda left, right: less(right, left),
+    "gteq": lambda left, right: not less(left, right),
+    "in": contains,
+    "notin": lambda item, items: not contains(item, items),
+}
+_MAKERS: dict[type[nodes.Node], Callable[[Any], Step]] = {
+    nodes.Const: _constant,
+    nodes.Name: _name,
+    nodes.List: _sequence,
+    nodes.Tuple: _sequence,
+    nodes.Dict: _mapping,
+    nodes.CondExpr: _choice,
+    nodes.And: _and,
+    nodes.Or: _or,
+    nodes.Not: _not,
+    nodes.Neg: _sign,
+    nodes.Pos: _sign,
+    **dict.fromkeys(_OPERATORS, _binary),
+    nodes.Concat: _concat,
+    nodes.Compare: _compare,
+    nodes.Filter: _filter,
+    nodes.Test: _test,
+    nodes.Call: _call,
+    nodes.Getitem: _item,
+    nodes.Getattr: _item,
+}

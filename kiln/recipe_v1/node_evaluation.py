@@ -1,0 +1,254 @@
+"""The nodes of recipe.yaml with their places, evaluated in a scope: texts, conditional lists, mappings, scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln import limits
+from kiln.errors import KilnError, RecipeFault, TemplateFault, nearest
+from kiln.model.source_position import Place
+from kiln.recipe_v1.compiled_expression import expression, is_template, script_names, template
+from kiln.recipe_v1.expression_evaluation import Malformed
+from kiln.recipe_v1.expression_values import NOTHING, Invalid, defined, is_true, text
+from kiln.yamltext import PlacedText
+from kiln.yamltext.typed_text import NULLS, is_integer, scalar_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from kiln.recipe_v1.compiled_expression import Compiled
+    from kiln.recipe_v1.scope import VariantScope
+
+    Result = TypeVar("Result")
+
+RECIPE = "recipe/recipe.yaml"
+_BRANCHES = frozenset({"if", "then", "else"})
+
+
+def place(node: Any) -> Place:
+    """Return where a node stands: for a mapping or a list, its first key or item."""
+    while not isinstance(node, PlacedText):
+        if not isinstance(node, (dict, list)) or not node:
+            return Place(file=RECIPE)
+        node = next(iter(node))
+    return Place(file=RECIPE, line=node.line, column=node.column)
+
+
+def fault(node: Any, what: str, why: str = "", hint: str = "") -> RecipeFault:
+    """Return the fault that a node has."""
+    return RecipeFault(what, at=place(node), why=why, hint=hint)
+
+
+def is_empty(node: Any) -> bool:
+    """Return whether a node says nothing: YAML's null, an empty list, nothing at all."""
+    return node is None or node in ([], {}) or (isinstance(node, PlacedText) and node.plain and node in NULLS)
+
+
+# Scalars
+
+
+def names_of_script(node: PlacedText) -> frozenset[str]:
+    """Return the names that a line of a script asks for.
+
+    Raises:
+        TemplateFault: it is malformed.
+    """
+    return compiled(node, script_names)
+
+
+def compiled(node: PlacedText, compile_: Callable[[str], Result]) -> Result:
+    """Return what a scalar's expression, template or script is compiled to.
+
+    Raises:
+        TemplateFault: it is malformed.
+    """
+    try:
+        return compile_(str(node))
+    except Malformed as error:
+        at = Place(file=RECIPE, line=node.line + error.line, column=node.column)
+        raise TemplateFault("malformed expression", at=at, why=str(error), hint=f"it is {str(node)[:80]!r}") from error
+
+
+def evaluated(node: PlacedText, what: Compiled, scope: VariantScope) -> Any:
+    """Return the value of a scalar's expression or template.
+
+    Raises:
+        TemplateFault: it has none, with the scalar's place.
+    """
+    limits.at(RECIPE, node.line)  # for the error of a process that is ended while it is at it
+    try:
+        return what.steps(scope)
+    except (Invalid, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TemplateFault(
+            f"{str(node)[:80]!r} cannot be evaluated", at=place(node), why=why, hint=_hint(what, scope)
+        ) from error
+
+
+def _hint(what: Compiled, scope: VariantScope) -> str:
+    known = scope.names()
+    near = (nearest(name, known) for name in sorted(what.names - known))
+    return next(filter(None, near), "")
+
+
+def scalar(node: Any) -> PlacedText:
+    """Return a node that is a scalar.
+
+    Raises:
+        RecipeFault: it is a list or a mapping.
+    """
+    if isinstance(node, PlacedText):
+        return node
+    raise fault(node, "a text is expected here", why=f"a {'list' if isinstance(node, list) else 'mapping'} stands here")
+
+
+def text_of(node: Any, scope: VariantScope) -> str:
+    """Return the text that a scalar renders to."""
+    source = scalar(node)
+    if not is_template(source):
+        return str(source)
+    what = compiled(source, template)
+    value = evaluated(source, what, scope)
+    try:
+        return text(value)
+    except Invalid as error:
+        raise TemplateFault(
+            f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
+        ) from error
+
+
+def value_of_context(node: Any, scope: VariantScope) -> Any:
+    """Return the value that an entry of ``context`` has: an expression alone and unquoted keeps its type."""
+    if isinstance(node, list):
+        return [value_of_context(item, scope) for item in node]
+    source = scalar(node)
+    if not is_template(source):
+        return scalar_value(source)
+    what = compiled(_trimmed(source), template)
+    value = evaluated(source, what, scope)
+    try:
+        if what.alone and source.plain:
+            return "" if defined(value) is NOTHING else value
+        return text(value) if what.alone else _detected(text(value))
+    except Invalid as error:
+        raise TemplateFault(
+            f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
+        ) from error
+
+
+def _trimmed(source: PlacedText) -> PlacedText:
+    return PlacedText(source.strip(), source.line, source.column, plain=source.plain)
+
+
+def _detected(value: str) -> Any:
+    # What a template with more than one expression prints may still be a number or a truth value to rattler-build.
+    word = value.strip()
+    if word.lower() in {"true", "false"}:
+        return word.lower() == "true"
+    return int(word) if is_integer(word) else value
+
+
+# Lists
+
+
+def items(node: Any, scope: VariantScope) -> Iterator[Any]:
+    """Yield the items of a list, or the one item that stands in its place, conditions resolved."""
+    for item in _listed(node):
+        if not _is_conditional(item):
+            yield item
+        elif condition(item["if"], scope):
+            yield from items(item.get("then"), scope)
+        else:
+            yield from items(item.get("else"), scope)
+
+
+def _listed(node: Any) -> list[Any]:
+    return [] if is_empty(node) else node if isinstance(node, list) else [node]
+
+
+def _is_conditional(item: Any) -> bool:
+    if not isinstance(item, dict) or "if" not in item:
+        return False
+    known_keys(item, _BRANCHES, "a condition")
+    if "then" not in item:
+        raise fault(item, "a condition has no 'then'")
+    return True
+
+
+def condition(node: Any, scope: VariantScope) -> bool:
+    """Return whether a condition holds."""
+    source = scalar(node)
+    what = compiled(source, expression)
+    try:
+        return is_true(evaluated(source, what, scope))
+    except Invalid as error:
+        raise TemplateFault(
+            f"the condition {str(source)[:80]!r} cannot be evaluated",
+            at=place(source),
+            why=str(error),
+            hint=_hint(what, scope),
+        ) from error
+
+
+def texts(node: Any, scope: VariantScope) -> list[str]:
+    """Return the texts of a conditional list, without empty ones."""
+    return [result for item in items(node, scope) if (result := text_of(item, scope))]
+
+
+def branches(node: Any) -> Iterator[PlacedText]:
+    """Yield every scalar of a conditional list, of all branches, and the conditions."""
+    for item in _listed(node):
+        if _is_conditional(item):
+            yield scalar(item["if"])
+            yield from branches(item.get("then"))
+            yield from branches(item.get("else"))
+        else:
+            yield scalar(item)
+
+
+# Mappings
+
+
+def mapping(node: Any, what: str) -> Mapping[str, Any]:
+    """Return a node that is a mapping; an empty node is an empty one.
+
+    Raises:
+        RecipeFault: it is something else.
+    """
+    if is_empty(node):
+        return {}
+    if isinstance(node, dict):
+        return node
+    raise fault(node, f"{what} is a mapping of keys", hint="write keys below it, one a line")
+
+
+def known_keys(node: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    """Refuse keys that a mapping may not have, all at once.
+
+    Raises:
+        RecipeFault: there are some.
+    """
+    raise_all(key_faults(node, known, what))
+
+
+def key_faults(node: Mapping[str, Any], known: Iterable[str], what: str) -> list[RecipeFault]:
+    """Return the faults of the keys that a mapping may not have."""
+    names = set(known)
+    return [key_fault(key, names, what) for key in node if key not in names]
+
+
+def key_fault(key: Any, known: Collection[str], what: str) -> RecipeFault:
+    """Return the fault of a key that a mapping may not have."""
+    return fault(key, f"{what} has no key {str(key)!r}", hint=nearest(str(key), known) or f"one of {_listing(known)}")
+
+
+def raise_all(faults: Sequence[KilnError]) -> None:
+    """Raise the first of some faults along with the others, if there are any."""
+    if faults:
+        first, *others = faults
+        raise RecipeFault(first.what, at=first.at, hint=first.hint, others=tuple(others))
+
+
+def _listing(names: Collection[str]) -> str:
+    return ", ".join(sorted(names))

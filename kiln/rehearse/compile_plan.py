@@ -1,0 +1,139 @@
+"""The plan of a rehearsal that compiles: everything that the recipe requires is found first, or the plan is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.errors import RehearsalRefused
+from kiln.rehearse import machine_programs
+from kiln.rehearse.rehearsal_plan import RehearsalPlan
+from kiln.rehearse.resolution import RequirementsConflict
+from kiln.rehearse.substitute_search import OF_INTERPRETER, MissingPackage, SubstituteSearch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kiln.model.rendered import Rendered
+    from kiln.rehearse.rehearsal_plan import StandIn
+    from kiln.rehearse.required_packages import RequiredPackage
+    from kiln.rehearse.source_search import MissingSource, SourceSearch
+
+_FREE_THREADED = re.compile(r"_cp\d+t$")
+# Pythons whose interpreters can be packaged, the newest last; conda-forge has had packages for all of them.
+PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The inputs of a plan: a rendered config, its requirements, and the places to search.
+
+    ``python`` is the Python of the config's rehearsal, empty without one; ``env`` is pip's environment, which may have
+    passwords, ``machine_env`` that of this machine's programs, ``glibc`` the version of its C library.
+    """
+
+    rendered: Rendered
+    required: tuple[RequiredPackage, ...]
+    python: str
+    sources: SourceSearch
+    env: Mapping[str, str]
+    machine_env: Mapping[str, str]
+    glibc: str
+
+
+def general_plan(request: PlanRequest) -> RehearsalPlan:
+    """Return the plan of a config's rehearsal; nothing is downloaded.
+
+    Raises:
+        KilnError: RehearsalRefused with all packages and sources that cannot be had, DownloadFailed when pip cannot
+            reach its index.
+    """
+    rendered = request.rendered
+    search = SubstituteSearch(
+        python=request.python,
+        own={output.name: output.version for output in rendered.outputs if not output.skip},
+        pinned=rendered.config.variant.keys() - OF_INTERPRETER,
+        env=request.env,
+        machine_env=request.machine_env,
+        glibc=request.glibc,
+    )
+    try:
+        substitutes = search.run(request.required)
+    except RequirementsConflict as error:
+        raise RehearsalRefused(
+            f"{rendered.config.name} cannot be rehearsed: its requirements contradict each other as pip sees them",
+            why=str(error),
+            hint="see whether the wheels on pip's index have other requirements than conda-forge's packages",
+        ) from error
+    sources, missing_sources = request.sources.locate(rendered.sources)
+    required = [package for package in substitutes.missing if not package.only_tested]
+    if required or missing_sources:
+        raise refusal(rendered.config.name, required, missing_sources)
+    return RehearsalPlan(
+        python=request.python,
+        dependencies=substitutes.wheels,
+        stand_ins=substitutes.stand_ins,
+        sources=sources,
+        notes=(
+            *_differences(substitutes.stand_ins),
+            *substitutes.notes,
+            *(f"tested without {package.text}" for package in substitutes.missing),
+        ),
+    )
+
+
+def refusal(config: str, packages: Iterable[MissingPackage], sources: Iterable[MissingSource]) -> RehearsalRefused:
+    """Return the error that lists everything a rehearsal lacks."""
+    lines = [package.text for package in packages]
+    lines += [f"source {source.name}: {source.reason}" for source in sources]
+    hint = "put missing sources into a folder and name it with --distdir, or name a --mirror"
+    programs = any("this machine has" in line for line in lines)
+    return RehearsalRefused(
+        f"{config} cannot be rehearsed: {len(lines)} requirement{'s' if len(lines) != 1 else ''} cannot be had",
+        why="\n       ".join(lines),
+        hint=hint
+        if any(line.startswith("source ") for line in lines)
+        else "install the missing programs on this machine"
+        if programs
+        else "build it with its channels: kiln build without --rehearse",
+    )
+
+
+def _differences(stand_ins: Iterable[StandIn]) -> list[str]:
+    """Return notes on stand-ins whose versions are not those that they have in the rehearsal."""
+    return [
+        f"{stand_in.origin} stands in for {stand_in.name} {stand_in.version}"
+        for stand_in in stand_ins
+        if stand_in.differs
+    ]
+
+
+def python_of(required: Iterable[RequiredPackage], preferred: Iterable[str]) -> str:
+    """Return the Python that satisfies the requirements of an interpreter; empty when there are none.
+
+    The first of ``preferred`` that satisfies them is chosen, else the newest one.
+
+    Raises:
+        RehearsalRefused: no Python satisfies them, or only a free-threaded one does.
+    """
+    entries = [entry for entry in required if entry.name == "python"]
+    if not entries:
+        return ""
+    if free_threaded := [entry for entry in entries if _FREE_THREADED.search(entry.spec)]:
+        raise RehearsalRefused(
+            "a rehearsal has no free-threaded Python",
+            why="; ".join(dict.fromkeys(f"{entry.spec} ({entry.place})" for entry in free_threaded)),
+            hint="rehearse another config: kiln matrix lists them",
+        )
+    constraints = [entry.version for entry in entries]
+    candidates = dict.fromkeys((*preferred, *reversed(PACKAGED_PYTHONS)))
+    for python in candidates:
+        if python in PACKAGED_PYTHONS and machine_programs.fits(f"{python}.99", constraints):
+            return python
+    places = "; ".join(dict.fromkeys(f"{entry.spec} ({entry.place})" for entry in entries))
+    raise RehearsalRefused(
+        "no Python of a rehearsal satisfies all requirements",
+        why=places,
+        hint=f"a rehearsal has one Python for all outputs, of {PACKAGED_PYTHONS[0]} to {PACKAGED_PYTHONS[-1]}",
+    )

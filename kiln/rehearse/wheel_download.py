@@ -1,0 +1,237 @@
+"""The download of a lock's wheels by pip into a folder; a wheel is used only with the hash of the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files, process_runner
+from kiln.console.text import duration
+from kiln.errors import DiskFull, DownloadFailed, HashMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from kiln.rehearse.rehearsal_plan import LockedWheel
+
+_REPORTS = 3.0  # seconds between two reports of a download
+_STAMPS = ".verified.json"
+_UNFINISHED = ".fetch-"
+_BROKEN = re.compile(r"after connection broken by '(.*)': ")
+_MISMATCH = re.compile(
+    r"DO NOT MATCH THE HASHES.*?(?P<what>\S+)(?: from [^\n]*)?\n\s*Expected sha256 (?P<expected>[0-9a-f]{64})"
+    r"\s+Got\s+(?P<got>[0-9a-f]{64})",
+    re.DOTALL,
+)
+
+
+def missing(wheels: Iterable[LockedWheel], store: Path) -> tuple[LockedWheel, ...]:
+    """Return the wheels that are not in ``store``; existing files are not read."""
+    return tuple(wheel for wheel in wheels if not (store / wheel.file).is_file())
+
+
+def fetch(
+    wheels: Sequence[LockedWheel],
+    store: Path,
+    *,
+    env: Mapping[str, str],
+    log: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> tuple[Path, ...]:
+    """Fetch the wheels that are missing from ``store`` and return all wheels' files, in the same order.
+
+    An existing file is read once to verify it, and again only when its size or time has changed. ``env`` is the
+    environment for pip: its settings, its index and its cache are used. Raises HashMismatch (after removing the bad
+    file), DownloadFailed and DiskFull. For one process at a time, and for wheels that have a Python in common.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    for unfinished in store.glob(f"{_UNFINISHED}*"):
+        files.remove(unfinished)
+    verify(wheels, store)
+    missing_wheels = missing(wheels, store)
+    if missing_wheels:
+        files.require_space(store, sum(wheel.size for wheel in missing_wheels), for_what="fetching the wheels")
+        for batch in _batches(missing_wheels):
+            with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
+                _download(batch, Path(folder), env=env, log=log, on_line=on_line)
+                for wheel in batch:
+                    _keep(wheel, Path(folder) / wheel.file, store)
+    return tuple(store / wheel.file for wheel in wheels)
+
+
+def _batches(wheels: Iterable[LockedWheel]) -> tuple[tuple[LockedWheel, ...], ...]:
+    """Return wheels in groups that have each project once, as pip downloads one version of a project at a time."""
+    batches: list[dict[str, LockedWheel]] = []
+    for wheel in wheels:
+        batch = next((batch for batch in batches if wheel.name not in batch), None)
+        if batch is None:
+            batches.append({wheel.name: wheel})
+        else:
+            batch[wheel.name] = wheel
+    return tuple(tuple(batch.values()) for batch in batches)
+
+
+def verify(wheels: Iterable[LockedWheel], store: Path) -> None:
+    """Raise HashMismatch for a file of ``store`` that differs from the lock's, after removing it."""
+    stamps = _stamps(store)
+    for wheel in wheels:
+        path = store / wheel.file
+        if path.is_file() and stamps.get(wheel.file) != _stamp(path, wheel):
+            _require_hash(wheel, path)
+            _remember(wheel, store)
+
+
+def _keep(wheel: LockedWheel, fetched: Path, store: Path) -> None:
+    """Move a fetched wheel to its place after verifying it."""
+    if not fetched.is_file():
+        raise DownloadFailed(f"pip did not download {wheel.file}", hint="run the same command again")
+    _require_hash(wheel, fetched)
+    fetched.replace(store / wheel.file)
+    _remember(wheel, store)
+
+
+def _require_hash(wheel: LockedWheel, path: Path) -> None:
+    actual = files.sha256(path)
+    if actual != wheel.sha256:
+        path.unlink()
+        raise _mismatch(wheel.file, wheel.sha256, actual)
+
+
+def _mismatch(file: str, expected: str, actual: str) -> HashMismatch:
+    return HashMismatch(
+        f"{file} is not the file of the lock; it is not used",
+        why=f"its SHA-256 is {actual}, the lock has {expected}",
+        hint="run the same command again to fetch it again; if it fails again, the index or a proxy is wrong:"
+        " check it, or update kiln, whose locks have the hashes",
+    )
+
+
+def _stamp(path: Path, wheel: LockedWheel) -> list[object]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino, wheel.sha256]
+
+
+def _stamps(store: Path) -> dict[str, list[object]]:
+    """Read the record of verified files; without a readable record they are verified again."""
+    try:
+        stamps = json.loads((store / _STAMPS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
+
+
+def _remember(wheel: LockedWheel, store: Path) -> None:
+    stamps = {**_stamps(store), wheel.file: _stamp(store / wheel.file, wheel)}
+    files.write_text(store / _STAMPS, json.dumps(stamps, indent=0, sort_keys=True))
+
+
+def download_command(wheels: Sequence[LockedWheel], requirements: Path, folder: Path) -> tuple[str, ...]:
+    """Return the argv of kiln's own pip for the wheels' Python and platforms, so the target needs no pip."""
+    python = min(set.intersection(*(set(wheel.pythons) for wheel in wheels)))
+    platforms = sorted({tag for wheel in wheels for tag in _platforms(wheel.file)} - {"any"})
+    return (
+        *(sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
+        *("--no-deps", "--only-binary=:all:", "--require-hashes", "--retries=3"),
+        *(f"--python-version={python}", "--implementation=cp", f"--abi=cp{python.replace('.', '')}"),
+        *("--abi=abi3", "--abi=none"),
+        *(f"--platform={platform}" for platform in platforms),
+        *("--dest", str(folder), "--requirement", str(requirements)),
+    )
+
+
+def requirements_text(wheels: Iterable[LockedWheel]) -> str:
+    """Return the text of pip's requirements file: each version with its only valid hash."""
+    return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels)
+
+
+def _platforms(file: str) -> list[str]:
+    return file.removesuffix(".whl").rpartition("-")[2].split(".")
+
+
+def _download(
+    wheels: Sequence[LockedWheel],
+    folder: Path,
+    *,
+    env: Mapping[str, str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None,
+) -> None:
+    requirements = folder / "requirements.txt"
+    requirements.write_text(requirements_text(wheels), encoding="utf-8")
+    argv = download_command(wheels, requirements, folder)
+    # pip unpacks and joins files in the temporary folder, which is often too small for these wheels.
+    with _reported(wheels, folder, on_line or (lambda _: None)):
+        result = process_runner.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
+    if not result.ok:
+        raise _failure(result.tail, wheels, folder)
+
+
+@contextlib.contextmanager
+def _reported(wheels: Sequence[LockedWheel], folder: Path, on_line: Callable[[str], None]) -> Iterator[None]:
+    """Report the progress of a download until the block ends: pip has no progress that a program can read."""
+    finished, start = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        last = 0
+        while not finished.wait(_REPORTS):
+            if (received := received_size(wheels, folder)) > last:
+                on_line(progress_text(received, sum(wheel.size for wheel in wheels), time.monotonic() - start))
+                last = received
+
+    thread = threading.Thread(target=report, name="download progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+def received_size(wheels: Iterable[LockedWheel], folder: Path) -> int:
+    """Return the bytes of wheels in ``folder`` and below it: pip moves a wheel when it is complete."""
+    sizes = {wheel.file: 0 for wheel in wheels}
+    for place, _, names in os.walk(folder):
+        for name in sizes.keys() & set(names):
+            with contextlib.suppress(FileNotFoundError):  # moved since
+                sizes[name] = max(sizes[name], Path(place, name).stat().st_size)
+    return sum(sizes.values())
+
+
+def progress_text(received: int, total: int, seconds: float) -> str:
+    """Return the progress of a download in one line: ``120 MB of 614 MB, 12 MB/s, about 41.2 s left``."""
+    rate = received / max(seconds, 0.001)
+    left = duration(max(0, total - received) / rate)
+    return (
+        f"{files.size_text(received)} of {files.size_text(total)}, {files.size_text(round(rate))}/s, about {left} left"
+    )
+
+
+def _failure(output: str, wheels: Sequence[LockedWheel], folder: Path) -> HashMismatch | DiskFull | DownloadFailed:
+    """Return the error for the end of pip's output."""
+    if match := _MISMATCH.search(output):
+        names = [wheel.file for wheel in wheels if wheel.sha256 == match["expected"]]
+        return _mismatch(names[0] if names else match["what"], match["expected"], match["got"])
+    if "No space left on device" in output:
+        return DiskFull(f"the disk became full while fetching wheels into {folder.parent}", hint="free some disk space")
+    return DownloadFailed(
+        "pip could not fetch the wheels",
+        why=_reason(output),
+        hint="check the network; pip's own settings (PIP_INDEX_URL, PIP_PROXY, pip.conf) apply; finished downloads"
+        " stay in pip's cache",
+    )
+
+
+def _reason(output: str) -> str:
+    """Return why pip failed: a broken connection before its consequences, errors before any other line."""
+    if broken := _BROKEN.findall(output):
+        return str(broken[-1])
+    errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
+    return "; ".join(errors) or "\n".join(output.splitlines()[-3:])

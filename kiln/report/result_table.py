@@ -1,0 +1,63 @@
+"""A run as a table: for the terminal, and in Markdown for the job summary of a CI."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.console.progress_lines import SIGNS, count_text
+from kiln.console.text import cost_text, duration, one_line, table
+from kiln.report import totals
+from kiln.report.tail import cut
+from kiln.variants.varying_keys import labels
+
+if TYPE_CHECKING:
+    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.variants.varying_keys import Variants
+
+HEADER = ("config", "state", "took", "memory", "cached", "packages", "tests", "why")
+_RIGHT = (2, 3, 4, 5)
+_MARKED = re.compile(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
+
+
+def matrix_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
+    """Return a run as a table for a terminal of a width, with the total."""
+    return "\n".join([table(HEADER, _rows(report, variants), right=_RIGHT, width=width), "", _total(report)])
+
+
+def as_markdown(report: MatrixReport, variants: Variants) -> str:
+    """Return a run as Markdown for the job summary of GitHub Actions; it ends in an empty line."""
+    lines = [HEADER, tuple("--:" if column in _RIGHT else "---" for column in range(len(HEADER)))]
+    lines += [tuple(_MARKED.sub(r"\\\1", item) for item in row) for row in _rows(report, variants)]
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([f"### {_total(report)}", "", *rows, "", ""])
+
+
+def _rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
+    names = labels([config.config for config in report.configs], variants)
+    end = totals.last_moment(report, time.time())
+    return [_row(config, names[config.config], end) for config in report.configs]
+
+
+def _row(config: ConfigRun, name: str, end: float) -> tuple[str, ...]:
+    seconds = totals.took(config, end)
+    return (
+        one_line(name),
+        f"{SIGNS[config.state]} {config.state.value}",
+        "" if seconds is None else duration(seconds),
+        "" if config.peak_memory is None else files.size_text(config.peak_memory),
+        totals.cache_hits(config),
+        f"{len(config.packages)}, {files.size_text(totals.size(config.packages))}" if config.packages else "",
+        str(totals.tests(config)),
+        cut(one_line(config.reason.partition("\n")[0]), 80),
+    )
+
+
+def _total(report: MatrixReport) -> str:
+    end = totals.last_moment(report, time.time())
+    kind = ", a rehearsal" if report.rehearsal else ""
+    states = count_text(config.state for config in report.configs)
+    cost = f", {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
+    return f"run {report.run}{kind}: {states} in {duration(end - report.started)}{cost}"

@@ -1,0 +1,114 @@
+"""Write the build job, with paths as the build process sees them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import emulation, expand, render
+from kiln.executor import conda_build_run, conda_forge_env
+from kiln.job.job_descriptions import BuildJob
+from kiln.ledger import record_json
+from kiln.model.build_results import TestVerdict
+from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.run.options import HOST
+from kiln.store import build_cache, compile_cache_key
+from kiln.store.build_cache import BuildInputs
+
+if TYPE_CHECKING:
+    from kiln.executor.base import Executor
+    from kiln.job.job_context import Task
+    from kiln.ledger import Ledger
+
+RESULT = "result.json"  # of the build process, in the config's folder
+
+
+def program(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
+    """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
+    if task.is_foreign:
+        return script(task, executor)
+    task.folder.mkdir(parents=True, exist_ok=True)
+    executor.packages.mkdir(parents=True, exist_ok=True)
+    file = task.folder / "job.json"
+    build_job(task, executor, shared_packages).write(file)
+    return executor.start(file, task.module)
+
+
+def script(task: Task, executor: Executor) -> tuple[str, ...]:
+    """Write the script of another engine, and return its command line."""
+    file = conda_build_run.prepare(
+        task.feedstock,
+        task.rendered,
+        task.folder,
+        executor.packages,
+        engine=task.job.options.engine,
+        variables=task.job.variables,
+        inside=executor.inside,
+        debug=task.job.options.debug,
+    )
+    return ("bash", str(executor.inside(file)))
+
+
+def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
+    """Return the job of the build process, with paths as it sees them."""
+    job, inside = task.job, executor.inside
+    return BuildJob(
+        root=inside(task.feedstock.root),
+        recipe=inside(task.feedstock.recipe),
+        config=job.config,
+        options=job.options,
+        folder=inside(task.folder),
+        cache=inside(executor.packages),
+        result=inside(task.folder / RESULT),
+        extra={name: job.variables[name] for name in conda_forge_env.EXTRA if name in job.variables},
+        compile=compile_settings(task, executor),
+        shared_packages=shared_packages,
+        channel=inside(task.layout.root),
+        network=executor.on_host or task.network,
+        build_platform=task.rendered.config.build_platform,
+        emulated=emulation.runs(task.rendered.config.platform, in_container=not executor.on_host)
+        and expand.runs_emulated_tests(task.feedstock.settings),
+        packages=PackageSettings() if job.options.rehearsal else expand.package_settings(task.feedstock.settings),
+        parent=os.getpid() if executor.on_host else None,
+        python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
+        rehearsal_plan=job.rehearsal_plan,
+        image=job.image,
+        queue=None if executor.queue is None else inside(executor.queue),
+    )
+
+
+def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
+    """Return the variables of the compile step."""
+    options = task.job.options
+    return {
+        compile_cache_key.DISK_CACHE: str(executor.compile_cache),
+        compile_cache_key.CACHE_KEY: task.job.cache_key,
+        compile_cache_key.CPUS: str(task.job.cores),
+        compile_cache_key.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {compile_cache_key.DISTDIR: str(executor.distdir)}),
+        **({compile_cache_key.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
+        **({compile_cache_key.FALLBACK: "1"} if options.remote_fallback else {}),
+    }
+
+
+def reusable_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
+    """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild.
+
+    One whose tests were skipped is left out where they run now.
+    """
+    job = task.job
+    if task.is_foreign or job.options.rehearsal or (job.options.rebuild and job.cold):
+        return ()
+    inputs = BuildInputs(shared=job.shared, key=job.key)
+    packages = build_cache.shared_packages(
+        ledger, task.layout, render.finalise(task.rendered).outputs, inputs, job.config
+    )
+    runs = expand.runs_emulated_tests(task.feedstock.settings) and emulation.runs(
+        task.rendered.config.platform, in_container=job.container != HOST
+    )
+    return tuple(
+        record_json.package_as_json(report)
+        for report in packages
+        if not (runs and report.tests.verdict is TestVerdict.SKIPPED)
+    )

@@ -1,0 +1,286 @@
+"""Build one config in a separate process, which the run over the matrix starts.
+
+The process holds the config's lock, has the config built on the host or in a container, puts the packages of a finished
+config into the channel, and records the config. It ends with the run that started it, and its own children end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import files, rehearse, render, signals
+from kiln.bazel import interrupt_lines
+from kiln.builder import rehearsal, secret_leaks
+from kiln.errors import BuildFailed, KilnError, OutOfMemory
+from kiln.executor import conda_build_run
+from kiln.executor.container import ContainerExecutor
+from kiln.executor.host import HostExecutor
+from kiln.job import untrusted_build_results
+from kiln.job.budget_monitor import BudgetMonitor
+from kiln.job.error_transfer import end_of_config, error_from
+from kiln.job.job_context import Task
+from kiln.job.job_descriptions import ConfigJob
+from kiln.job.log import BuildLog
+from kiln.job.messages import MARK, StepReporter, send
+from kiln.job.output_matching import package_file_name
+from kiln.ledger import Ledger, record_json
+from kiln.model.run import ConfigState
+from kiln.names import is_channel_folder
+from kiln.process_table import end_orphans
+from kiln.run import build_job_writer
+from kiln.run.options import HOST
+from kiln.store import build_cache
+from kiln.store.build_cache import BuildInputs
+from kiln.store.rehearsal_layout import RehearsalLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from kiln.executor.base import Executor, ProcessOutcome
+    from kiln.model.build_results import PackageReport
+
+CHANGED = "recipe or variant changed while it was built: the next run builds it again"
+TIDYING = 30.0  # seconds for the processes of a killed run to end
+
+
+def main() -> None:
+    """Build the config of the job on standard input, and report its result as the last line."""
+    job = ConfigJob.parse(sys.stdin.read())
+    signals.die_with_parent(signal.SIGTERM, parent=job.parent)
+    send("hello", pid=os.getpid())
+    with signals.termination_as_interrupt():
+        try:
+            with files.full_disk_as_error(Path(job.root)):
+                result = ConfigBuild.of(job).run()
+        except KeyboardInterrupt:
+            result = {"state": ConfigState.INTERRUPTED.value, "reason": "stopped"}
+        except KilnError as error:
+            result = end_of_config(error)
+        except OSError as error:
+            if (refusal := files.refusal(error)) is None:
+                raise
+            result = end_of_config(refusal)
+    send("result", **result)
+    os._exit(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigBuild:
+    """The build of a config in this process, and the executor of its programs."""
+
+    task: Task
+    executor: Executor
+    ledger: Ledger
+
+    @classmethod
+    def of(cls, job: ConfigJob) -> ConfigBuild:
+        """Find the feedstock and open the ledger."""
+        task = Task.of(job)
+        task.protect()
+        executor: Executor = HostExecutor(task=task) if job.container == HOST else ContainerExecutor(task=task)
+        return cls(task=task, executor=executor, ledger=Ledger(task.layout.ledger))
+
+    def run(self) -> dict[str, Any]:
+        """Build the config while holding its lock, unless another run has finished it."""
+        job, folder = self.task.job, self.task.folder
+        lock = self.alone() if job.options.debug is None else contextlib.nullcontext()  # --debug: the caller holds it
+        with lock:
+            end_orphans(folder)
+            try:
+                return self.finished() or self.build()
+            finally:
+                end_orphans(folder)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the config's lock, and wait for the processes of a killed run to end.
+
+        Raises:
+            AlreadyRunning: when another run builds the config.
+        """
+        job = self.task.job
+        return build_cache.waiting(
+            self.task.lock,
+            while_true=lambda: self.ledger.abandoned(job.config, rehearsal=job.options.rehearsal),
+            seconds=TIDYING,
+        )
+
+    def finished(self) -> dict[str, Any] | None:
+        """Return the result of another run that has finished the config since this one was planned, if any."""
+        job = self.task.job
+        if job.options.builds_finished:
+            return None
+        finished = build_cache.finished(self.ledger, self.task.layout, BuildInputs(shared=job.shared, key=job.key))
+        if finished is None:
+            return None
+        build_cache.remove_work(self.task.layout, job.config)
+        packages = [record_json.package_as_json(package) for package in finished]
+        return {"state": ConfigState.CACHED.value, "reason": build_cache.FOUND, "packages": packages}
+
+    def build(self) -> dict[str, Any]:
+        """Build the config and put its packages into the channel."""
+        task, start = self.task, time.monotonic()
+        files.remove(task.layout.published(task.job.config))
+        if task.job.options.debug is None and not task.job.options.rehearsal:
+            files.remove(task.layout.canary(task.job.config))
+        self.take_folder()
+        result, outcome = self.run_builder()
+        common = {"steps": result["steps"], "peak_memory": outcome.peak_memory}
+        if (error := error_of(result, outcome, task.job)) is not None:
+            if task.is_foreign and not task.job.options.keep_failed:
+                files.remove(task.folder)
+            return {**end_of_config(error), **common}
+        good = {"state": ConfigState.DONE.value, "reason": "", **common}
+        if task.job.options.debug is not None:
+            return {**good, "debug": result["debug"]}
+        changed = build_cache.sources_digest(task.feedstock, task.job.config) != task.job.sources
+        outdated = changed or result.get("outdated", False)
+        packages = self.publish(result["packages"], time.monotonic() - start, outdated=outdated)
+        good["reason"] = CHANGED if changed else ""
+        return {**good, "packages": [record_json.package_as_json(package) for package in packages]}
+
+    def take_folder(self) -> None:
+        """Remove the folder for --rebuild, and where a build moves from container to host, or back.
+
+        The host would run files that a script has written; and scripts must not change links to the host's caches.
+        """
+        task = self.task
+        mark = task.layout.in_container(task.job.config)
+        if task.job.options.rebuild or mark.exists() == self.executor.on_host:
+            files.remove(task.folder)
+        if self.executor.on_host:
+            files.remove(mark)
+        else:
+            files.create_empty(mark)
+
+    def run_builder(self) -> tuple[dict[str, Any], ProcessOutcome]:
+        """Run the build process to its end; return its result and its outcome."""
+        task, job = self.task, self.task.job
+        files.remove(task.folder / build_job_writer.RESULT)
+        what_for = f"{job.group}, {job.image or 'this machine'}"
+        with (
+            task.layout.compile_caches.using(job.cache_key, what_for) as cache,
+            BuildLog(Path(job.log)) as log,
+            self.within_budget(cache),
+        ):
+            if job.options.rehearsal:
+                self.fetch()
+            if task.is_foreign:
+                log.record_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
+            shared_packages = build_job_writer.reusable_packages(task, self.ledger)
+            reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
+            outcome = self.executor.run(
+                build_job_writer.program(task, self.executor, shared_packages), log, reads=reads
+            )
+            if task.is_foreign:
+                if self.executor.on_host:  # a container's downloads are not trusted
+                    conda_build_run.share_fetched(task.folder, task.layout.cache)
+                for line in conda_build_run.last_words(outcome.error, Path(job.log)):
+                    log.record_line(line)
+        return self.result(outcome), outcome
+
+    def fetch(self) -> None:
+        """Fetch the wheels of a rehearsal, by pip with the user's settings, which no other process sees."""
+        layout, config, job = RehearsalLayout(config=self.task.folder), self.task.rendered.config, self.task.job
+        wheels = rehearsal.plan_of(job, config)
+        if job.container == HOST and job.python is None and wheels.python:
+            rehearse.find(wheels.python, env=os.environ)  # refuse before anything is fetched
+        layout.wheels.mkdir(parents=True, exist_ok=True)
+        rehearsal.fetch(wheels, layout, env=os.environ, log=Path(job.log), reporter=StepReporter())
+
+    def result(self, outcome: ProcessOutcome) -> dict[str, Any]:
+        """Return the result of the build process, or the packages of another engine."""
+        result = (
+            None if self.task.is_foreign else untrusted_build_results.result(self.task.folder, build_job_writer.RESULT)
+        )
+        if result is not None:
+            return result
+        succeeded = self.task.is_foreign and outcome.error is None
+        tested = not self.task.rendered.config.is_cross
+        packages = (
+            conda_build_run.packages_of(self.task.folder, self.task.job.config, tested=tested) if succeeded else []
+        )
+        if succeeded and not packages:
+            job = self.task.job
+            raise BuildFailed(f"{job.options.engine} succeeded, but made no package", hint=f"read {job.log}")
+        for package in packages:
+            secret_leaks.require_none(self.task.folder / package["artifact"]["path"], self.task.scripted)
+        return {"steps": [], "error": None, "packages": packages}
+
+    @contextlib.contextmanager
+    def within_budget(self, cache: Path) -> Iterator[None]:
+        """Stop the block in time.
+
+        Raises:
+            BudgetSpent: when the block had to be terminated.
+        """
+        monitor = BudgetMonitor(
+            options=self.task.job.options, cache=cache, stop=self.task.folder / interrupt_lines.NAME
+        )
+        try:
+            with monitor:
+                yield
+        except KeyboardInterrupt:
+            if not monitor.terminated:
+                raise
+            raise monitor.error() from None
+
+    def publish(self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool) -> tuple[PackageReport, ...]:
+        """Put the packages into the channel, record the config, and remove its folder.
+
+        An ``outdated`` config was built in part from earlier inputs: it is recorded under a key that no config has, so
+        the next run builds it again, and its folder stays for another ``--from-step``.
+        """
+        job, layout, folder = self.task.job, self.task.layout, self.task.folder
+        staging = None if job.options.rehearsal else layout.staging(job.config)
+        archives = untrusted_build_results.packages(packages, folder, expected=self.is_expected, into=staging)
+        inputs = BuildInputs(shared=job.shared, key=job.key)
+        if outdated:
+            never = f"outdated {secrets.token_hex(16)}"
+            inputs = BuildInputs(shared=never, key=never)
+        if job.options.rehearsal:
+            return build_cache.remember(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
+        disk = files.size_on_disk(folder)
+        if not outdated:
+            files.create_empty(layout.published(job.config))
+        placed = build_cache.publish(self.ledger, layout, job.config, archives, inputs, seconds=seconds, disk=disk)
+        layout.canary(job.config).touch()
+        if outdated:
+            files.remove(layout.staging(job.config))
+        else:
+            build_cache.remove_work(layout, job.config)
+        return placed
+
+    def is_expected(self, place: str) -> bool:
+        """Return whether the channel accepts a path: of a rendered package, or of the compile's wheel.
+
+        Other engines name their packages themselves.
+        """
+        subdir, _, name = place.rpartition("/")
+        if name.endswith(".whl"):
+            return subdir == f"wheels/{self.task.job.group}" and not self.task.is_foreign
+        outputs = render.finalise(self.task.rendered).outputs
+        rendered = {f"{output.subdir}/{package_file_name(output)}" for output in outputs if not output.skip}
+        return is_channel_folder(subdir) and name.endswith(".conda") and (self.task.is_foreign or place in rendered)
+
+
+def error_of(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob) -> KilnError | None:
+    """Return the error of a config, if any: OutOfMemory when the kernel killed processes of it."""
+    error = outcome.error if result["error"] is None else error_from(result["error"])
+    if error is None or not outcome.starved:
+        return error
+    limit = "this machine" if job.memory is None else files.size_text(job.memory)
+    return OutOfMemory(
+        f"{job.config} needed more memory than {limit}",
+        why=error.what,
+        hint="give it more with --memory, run fewer at once with -j, or lower CPU_COUNT",
+    )

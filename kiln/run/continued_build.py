@@ -1,0 +1,268 @@
+"""Continue one config's build over a chain of jobs: take over what the job before has made, and hand on the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.bazel.cache import action_count
+from kiln.console.text import duration, quantity
+from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
+from kiln.model.handover import ChainLink, ChainState, HandoverRecord
+from kiln.model.run import ConfigState
+from kiln.run.options import HOST
+from kiln.store import build_cache, build_handover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kiln.errors import KilnError
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.handover import HandoverArchive
+    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.run.plan import RunPlan
+    from kiln.store.layout import ArtifactLayout
+
+STEPS = "steps.sqlite"  # the ledger of a config's steps, in its work folder
+CACHE_VARIABLE = b"BAZEL_DISK_CACHE"  # the variable by which a recipe's compile step keeps its actions
+LARGEST_SCRIPT = 1 << 20  # bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Chain:
+    """A config's build in this job: ``record`` is what the jobs before have handed on, if any.
+
+    ``bound`` limits the bytes that are unpacked, and packed. ``key`` is the name of the compile cache.
+    """
+
+    feedstock: Feedstock
+    layout: ArtifactLayout
+    folder: Path
+    config: str
+    bound: int
+    record: HandoverRecord | None
+    key: str = ""
+    began: float = field(default_factory=time.time)
+    actions: int = 0
+    steps: tuple[str, ...] = ()
+
+    @classmethod
+    def open(cls, feedstock: Feedstock, layout: ArtifactLayout, config: str, folder: Path, *, bound: int) -> Chain:
+        """Read the record of a folder.
+
+        Raises:
+            BrokenHandover: it is invalid, or of another config.
+        """
+        record = build_handover.read(folder)
+        if record is not None and record.config != config:
+            raise BrokenHandover(
+                f"{folder} is the chain of {record.config}, not of {config}",
+                hint="give each config a folder of its own",
+            )
+        return cls(feedstock=feedstock, layout=layout, folder=folder, config=config, bound=bound, record=record)
+
+    def finished(self) -> str:
+        """Return a line about a chain that an earlier job has finished from the same sources; empty for another."""
+        record = self.record
+        if record is None or record.state is not ChainState.FINISHED or record.sources != self.sources:
+            return ""
+        return (
+            f"{self.config} is already finished: {quantity(len(record.packages), 'package')} after "
+            f"{quantity(len(record.links), 'job')} and {duration(record.seconds)}"
+        )
+
+    @property
+    def sources(self) -> str:
+        """A hash of the feedstock's files that decide the config's packages."""
+        return build_cache.sources_digest(self.feedstock, self.config)
+
+    def restore(self, plan: RunPlan) -> tuple[RunPlan, tuple[str, ...]]:
+        """Put what was handed on into the caches; return the plan with the chain's time, and notes.
+
+        Raises:
+            BrokenHandover: the archive is invalid.
+            AlreadyRunning: when another process builds the config.
+        """
+        self.key = plan.jobs_of[self.config].cache_key
+        notes: list[str] = []
+        with files.locked(self.layout.lock(self.config)):
+            if self.record is not None and (reason := self._reason_against(self.record, plan)):
+                notes.append(f"{self.folder} is not continued: {reason}")
+                self.record = None
+            elif self.record is not None and self.record.archive is not None:
+                notes += self._unpack(self.record, plan)
+            self.actions = action_count(self._cache)
+        if self.record is None:
+            return plan, tuple(notes)
+        if self.record.links:  # what is only on this disk, by a job that was killed, is not handed on yet
+            self.actions, self.steps = self.record.links[-1].actions, self.record.links[-1].steps
+        configs = tuple(
+            dataclasses.replace(config, earlier_seconds=self.record.seconds)
+            if config.state is ConfigState.WAITING
+            else config
+            for config in plan.configs
+        )
+        return dataclasses.replace(plan, configs=configs), tuple(notes)
+
+    def _reason_against(self, record: HandoverRecord, plan: RunPlan) -> str:
+        if record.state is ChainState.FINISHED:
+            return "its chain was finished, from other sources"
+        if record.sources != self.sources:
+            return "it was made from other sources"
+        if record.cache_key != self.key:
+            return "it was made with another image, or with other compilers"
+        if record.in_container != (plan.container != HOST):
+            return "it was made in a container, or outside of one, unlike this job"
+        return ""
+
+    def _unpack(self, record: HandoverRecord, plan: RunPlan) -> list[str]:
+        """Unpack the archive; entries and folders that are here already stay, since they are newer."""
+        assert record.archive is not None, "checked by the caller"
+        part = self.layout.place("handover")
+        files.remove(part)
+        try:
+            result = build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
+            self.layout.compile_caches.prepare(self.key)
+            for name, source in _below(part / build_handover.CACHE):
+                _move(source, self._cache / name)
+            work = self.layout.work(self.config)
+            if (part / build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
+                files.remove(work)
+                work.parent.mkdir(parents=True, exist_ok=True)
+                (part / build_handover.WORK).rename(work)
+                if plan.container != HOST:
+                    files.create_empty(self.layout.in_container(self.config))
+        finally:
+            files.remove(part)
+        link = record.links[-1] if record.links else None
+        made = "" if link is None else f": {quantity(link.actions, 'action')}, {quantity(len(link.steps), 'step')}"
+        notes = [f"continued after {quantity(len(record.links), 'job')} and {duration(record.seconds)}{made}"]
+        if result.rejected:
+            notes.append(f"{quantity(result.rejected, 'file')} of the cache had other contents, and were dropped")
+        return notes
+
+    @property
+    def _cache(self) -> Path:
+        return self.layout.compile_caches.folder(self.key)
+
+    def save(self, report: MatrixReport, errors: Mapping[str, KilnError]) -> tuple[KilnError | None, tuple[str, ...]]:
+        """Hand on what was made, when the build is finished or was stopped by its budget.
+
+        Return the error of a job that was stopped, or made no progress, None for others; and notes.
+        """
+        (config,) = report.configs
+        steps = finished_steps(config)
+        if config.state in {ConfigState.DONE, ConfigState.CACHED}:
+            packages = tuple((package.artifact.path.name, package.artifact.sha256) for package in config.packages)
+            self._write(ChainState.FINISHED, report, steps, packages=packages)
+            return None, ()
+        if not isinstance(errors.get(self.config), BudgetSpent):
+            return None, ()
+        number = 1 + (len(self.record.links) if self.record else 0)
+        with files.locked(self.layout.lock(self.config)):
+            actions = action_count(self._cache)
+            if actions <= self.actions and set(steps) <= set(self.steps):
+                return self._no_progress(number, actions), ()
+            entries, notes = self._entries(steps)
+            archive = build_handover.pack(self.folder, entries)
+            self._write(ChainState.UNFINISHED, report, steps, archive=archive)
+        amount = f"{quantity(archive.files, 'file')}, {files.size_text(archive.size)}"
+        notes = (*notes, f"handed on in {self.folder}: {amount}")
+        return BudgetSpent(
+            f"{self.config} is not finished after job {number}: {quantity(actions - self.actions, 'action')} more, "
+            f"{quantity(actions, 'action')} in all; finished steps: {', '.join(steps) or 'none'}",
+            hint=f"run the same command in a next job, with {self.folder} as it is now",
+        ), notes
+
+    def _no_progress(self, number: int, actions: int) -> NoProgress:
+        return NoProgress(
+            f"job {number} of the chain of {self.config} has finished no action and no step",
+            why=f"there were {quantity(actions, 'action')} before it and after; a single action, or a step that cannot "
+            "be continued, takes longer than --budget",
+            hint="give each job more time or more cores, or build on a machine without the limit",
+        )
+
+    def _entries(self, steps: Iterable[str]) -> tuple[list[tuple[str, Path]], tuple[str, ...]]:
+        """Return the files to hand on, by their names in the archive, and notes.
+
+        The actions of Bazel come first: with them, the steps are soon made again.
+        """
+        work = self.layout.work(self.config)
+        tops = {"channel", *(title.replace(" ", "-") for title in steps)}
+        made = list(build_handover.work_entries(work, tops))
+        made += [
+            (f"{build_handover.WORK}{path.name}", path)
+            for path in sorted(work.glob(f"{STEPS}*"))
+            if not path.is_symlink()
+        ]
+        size = sum(path.lstat().st_size for _, path in made)
+        notes: tuple[str, ...] = ()
+        if size > self.bound // 2:
+            made, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
+        actions, left_out = build_handover.cache_entries(self._cache, self.bound - size)
+        if left_out:
+            bound = files.size_text(self.bound)
+            notes = (*notes, f"{left_out} files of the cache are not handed on: --handover-size is {bound}")
+        return [*made, *actions], notes
+
+    def _write(
+        self,
+        state: ChainState,
+        report: MatrixReport,
+        steps: tuple[str, ...],
+        *,
+        archive: HandoverArchive | None = None,
+        packages: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """Replace the record, with this job as the last of the chain."""
+        link = ChainLink(seconds=round(time.time() - self.began, 3), actions=action_count(self._cache), steps=steps)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        record = HandoverRecord(
+            version=build_handover.VERSION,
+            config=self.config,
+            sources=self.sources,
+            cache_key=self.key,
+            in_container=report.container != HOST,
+            state=state,
+            links=(*(self.record.links if self.record else ()), link),
+            archive=archive,
+            packages=packages,
+        )
+        build_handover.write(self.folder, record)
+
+
+def finished_steps(config: ConfigRun) -> tuple[str, ...]:
+    """Return the titles of a config's finished steps."""
+    return tuple(dict.fromkeys(step.title for step in config.steps if not step.failed and step.title != "render"))
+
+
+def continues(feedstock: Feedstock) -> bool:
+    """Return whether a recipe's compile keeps its finished actions in the cache of the contract."""
+    recipes = (path for path in feedstock.recipe.rglob("*") if path.is_file() and path.stat().st_size < LARGEST_SCRIPT)
+    return any(CACHE_VARIABLE in path.read_bytes() for path in recipes)
+
+
+def _below(folder: Path) -> Iterator[tuple[str, Path]]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            yield path.relative_to(folder).as_posix(), path
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a file to a path that may be on another disk, in one step; a file that is there stays."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.rename(target)
+    except OSError:  # another disk
+        part = target.with_name(f".{target.name}.part")
+        shutil.copy2(source, part)
+        part.rename(target)

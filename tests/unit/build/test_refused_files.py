@@ -1,0 +1,75 @@
+"""Installed files with which conda-build refuses a package end its build, with their names."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.build import engine_failures
+from kiln.build.engine_folder import ENGINE_FOLDER
+from kiln.build.engine_process import require_usable
+from kiln.errors import BuildFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE = {"package": {"name": "app", "version": "1.0"}, "build": {}}
+SITE = "lib/python3.11/site-packages"
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Path:
+    """Return the folder of a step whose prefix has two good records, and good links."""
+    prefix = prefix_of(tmp_path / "work" / "app-0")
+    for name in (f"{SITE}/app-1.0.dist-info/METADATA", f"{SITE}/app_more-3.dist-info/METADATA", "share/x"):
+        (prefix / name).parent.mkdir(parents=True, exist_ok=True)
+        (prefix / name).touch()
+    (prefix / "share" / "own").symlink_to(prefix / "share" / "x")
+    (prefix / "share" / "system").symlink_to("/usr/bin/env")
+    return tmp_path / "work" / "app-0"
+
+
+def prefix_of(step: Path) -> Path:
+    return step / ENGINE_FOLDER / "rattler-build_app" / "host_env_placehold_placehold"
+
+
+def test_good_files_are_no_fault(step: Path) -> None:
+    require_usable(step, RECIPE)
+
+
+def test_a_record_of_another_version_is_refused(step: Path) -> None:
+    (prefix_of(step) / SITE / "app-1.0.dist-info").rename(prefix_of(step) / SITE / "App-0.9.dist-info")
+    with pytest.raises(
+        ValueError, match=r"App-0\.9\.dist-info/METADATA is of version 0\.9, the package of version 1\.0"
+    ):
+        require_usable(step, RECIPE)
+
+
+def test_a_record_of_another_package_does_not_count(step: Path) -> None:
+    prefix = prefix_of(step)
+    (prefix / SITE / "app-1.0.dist-info").rename(prefix / SITE / "app-0.9.dist-info")
+    (prefix / "conda-meta").mkdir()
+    record = {"files": [f"{SITE}/app-0.9.dist-info/METADATA"]}
+    (prefix / "conda-meta" / "app-0.json").write_text(json.dumps(record))
+    require_usable(step, RECIPE)
+
+
+def test_files_that_the_recipe_does_not_choose_do_not_count(step: Path) -> None:
+    """The prefix of an output with ``files`` has all that the shared step has installed."""
+    (prefix_of(step) / "share" / "other").symlink_to(step.parent / "compile" / "work" / "file")
+    require_usable(step, {**RECIPE, "build": {"files": ["share/x"]}})
+
+
+@pytest.mark.parametrize("place", ["bld/rattler-build_app/work", "../compile/work"])
+def test_a_link_to_a_folder_of_the_build_is_refused(step: Path, place: str) -> None:
+    file = step / ("output" if place.startswith("bld") else "") / place / "file"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (prefix_of(step) / "share" / "link").symlink_to(file)
+    with pytest.raises(ValueError, match=r"share/link is a link to .*/work/file in the build's folder") as caught:
+        require_usable(step, RECIPE)
+    failure = engine_failures.kind(str(caught.value), "")
+    assert failure.error is BuildFailed
+    assert "copy files in place of links" in failure.hint

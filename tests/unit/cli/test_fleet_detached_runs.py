@@ -1,0 +1,170 @@
+"""Detached runs that are stopped or collected: no worker is left where the controller does not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from kiln import cli
+from kiln.cli import fleet_detached_runs
+from kiln.errors import BrokenPackage, MachinesUnknown
+from kiln.fleet import run as fleet
+from kiln.fleet.detached import attach_key, controller_client
+from kiln.fleet.detached.attach_key import RunKey
+from kiln.model.feedstock import Feedstock
+from tests.unit.fleet.detached.test_results import fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+RUN = "0a1b2c3d"
+
+
+class Connection:
+    """A controller that gives these answers to `state`, one after the other; None is no answer."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.answers_left = list(answers)
+        self.requests: list[str] = []
+
+    def request(self, what: str) -> None:
+        self.requests.append(what)
+
+    def state(self) -> dict[str, Any]:
+        answer = self.answers_left.pop(0) if self.answers_left else None
+        if answer is None:
+            raise MachinesUnknown("the controller cannot be reached")
+        return {"process": answer}
+
+    def answers(self) -> bool:
+        return False
+
+    def export(self) -> dict[str, Any]:
+        return {"process": "ended", "exit_code": 0, "report": {}, "output": ["\x1b[2Jkiln: done\tnow"]}
+
+    def fetch(self, folder: Path) -> None:
+        fetched(folder)
+
+    def log(self, config: str, on_line: Callable[[str], None]) -> None:
+        on_line(f"{config}: \x1b]0;title\x07 it builds")
+
+
+@pytest.fixture
+def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is removed at the provider, in its order."""
+    names: list[str] = []
+    monkeypatch.setattr(fleet_detached_runs, "LOOK", 0.0)
+    monkeypatch.setattr(fleet_detached_runs, "stored_site", lambda *_: "site")
+    monkeypatch.setattr(fleet_detached_runs, "site_of", lambda *words: words[3])
+    monkeypatch.setattr(fleet_detached_runs, "remove_controller", lambda _, run: names.append(f"controller of {run}"))
+    monkeypatch.setattr(fleet, "down", lambda site, run: names.append(f"workers of {run} at {site}"))
+    return names
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, connection: Connection) -> None:
+    @contextlib.contextmanager
+    def connected(*_: object) -> Iterator[Connection]:
+        yield connection
+
+    monkeypatch.setattr(controller_client, "connected", connected)
+
+
+def key_of(run: str = RUN, provider: str = "aws") -> RunKey:
+    return RunKey(run=run, provider=provider, machine="m", address="192.0.2.7", port=22, host_key="k", private_key="p")
+
+
+def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, **more: Any) -> bool:
+    connect(monkeypatch, connection)
+    feedstock, provider = Feedstock(root=folder), more.pop("controllers_provider", "aws")
+    key_of(provider=provider).write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
+    options: Any = SimpleNamespace(**{"provider": None, **more})
+    return fleet_detached_runs.tear_down(options, feedstock, RUN)
+
+
+def test_a_controller_that_is_gone_leaves_no_workers_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
+) -> None:
+    assert tear_down(monkeypatch, tmp_path, Connection())
+    assert removed == [f"controller of {RUN}", f"workers of {RUN} at aws"]
+    assert not fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
+
+
+def test_workers_of_a_cloud_whose_controller_was_an_existing_machine_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tear_down(monkeypatch, tmp_path, Connection(), controllers_provider="static")
+    assert removed == [f"controller of {RUN}"]
+    assert f"fleet down {RUN} --provider PROVIDER" in capsys.readouterr().err
+    removed.clear()
+    assert tear_down(monkeypatch, tmp_path, Connection(), controllers_provider="static", provider="openstack")
+    assert removed == [f"controller of {RUN}", f"workers of {RUN} at openstack"]
+
+
+def test_a_run_is_stopped_by_its_own_controller_though_the_network_fails_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
+) -> None:
+    connection = Connection("running", None, None, "running", "ended")
+    assert tear_down(monkeypatch, tmp_path, connection)
+    assert connection.requests == ["stop", "collected"]
+    assert removed == [f"controller of {RUN}"]
+
+
+def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, finished: float | None = 3.0) -> int:
+    """Collect a run into a folder; its ledger on the controller has ended it, or not."""
+    connection = Connection()
+    connect(monkeypatch, connection)
+    fetch = connection.fetch
+
+    def fetch_state(target: Path) -> None:
+        target.mkdir(parents=True)
+        fetch(target)
+        state = json.loads((target / "state.json").read_text())
+        state["fleet"]["finished"] = finished
+        (target / "state.json").write_text(json.dumps(state))
+
+    monkeypatch.setattr(connection, "fetch", fetch_state)
+    options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
+    return fleet_detached_runs.collect_from(cast("Any", connection), key_of(run), None, options, folder)
+
+
+def test_workers_that_a_run_may_have_left_are_named_when_it_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert collect(monkeypatch, tmp_path / "a") == 0
+    assert "workers may run" not in capsys.readouterr().err
+    assert collect(monkeypatch, tmp_path / "b", finished=None) == 0
+    assert f"fleet down {RUN} --provider static" in capsys.readouterr().err
+
+
+def test_the_results_of_another_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokenPackage, match="sent the results of another"):
+        collect(monkeypatch, tmp_path, run="ffffffff")
+
+
+def test_a_log_cannot_change_what_the_terminal_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, Connection())
+    key_of().write(tmp_path / "key.json")
+    options: Any = SimpleNamespace(key=tmp_path / "key.json", run="a", config=None)
+    assert fleet_detached_runs.show_log(options, tmp_path) == 0
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert output == "a: \\x1b]0;title\\x07 it builds\n"
+
+
+def test_a_tear_down_of_all_runs_names_the_detached_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: '1'}\n")
+    assert cli.run(["-C", str(tmp_path), "fleet", "down"]) == 0
+    assert "all fleet runs have ended" in capsys.readouterr().err
+    key_of().write(tmp_path / "build_artifacts" / "fleet" / RUN / attach_key.NAME)
+    assert cli.run(["-C", str(tmp_path), "fleet", "down"]) == 0
+    error = capsys.readouterr().err
+    assert "all other fleet runs have ended" in error
+    assert f"fleet down {RUN} stops it" in error

@@ -1,0 +1,59 @@
+"""--budget and --handover are for one config, by kiln's own engine, and say beforehand what they cannot do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import cli
+from kiln.cli import job_chain
+from kiln.errors import UsageError
+from tests.feedstocks import written
+from tests.unit.run.test_plan import a_plan
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+META = "package:\n  name: small\n  version: '1'\n"
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser, _ = cli.parser_for("build")
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "configs", "what"),
+    [
+        (("--budget", "1h", "--rehearse"), ("a",), "exclude --rehearse"),
+        (("--handover", "dir", "--engine", "conda-build"), ("a",), "exclude --engine conda-build"),
+        (("--handover", "dir"), ("a", "b"), "for one config"),
+        (("--handover", "dir", "--rebuild"), ("a",), "excludes --rebuild"),
+        (("--handover", "dir", "--from-step", "compile"), ("a",), "excludes --rebuild and --from-step"),
+    ],
+)
+def test_what_a_chain_cannot_do_is_refused(
+    tmp_path: Path, words: tuple[str, ...], configs: tuple[str, ...], what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        job_chain.opened(written(tmp_path, META), parsed(*words), configs)
+
+
+def test_a_budget_alone_has_no_chain(tmp_path: Path) -> None:
+    assert job_chain.opened(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b")) is None
+
+
+@pytest.mark.parametrize(("script", "lines"), [("make", 2), ('bazel --disk_cache="$BAZEL_DISK_CACHE"', 1)])
+def test_a_compile_that_exceeds_the_budget_is_told_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, lines: int
+) -> None:
+    feedstock = written(tmp_path, META)
+    (feedstock.recipe / "build.sh").write_text(script)
+    job_chain.begun(None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h"))
+    notes = capsys.readouterr().err.splitlines()
+    assert notes[0] == "note: took 2 h 00 min when it was last built, and --budget is 1 h 00 min"
+    assert len(notes) == lines
+    job_chain.begun(None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h"))
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,48 @@
+"""The jobs of processes are read as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.job.job_descriptions import BuildJob, ConfigJob
+from kiln.job.options import BuildOptions
+
+OPTIONS = BuildOptions(run_arguments=("--gpus", "all"), distdir=Path("/downloads"), from_step="compile", stall=60.0)
+BUILD = BuildJob(
+    root=Path("/f"),
+    recipe=Path("/f/recipe"),
+    config="a",
+    options=OPTIONS,
+    folder=Path("/f/work"),
+    cache=Path("/f/cache"),
+    result=Path("/f/result.json"),
+    extra={"sha": "1"},
+    channel=Path("/f/channel"),
+    queue=Path("/f/scripts"),
+    shared_packages=({"name": "lib", "reused": True},),
+)
+CONFIG = ConfigJob(
+    root="/f",
+    config="a",
+    key="k",
+    sources="s",
+    shared="s",
+    options=OPTIONS,
+    container="docker",
+    cores=2,
+    variables={"CONFIG": "a"},
+    environment={"PATH": "/bin"},
+    log="/f/log",
+    group="cpu",
+    cache_key="c",
+    compile_memory=1,
+)
+
+
+def test_a_building_processs_job_comes_back_with_its_paths(tmp_path: Path) -> None:
+    BUILD.write(tmp_path / "job.json")
+    assert BuildJob.read(tmp_path / "job.json") == BUILD
+
+
+def test_a_configs_job_comes_back_from_its_text() -> None:
+    assert ConfigJob.parse(CONFIG.as_text()) == CONFIG

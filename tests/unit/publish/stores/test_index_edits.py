@@ -1,0 +1,98 @@
+"""Packages are withdrawn, patched and indexed in a channel that no publication is changing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import BrokenPackage, HashMismatch, PublicationPending, UsageError
+from kiln.publish.stores import index_edits
+from tests.unit.publish.test_transaction import package, publish, target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.publish.stores.target import StoreTarget
+    from kiln.repodata import IndexEntry
+
+__all__ = ["target"]  # the fixture
+
+
+def test_a_withdrawn_package_is_not_offered_and_its_file_stays_unless_deleted(
+    target: StoreTarget, tmp_path: Path
+) -> None:
+    publish(target, package(tmp_path, "old"), package(tmp_path, "bad"))
+    assert index_edits.yank(target, ["old-1-0.conda"]) == ("noarch/old-1-0.conda",)
+    index_edits.yank(target, ["bad-1-0.conda"], delete=True)
+    assert target.contents.visible("noarch").offered == {}
+    assert target.store.names("noarch").keys() == {"old-1-0.conda"}
+    assert target.held().keys() == {"noarch/old-1-0.conda", "noarch/bad-1-0.conda"}, "no name is used twice"
+
+
+def test_a_patch_replaces_fields_of_the_record_alone(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "app", "lib"))
+    assert index_edits.patch(target, "app-1-0.conda", {"depends": ["lib <2"]}) == "noarch/app-1-0.conda"
+    subdir = target.contents.subdirs()["noarch"]
+    assert subdir.offered["app-1-0.conda"]["depends"] == ["lib <2"]
+    assert subdir.records["app-1-0.conda"]["depends"] == ["lib"]
+
+
+def test_an_unknown_package_is_answered_with_the_nearest_name(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "app"))
+    with pytest.raises(UsageError, match=r"no package 'ap-1-0\.conda'") as error:
+        index_edits.yank(target, ["ap-1-0.conda"])
+    assert "app-1-0.conda" in error.value.hint
+
+
+def test_a_pending_publication_is_not_disturbed(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "old"))
+    with pytest.raises(HashMismatch):
+        publish(target, package(tmp_path, "new"), fails=True)
+    with pytest.raises(PublicationPending, match="new-1-0"):
+        index_edits.yank(target, ["old-1-0.conda"])
+    assert target.contents.visible("noarch").offered.keys() == {"old-1-0.conda"}
+
+
+def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target: StoreTarget, tmp_path: Path) -> None:
+    entries: dict[str, IndexEntry] = {}
+    for name in ("app", "broken"):
+        file, entry = package(tmp_path, name)
+        target.store.put(file, entry.path, entry.sha256)
+        entries[entry.path] = entry
+    del entries["noarch/broken-1-0.conda"]
+
+    def read(path: str) -> IndexEntry:
+        if path not in entries:
+            raise BrokenPackage(f"{path} cannot be read")
+        return entries[path]
+
+    count, errors = index_edits.reindex(target, read)
+    assert (count, [error.what for error in errors]) == (1, ["noarch/broken-1-0.conda cannot be read"])
+    assert target.contents.visible("noarch").offered.keys() == {"app-1-0.conda"}
+
+
+def test_a_package_that_several_platforms_have_is_named_by_its_path(target: StoreTarget, tmp_path: Path) -> None:
+    for subdir in ("linux-64", "linux-aarch64"):
+        publish(target, package(tmp_path, "lib", subdir=subdir))
+    with pytest.raises(UsageError, match="2 subdirs") as error:
+        index_edits.yank(target, ["lib-1-0.conda"])
+    assert "linux-aarch64/lib-1-0.conda" in error.value.hint
+    index_edits.patch(target, "linux-aarch64/lib-1-0.conda", {"depends": ["zlib"]})
+    subdirs = target.contents.subdirs()
+    assert [subdirs[name].offered["lib-1-0.conda"]["depends"] for name in ("linux-64", "linux-aarch64")] == [
+        [],
+        ["zlib"],
+    ]
+    assert index_edits.yank(target, ["linux-64/lib-1-0.conda"], delete=True) == ("linux-64/lib-1-0.conda",)
+    assert list(target.contents.visible("linux-aarch64").offered) == ["lib-1-0.conda"]
+    assert target.contents.visible("linux-64").offered == {}
+
+
+def test_reindexing_finds_packages_of_every_platform(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "lib", subdir="linux-64"))
+    file, entry = package(tmp_path, "lib", subdir="linux-aarch64")
+    target.store.put(file, entry.path, entry.sha256)
+    target.store.remove("linux-64/lib-1-0.conda")
+    assert index_edits.reindex(target, lambda _: entry) == (1, ())
+    assert target.held().keys() == {"linux-aarch64/lib-1-0.conda"}

@@ -1,0 +1,70 @@
+"""Packages that another config has made are taken, unless their tests were skipped and run now."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from kiln import emulation, expand, render
+from kiln.job.options import BuildOptions
+from kiln.ledger import Ledger, StoredArtifact, record_json
+from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.model.feedstock import Feedstock
+from kiln.run import build_job_writer
+from kiln.store import build_cache
+from kiln.store.layout import ArtifactLayout
+from tests.feedstocks import written
+from tests.unit.builder.test_config_build import FORGE, META
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.job.job_context import Task
+
+
+@pytest.mark.parametrize(
+    ("verdict", "emulated", "taken"),
+    [(TestVerdict.SKIPPED, True, 0), (TestVerdict.SKIPPED, False, 1), (TestVerdict.PASSED, True, 1)],
+)
+def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: TestVerdict, emulated: bool, taken: int
+) -> None:
+    monkeypatch.setattr(emulation, "runs", lambda subdir, in_container: emulated and not in_container)
+    feedstock = written(tmp_path / "feedstock", META, "", FORGE)
+    expand.write(feedstock, expand.configs(feedstock))
+    rendered = render.render(feedstock, expand.read(feedstock, "linux_aarch64_"))
+    (output,) = rendered.outputs
+    layout = ArtifactLayout(root=tmp_path / "channel")
+    place = layout.root / output.subdir / f"{output.name}-{output.version}-{output.build_string}.conda"
+    place.parent.mkdir(parents=True)
+    place.write_text("")
+    path = place.relative_to(layout.root)
+    report = PackageReport(
+        artifact=Artifact(
+            path=path,
+            sha256="a",
+            size=0,
+            config="other",
+            name=output.name,
+            version="1",
+            build_string=output.build_string,
+            subdir=output.subdir,
+        ),
+        build_seconds=1.0,
+        reused=False,
+        tests=TestReport(package=output.name, verdict=verdict),
+    )
+    options = SimpleNamespace(options=BuildOptions(), config="linux_aarch64_", shared="s", key="k", container="none")
+    task = SimpleNamespace(
+        job=options, is_foreign=False, layout=layout, rendered=rendered, feedstock=Feedstock(root=tmp_path)
+    )
+    modified = place.stat().st_mtime_ns
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.keep(StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s"))
+        detail = {"packages": [record_json.package_as_json(report)]}
+        ledger.record("other's", config="other", title=build_cache.TITLE, seconds=1.0, detail=detail)
+        assert len(build_job_writer.reusable_packages(cast("Task", task), ledger)) == taken
+        (tmp_path / "conda-forge.yml").write_text("test: native\n")  # its tests never run here
+        assert len(build_job_writer.reusable_packages(cast("Task", task), ledger)) == 1
