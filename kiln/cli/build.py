@@ -77,7 +77,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report import result_text
 
         print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
-    if chain is not None and (error := job_chain.ended(chain, report, errors)):
+    if chain is not None and (error := job_chain.ended(chain, report, errors, options)):
         return print_error(error)
     code = exit_code(report, errors)
     return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))

@@ -183,6 +183,13 @@ def _chain_arguments(parser: argparse.ArgumentParser) -> None:
         help="continue CONFIG with what a job before has left in this folder, and leave there what a next job needs",
     )
     parser.add_argument(
+        "--notice",
+        metavar="FILE",
+        type=lambda text: Path(text).absolute(),
+        help="stop an unfinished build as --budget does, at once, when this file appears with the time at which the "
+        'machine is taken back, such as {"at": 1790000120} in seconds since the epoch',
+    )
+    parser.add_argument(
         "--handover-size",
         metavar="SIZE",
         type=values.size,

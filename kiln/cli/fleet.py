@@ -250,6 +250,7 @@ def prepare(
         is_strict=options.attempts is not None,
         keep_going=options.keep_going,
         replacements=replacements,
+        reclaims=replacements,
         lease=seconds(options.lease),
         unreachable_timeout=seconds(options.unreachable_timeout),
         budget=options.budget,

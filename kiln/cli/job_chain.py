@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError
@@ -33,9 +34,9 @@ def opened(feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[
         ("--rehearse", options.rehearsal),
         (f"--engine {options.engine}", options.engine != "rattler-build"),
     ):
-        if excluded and (options.budget or options.handover):
+        if excluded and (options.budget or options.handover or options.notice):
             raise UsageError(
-                f"--budget and --handover exclude {flag}",
+                f"--budget, --notice and --handover exclude {flag}",
                 why="only a build by kiln's own engine can be stopped and continued",
                 hint=f"remove {flag}",
             )
@@ -70,8 +71,18 @@ def begun(chain: Chain | None, feedstock: Feedstock, plan: RunPlan, options: arg
     return plan
 
 
-def ended(chain: Chain, report: MatrixReport, errors: Mapping[str, KilnError]) -> KilnError | None:
-    """Hand on what was made, print notes, and return the error of a job that was stopped by its budget."""
+def ended(
+    chain: Chain, report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace
+) -> KilnError | None:
+    """Hand on what was made, print notes, and return the error of a job that was stopped by its budget.
+
+    After a notice no more is handed on than can be packed and uploaded before the machine's end.
+    """
+    if options.notice is not None:
+        from kiln.job.budget_monitor import end_by_notice, transferable
+
+        end = end_by_notice(options.notice)
+        chain.bound = chain.bound if end is None else min(chain.bound, transferable(end - time.time()))
     error, notes = chain.save(report, errors)
     show(notes)
     return error

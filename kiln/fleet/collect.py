@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
+from kiln.fleet import handover
 from kiln.fleet.executor_messages import Collected, CollectFailed, Unreached
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.ledger import record_json
@@ -42,6 +43,8 @@ def collect(
         DiskFull: when the disk of this computer has no space for them.
     """
     worker, config = request.worker, request.config
+    if request.until is not None:
+        return handover.fetch(session, request)
     session.report_step(config, f"collect from {worker}")
     if reason := _fetch(session, worker, config):
         if DISK_FULL in reason:
@@ -49,7 +52,10 @@ def collect(
         if NO_TRANSFER.search(reason):
             return Unreached(command=request, reason=reason)
         return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
-    return accept(session.site.folder / "collected" / worker / config, request, keep=keep)
+    event = accept(session.site.folder / "collected" / worker / config, request, keep=keep)
+    if isinstance(event, Collected) and event.packages:
+        handover.forget(session, config)
+    return event
 
 
 def accept(

@@ -69,20 +69,26 @@ class StartBuild(_BuildMessage):
 
     ``cache`` is the URL of a shared cache, or empty; ``key`` is a hash over the config's inputs, which the worker keeps
     with what it builds. ``attempt`` counts the builds of the config. Where the provider schedules, the build begins
-    after that of the config ``after``, whose compile it reuses.
+    after that of the config ``after``, whose compile it reuses. A ``reclaimable`` one can be stopped so that another
+    worker continues it.
     """
 
     cache: str = ""
     key: str = ""
     attempt: int = 1
     after: str = ""
+    reclaimable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopBuild(_BuildMessage):
-    """Stop a build: its `BuildFinished` follows, or `Unreached` or `CommandFailed` now."""
+    """Stop a build: its `BuildFinished` follows, or `Unreached` or `CommandFailed` now.
+
+    With ``until`` it ends in order, and packs what it has made, as far as that can be fetched until then.
+    """
 
     reason: str = "its time limit is over"
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +103,13 @@ class FollowBuild(_BuildMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collect(_BuildMessage):
-    """Collect a config's packages and log, and check them and their ``key``: `Collected` or `CollectFailed`."""
+    """Collect a config's packages and log, and check them and their ``key``: `Collected` or `CollectFailed`.
+
+    With ``until``, collect what an unfinished build has handed over instead, and give up at that time.
+    """
 
     key: str = ""
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kiln.model.fleet import Offer
@@ -70,6 +71,11 @@ class OfferList:
         count = self._refusals.get(key, 0)
         self._refusals[key] = count + 1
         self._blocked_until[key] = now + BACKOFF[min(count, len(BACKOFF) - 1)]
+
+    def exclude(self, offers: Sequence[Offer], reason: str) -> None:
+        """Ask for offers no more."""
+        for offer in offers:
+            self._blocked_until[offer.key], self._reasons[offer.key] = math.inf, reason
 
     def accept(self, key: tuple[str, bool, str]) -> None:
         """Record that an offer was accepted: its next refusal is the first one again."""

@@ -6,8 +6,18 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from kiln.errors import BuildFailed, DiskFull, FleetLimit, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
-from kiln.fleet.executor_messages import BuildStarted, Collect, FollowBuild, StartBuild, StopBuild
+from kiln.errors import (
+    BudgetSpent,
+    BuildFailed,
+    DiskFull,
+    FleetLimit,
+    HashMismatch,
+    KilnError,
+    OutOfMemory,
+    WorkersLost,
+    kind_of,
+)
+from kiln.fleet.executor_messages import BuildStarted, Collect, Collected, FollowBuild, StartBuild, StopBuild
 from kiln.fleet.supervisor_state import RETRY, TRIES
 from kiln.fleet.worker_inventory import OVER
 from kiln.model.fleet import JobState
@@ -15,7 +25,7 @@ from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_messages import BuildDequeued, BuildFinished, Collected, CollectFailed
+    from kiln.fleet.executor_messages import BuildDequeued, BuildFinished, CollectFailed
     from kiln.fleet.supervisor_state import FleetState
     from kiln.fleet.worker_inventory import Worker
     from kiln.model.fleet import JobEstimate
@@ -86,6 +96,7 @@ class JobManager:
                 key=estimate.key,
                 attempt=job.attempt,
                 after=self.state.queue.awaited(worker.name),
+                reclaimable=worker.record.spot,
             )
         )
 
@@ -124,10 +135,25 @@ class JobManager:
         self.state.inventory.keep_job(event.config, started=event.at)
         self.state.update_config(dataclasses.replace(self.state.configs[event.config], started=event.at))
 
+    def save(self, worker: Worker, config: str, reason: str) -> None:
+        """Have a build stopped in order, so that another worker continues it."""
+        self.state.submit(StopBuild(worker=worker.name, config=config, reason=reason, until=worker.reclaimed_at))
+
+    def on_handover(self, worker: Worker, event: Collected | CollectFailed) -> None:
+        """Queue a config again whose build has handed over what it made, or could not."""
+        worker.handover = ""
+        what = "is handed on" if isinstance(event, Collected) else f"is lost: {event.reason}"
+        reason = f"the provider takes the worker back; what it has built {what}"
+        self.requeue(self.state.estimates[event.config], worker, reason)
+
     def on_finished(self, worker: Worker, event: BuildFinished) -> None:
         """Free a worker for its next config; what it has built is collected in parallel."""
         self.state.queue.end(worker.name, ok=event.exit_code == 0)
         worker.assignment, worker.is_building = None, False
+        if worker.is_reclaimed and event.exit_code == BudgetSpent.exit_code:
+            worker.handover = event.config
+            self.state.submit(Collect(worker=worker.name, config=event.config, until=worker.reclaimed_at))
+            return
         if event.config in self.stopped and event.exit_code != 0:
             limit = self.state.estimates[event.config].size.time_limit or 0.0
             reason = f"stopped at its time limit of {limit / 3600:.2f} h, which fleet-sizes.yml or the recipe sets"

@@ -31,8 +31,13 @@ class RunTerms:
 
 
 def most_lost(plan: FleetPlan, offers: Iterable[Offer], replacements: int, startup: float) -> float:
-    """Return what lost workers cost at most: each the longest build by the dearest offer, lost at its end."""
+    """Return what lost workers cost at most: each the longest build by the dearest offer, lost at its end.
+
+    Of spot workers as many are replaced again that the provider takes back after a notice.
+    """
+    offers = tuple(offers)
     hourly = max(offer.hourly for offer in offers)
+    replacements *= 2 if any(offer.spot for offer in offers) else 1
     return replacements * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
 
 
@@ -43,10 +48,10 @@ def lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
         yield f"first   {first}"
         yield from (f"else    {offer}, {_price(offer)}" for offer in others)
     if way.cost:
-        notice = ", and without a limit those that the provider takes back after a notice" if way.spot else ""
+        notice = ", and as many spot workers that are taken back after a notice" if way.spot else ""
         yield (
-            f"losses  {terms.replacements} lost workers are replaced, which costs {terms.losses:.2f} {currency} more at"
-            f" most{notice} (--replacements, --budget)"
+            f"losses  {terms.replacements} lost workers are replaced{notice}, which costs {terms.losses:.2f} {currency}"
+            " more at most (--replacements, --budget)"
         )
     yield f"life    workers end themselves after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
 

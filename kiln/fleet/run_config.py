@@ -32,7 +32,8 @@ class FleetRunConfig:
     ``max_workers`` run at a time; with several machine types, ``type_workers`` of each, whose first is
     ``machine_type``. Each config is tried on up to ``attempts`` workers, or unless it ``is_strict``
     until its losses are more than those of the others explain; up to ``replacements`` workers are provisioned for lost
-    ones. A worker shuts down ``lease`` seconds after its last lease renewal; one that has not
+    ones, and as spot workers ``reclaims`` for those that the provider took back after a notice, None for any number. A
+    worker shuts down ``lease`` seconds after its last lease renewal; one that has not
     answered for ``unreachable_timeout`` is probed. ``budget`` and ``time_limit`` stop the run. ``startup`` and
     ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
     ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
@@ -58,6 +59,7 @@ class FleetRunConfig:
     attempts: int = 3
     is_strict: bool = True
     replacements: int = 3
+    reclaims: int | None = None
     lease: float = LEASE
     unreachable_timeout: float = 180.0
     budget: float | None = None

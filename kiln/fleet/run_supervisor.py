@@ -80,7 +80,10 @@ class Supervisor:
 
     def _is_over(self) -> bool:
         return self.state.stop is not None or not (
-            self.state.queue or any(worker.assignment or worker.uncollected for worker in self.state.inventory.present)
+            self.state.queue
+            or any(
+                worker.assignment or worker.uncollected or worker.handover for worker in self.state.inventory.present
+            )
         )
 
     def _handle_events(self) -> None:
@@ -100,6 +103,7 @@ class Supervisor:
         if previous is not None:
             inventory.resume(previous, now)
             self.workers.request_count = len(previous.workers)
+            self.workers.reclaim_count = sum(job.reclaimed for job in previous.jobs)
         for worker in inventory:
             state.queue.set_type(worker.name, state.run_config.planned_type(worker.record.type))
         for estimate in self.state.run_config.estimates:
@@ -220,6 +224,8 @@ class Supervisor:
                 self.jobs.on_started(worker, event)
             case executor_messages.BuildFinished() if _builds(worker, event.config):
                 self.jobs.on_finished(worker, event)
+            case executor_messages.Collected() | executor_messages.CollectFailed() if event.config == worker.handover:
+                self.jobs.on_handover(worker, event)
             case executor_messages.Collected() if event.config in worker.uncollected:
                 self.jobs.on_collected(worker, event)
             case executor_messages.CollectFailed() if event.config in worker.uncollected:

@@ -7,7 +7,8 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from kiln.errors import OutOfMemory
+from kiln.errors import BrokenHandover, OutOfMemory
+from kiln.fleet import handover
 from kiln.fleet.executor_messages import (
     BuildFinished,
     BuildStarted,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_state import ExecutorSession
 
 START_SECONDS = 600.0  # for the start of a build, which returns once it runs
+LOST_CONNECTION = NO_CONNECTION | {10, 12, 30, 35}  # of ssh, and of rsync
 QUERIES = 3  # of the jobs of a worker that may be reachable again
 REASON_LENGTH = 300  # characters of ssh's output that are reported
 
@@ -103,25 +105,38 @@ def start(session: ExecutorSession, command: StartBuild) -> None:
     """Start a build."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")
-    session.events.put(_start_with_cache(session, command) if command.cache else _start_alone(session, command))
+    options = handover.options_of(session, command)
+    result = handover.send(session, command) if options else None
+    if result is not None and result.exit_code in LOST_CONNECTION:
+        reason = result.tail[-REASON_LENGTH:] or "it did not answer"
+        session.events.put(Unreached(command=command, reason=reason))
+    elif result is not None and not result.ok:
+        session.events.put(CommandFailed(worker=command.worker, reason=result.tail[-REASON_LENGTH:]))
+    else:
+        begin = _start_with_cache if command.cache else _start_alone
+        session.events.put(begin(session, command, options))
 
 
 def stop(session: ExecutorSession, command: StopBuild) -> None:
     """Stop a build, whose end is then found by what follows it."""
     session.report_step(command.config, f"stop: {command.reason}")
-    result = session.ssh(command.worker, f"sudo kiln-job stop {shlex.quote(command.config)}", seconds=START_SECONDS)
+    config = shlex.quote(command.config)
+    words = f"stop {config}" if command.until is None else f"save {config} {command.until:.0f}"
+    result = session.ssh(command.worker, f"sudo kiln-job {words}", seconds=START_SECONDS)
     if not result.ok:
         session.events.put(Unreached(command=command, reason=result.tail[-REASON_LENGTH:] or "it did not answer"))
 
 
-def job_settings(key: str) -> str:
-    """Return the settings of a build's unit besides those of all: the hash over the config's inputs."""
-    return f"KILN_FLEET_KEY={key}\n" if key else ""
+def job_settings(key: str, options: str = "") -> str:
+    """Return the settings of one build's unit: the hash over the config's inputs, and its own options."""
+    settings = {"KILN_FLEET_KEY": key, "KILN_JOB_OPTIONS": options}
+    return "".join(f"{name}={value}\n" for name, value in settings.items() if value)
 
 
-def _start_alone(session: ExecutorSession, command: StartBuild) -> Event:
-    """Start a build that needs only its key, and the settings that the worker was prepared with."""
-    words = f"printf %s {shlex.quote(job_settings(command.key))} | sudo kiln-job start {shlex.quote(command.config)}"
+def _start_alone(session: ExecutorSession, command: StartBuild, options: str) -> Event:
+    """Start a build that needs only its own settings, and those that the worker was prepared with."""
+    settings, config = shlex.quote(job_settings(command.key, options)), shlex.quote(command.config)
+    words = f"printf %s {settings} | sudo kiln-job start {config}"
     result = session.ssh(command.worker, words, seconds=START_SECONDS)
     reason = result.tail[-REASON_LENGTH:] or "it did not answer"
     if result.exit_code in NO_CONNECTION:
@@ -131,7 +146,7 @@ def _start_alone(session: ExecutorSession, command: StartBuild) -> Event:
     return BuildStarted(worker=command.worker, config=command.config)
 
 
-def _start_with_cache(session: ExecutorSession, command: StartBuild) -> Event:
+def _start_with_cache(session: ExecutorSession, command: StartBuild, options: str) -> Event:
     """Start a build that uses the cache, and needs its password."""
     result = session.playbooks.play(
         "build.yml",
@@ -142,6 +157,7 @@ def _start_with_cache(session: ExecutorSession, command: StartBuild) -> Event:
             "kiln_build_options": [*session.site.options],
             "kiln_cache": command.cache,
             "kiln_key": command.key,
+            "kiln_job_options": options,
             "kiln_rebuild": True,
         },
     )
@@ -187,10 +203,10 @@ def _poll(session: ExecutorSession, worker: str, config: str, log: LogStream) ->
         session.events.put(Reclaimed(worker=worker, at=float(job["reclaimed_at"])))
     for step, text in lines:
         session.events.put(LogLine(config=config, step=step, text=text))
-    return None if log.more else _finished(worker, config, job)
+    return None if log.more else _finished(session, worker, config, job)
 
 
-def _finished(worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
+def _finished(session: ExecutorSession, worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
     """Return how a build ended, None while it runs."""
     state, result, code = status_of(job)
     if state == "running":
@@ -200,4 +216,7 @@ def _finished(worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished
         return BuildFinished(worker=worker, config=config, exit_code=None, reason=reason)
     if result == "oom-kill":
         code = OutOfMemory.exit_code
+    if code == BrokenHandover.exit_code:
+        handover.forget(session, config)
+        code, result = None, "what was handed over to it is damaged"
     return BuildFinished(worker=worker, config=config, exit_code=code, reason="" if code == 0 else result)

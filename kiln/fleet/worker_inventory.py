@@ -61,7 +61,8 @@ class Worker:
     ``next_check`` is the time until which nothing is due for it while it builds.
     ``unreached_requests`` counts the requests for it that did not reach the provider, ``failed_preparations`` the
     preparations that failed. ``is_prepared`` marks a worker that an earlier process of the run prepared, ``is_retired``
-    one that gets no more configs, ``is_reclaimed`` one that its provider takes back.
+    one that gets no more configs, ``is_reclaimed`` one that its provider takes back, ``reclaimed_at`` this time.
+    ``handover`` is the config of which what it has built is being saved.
     """
 
     record: WorkerRecord
@@ -78,6 +79,8 @@ class Worker:
     is_prepared: bool = False
     is_retired: bool = False
     is_reclaimed: bool = False
+    reclaimed_at: float = 0.0
+    handover: str = ""
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
-from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, StopBuild, Terminate, WatchCache
+from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchCache
 from kiln.fleet.fallback_offers import OfferList
 from kiln.fleet.supervisor_state import RETRY, TRIES
 from kiln.model.fleet import JobState, Offer, WorkerState
@@ -29,7 +29,8 @@ MARGIN = 1.25  # of the expected time of a build, which has to fit into its work
 class WorkerManager:
     """Decides about the workers of a run.
 
-    Up to ``max_workers`` build at a time; ``request_count`` were requested so far, ``loss_count`` were lost. ``cache``
+    Up to ``max_workers`` build at a time; ``request_count`` were requested so far, ``loss_count`` were lost, and
+    ``reclaim_count`` taken back by the provider after a notice. ``cache``
     is the URL of the shared cache: None until it is known, empty without a cache. ``offers`` are those by which workers
     are requested; while all of them are refused, ``next_request`` is the time of the next request, and
     ``refused_since`` the time since when there is no worker either.
@@ -41,6 +42,7 @@ class WorkerManager:
         self.max_workers = state.run_config.max_workers
         self.request_count = 0
         self.loss_count = 0
+        self.reclaim_count = 0
         run_config = state.run_config
         self.offers = OfferList([offer for kind in run_config.counts for offer in run_config.offers_of(kind)])
         self.next_request = 0.0
@@ -177,8 +179,9 @@ class WorkerManager:
         """
         self.state.inventory.keep(worker, state=WorkerState.LOST, reason=reason)
         self.state.submit(Terminate(worker=worker.name))
-        uncollected = tuple(worker.uncollected)
+        uncollected = (*worker.uncollected, *filter(None, (worker.handover,)))
         worker.uncollected.clear()
+        worker.handover = ""
         worker.retries.clear()
         self.jobs.release(worker, reason)
         for config in uncollected:
@@ -201,6 +204,8 @@ class WorkerManager:
         if worker.is_reclaimed or not worker.alive:
             return
         worker.is_retired = worker.is_reclaimed = True
+        worker.reclaimed_at = at
+        self._count_reclaim()
         config = None if worker.assignment is None else worker.assignment.config
         if config is None:
             return
@@ -209,7 +214,30 @@ class WorkerManager:
         if not worker.is_building:
             self.jobs.release(worker, reason)
         elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
-            self.state.submit(StopBuild(worker=worker.name, config=config, reason=reason))
+            self.jobs.save(worker, config, reason)
+
+    def _count_reclaim(self) -> None:
+        """Replace workers that are taken back a limited number of times, so that the cost of a run has a bound.
+
+        Then no more spot workers are requested: those on demand, where the user allows for them, cannot be taken back.
+        """
+        self.reclaim_count += 1
+        run_config = self.state.run_config
+        if run_config.reclaims is None or self.reclaim_count <= run_config.reclaims:
+            return
+        offers = [offer for kind in run_config.counts for offer in run_config.offers_of(kind)]
+        self.offers.exclude([offer for offer in offers if offer.spot], "spot workers were taken back too often")
+        if all(offer.spot for offer in offers):
+            self.max_workers = min(
+                self.max_workers, sum(not each.is_reclaimed for each in self.state.inventory.builders)
+            )
+
+    def _require_some(self) -> None:
+        """Stop a run whose workers were all taken back, and are not replaced any more."""
+        if self.reclaim_count and not self.max_workers and not self.state.inventory.builders and self.state.queue:
+            what = f"the provider took back {self.reclaim_count} spot workers, and no more are replaced"
+            hint = "--fallback on-demand continues on demand, --replacements N allows for more"
+            self.state.stop = WorkersLost(what, hint=hint)
 
     def drop_cache(self) -> None:
         """Continue without the shared cache."""
@@ -231,7 +259,7 @@ class WorkerManager:
             # A cache is ready, or there is none; and no failed compile is being looked into.
             if self.cache is not None and not queue.is_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
-        elif not worker.uncollected and (
+        elif not (worker.uncollected or worker.handover) and (
             worker.is_retired or not (queue.has_work(worker.name) or self._is_only_collecting())
         ):
             self._terminate(worker)
@@ -261,7 +289,8 @@ class WorkerManager:
     def _is_only_collecting(self) -> bool:
         """Return whether only collections remain: the tear-down, soon, terminates all workers at once."""
         state = self.state
-        return not (state.queue or state.postponed or any(worker.assignment for worker in state.inventory.present))
+        pending = any(worker.assignment or worker.handover for worker in state.inventory.present)
+        return not (state.queue or state.postponed or pending)
 
     def retry_due(self, worker: Worker, now: float) -> None:
         """Submit the failed commands again that are due."""
@@ -273,6 +302,7 @@ class WorkerManager:
 
     def request_workers(self, now: float) -> None:
         """Request workers for configs that no existing worker can take."""
+        self._require_some()
         run_config, inventory = self.state.run_config, self.state.inventory
         names: list[str] = []
         name, cache = run_config.worker_name(None), run_config.cache
@@ -292,7 +322,7 @@ class WorkerManager:
             if worker.assignment is not None and offer not in [
                 run_config.offers_of(kind)[0] for kind in run_config.counts
             ]:
-                text = f"requesting {name} as {offer}: what is wanted more was refused"
+                text = f"requesting {name} as {offer}: what is wanted more is refused, or taken back"
                 self.state.observer.config_line(worker.assignment.config, text, "")
             names.append(name)
         self.state.submit(inventory.request(names))

@@ -1,5 +1,7 @@
 """Stop a config's build before its budget of time or of actions is spent, with enough time left to pack what it made.
 
+A machine that its provider takes back is a budget, too, which begins with the notice: a file with the time of its end.
+
 A file in the config's folder asks for it: no further step begins, and a running Bazel is interrupted. A build that goes
 on regardless is terminated.
 """
@@ -7,6 +9,7 @@ on regardless is terminated.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -38,6 +41,19 @@ SHORTEST = 10.0  # seconds that Bazel has at least for its end
 def least_reserve(budget: float) -> float:
     """Return the seconds that a budget keeps for the end of a build, whatever it made."""
     return min(LEAST, SHARE * budget)
+
+
+def end_by_notice(notice: Path) -> float | None:
+    """Return the time of a machine's end, in seconds since the epoch, by a notice ``{"at": N}``; None without one."""
+    try:
+        return float(json.loads(notice.read_text(encoding="utf-8"))["at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def transferable(seconds: float) -> int:
+    """Return the bytes of a cache that can be packed and uploaded in a time, after Bazel's end."""
+    return round(max(0.0, seconds - SHORTEST) / (1 / PACKED + 1 / UPLOADED))
 
 
 def reserve(size: int, least: float) -> float:
@@ -98,7 +114,9 @@ class BudgetMonitor:
 
     def reason(self, now: float, before: int) -> str:
         """Return why the build is to stop now, empty while it may go on; ``before`` is the count of actions then."""
-        limit, deadline = self.options.action_limit, self.options.deadline
+        limit, deadline, notice = self.options.action_limit, self.options.deadline, self.options.notice
+        if notice is not None and (end := end_by_notice(notice)) is not None:
+            return f"the machine is taken back in {duration(max(0.0, end - now))}"
         if limit is not None and (done := action_count(self.cache) - before) >= limit:
             return f"{done} actions of Bazel are finished, and --budget allows {limit}"
         if deadline is None:

@@ -24,7 +24,8 @@ class BuildOptions:
     that a remote executor runs at a time; with ``remote_fallback`` they run here when it does not answer.
 
     A build stops in time before ``deadline``, in seconds since the epoch, with at least ``least_reserve`` seconds left
-    for packing what it made; or after ``action_limit`` finished actions of Bazel.
+    for packing what it made; or after ``action_limit`` finished actions of Bazel; or as soon as the file ``notice``
+    says when the machine is taken back.
     """
 
     engine: str = "rattler-build"
@@ -45,11 +46,12 @@ class BuildOptions:
     deadline: float | None = None
     least_reserve: float = 0.0
     action_limit: int | None = None
+    notice: Path | None = None
 
     @property
     def has_budget(self) -> bool:
         """True when the build may be stopped before it is finished."""
-        return self.deadline is not None or self.action_limit is not None
+        return self.deadline is not None or self.action_limit is not None or self.notice is not None
 
     @property
     def builds_finished(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.job.budget_monitor import end_by_notice
 from tests.integration.fleet.helpers import ROOT
 
 if TYPE_CHECKING:
@@ -86,3 +87,28 @@ def test_a_worker_records_the_notice_of_its_provider_and_reports_it_with_its_job
     assert notice.main() == 1
     assert "kiln-notice: " in capsys.readouterr().err
     assert job.state_of("config")["reclaimed_at"] is None
+
+
+def test_a_build_is_told_when_its_worker_ends_and_one_that_cannot_be_continued_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, jobs = load("kiln-job"), tmp_path / "jobs"
+    stopped: list[str] = []
+    monkeypatch.setattr(job, "JOBS", jobs)
+    monkeypatch.setattr(job.shutil, "chown", lambda *_: None)
+    monkeypatch.setattr(job, "stop", stopped.append)
+    (jobs / "config").mkdir(parents=True)
+    (jobs / "config" / "environment").write_text("KILN_FLEET_KEY=a\n")
+    assert job.main(["save", "config", "1795249320"]) == 0
+    assert (stopped, (jobs / "config" / "notice").exists()) == (["config"], False)
+    (jobs / "config" / "environment").write_text(f"KILN_JOB_OPTIONS=--notice {jobs}/config/notice\n")
+    (tmp_path / "victim").write_text("of another user")
+    (jobs / "config" / "notice").symlink_to(tmp_path / "victim")
+    assert job.main(["save", "config", "1795249320"]) == 0
+    assert end_by_notice(jobs / "config" / "notice") == 1795249320.0
+    assert (stopped, (tmp_path / "victim").read_text()) == (["config"], "of another user")
+    (jobs / "config" / "handover").symlink_to(tmp_path)
+    assert job.main(["clear", "config"]) == 0
+    assert {path.name for path in (jobs / "config").iterdir()} == {"environment"}
+    assert (tmp_path / "victim").exists()
+    assert job.main(["save", "config"]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from kiln import cli
 from kiln.cli import job_chain
 from kiln.errors import UsageError
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.feedstocks import written
 from tests.unit.run.test_plan import a_plan
 
@@ -28,6 +31,7 @@ def parsed(*words: str) -> argparse.Namespace:
     ("words", "configs", "what"),
     [
         (("--budget", "1h", "--rehearse"), ("a",), "exclude --rehearse"),
+        (("--notice", "file", "--rehearse"), ("a",), "exclude --rehearse"),
         (("--handover", "dir", "--engine", "conda-build"), ("a",), "exclude --engine conda-build"),
         (("--handover", "dir"), ("a", "b"), "for one config"),
         (("--handover", "dir", "--rebuild"), ("a",), "excludes --rebuild"),
@@ -57,3 +61,26 @@ def test_a_compile_that_exceeds_the_budget_is_told_before_it_starts(
     assert len(notes) == lines
     job_chain.begun(None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h"))
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("left", "most"), [(16.0, 100_000_000), (-5.0, 0), (1e9, 20_000_000_000)])
+def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Path, left: float, most: int) -> None:
+    notice = tmp_path / "notice"
+    notice.write_text(json.dumps({"at": time.time() + left}))
+    options = parsed("--handover", str(tmp_path / "handover"), "--notice", str(notice))
+    chain = job_chain.opened(written(tmp_path / "feedstock", META), options, ("a",))
+    assert chain is not None
+    report = MatrixReport(
+        run=1,
+        command="",
+        started=0.0,
+        finished=1.0,
+        machine="m",
+        cores=2,
+        jobs=1,
+        engine="rattler-build",
+        container="none",
+        configs=(ConfigRun(config="a", state=ConfigState.FAILED, group="cpu"),),
+    )
+    assert job_chain.ended(chain, report, {}, options) is None
+    assert 0.9 * most <= chain.bound <= most

@@ -11,6 +11,7 @@ import pytest
 
 from kiln.cli.fleet_arguments import loss_limits
 from kiln.errors import (
+    BudgetSpent,
     BuildFailed,
     CredentialsRefused,
     DiskFull,
@@ -27,6 +28,7 @@ from kiln.fleet.executor_messages import (
     BuildDequeued,
     BuildFinished,
     Collect,
+    CollectFailed,
     Prepare,
     Probe,
     Provision,
@@ -39,7 +41,7 @@ from kiln.fleet.executor_messages import (
 from kiln.fleet.run_config import FleetRunConfig, cache_of
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobSize, JobState, Offer, WorkerState
+from kiln.model.fleet import FleetRun, JobRecord, JobSize, JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, NullStore, Simulation, estimates
 
@@ -343,6 +345,103 @@ def test_a_worker_that_its_provider_takes_back_is_drained_and_costs_no_attempt()
     assert dies - 120 <= born[TWO] < dies - 60, "it is not waited for the end of the first"
     assert {job.reclaimed for job in run.state.inventory.latest_jobs()} == {False}
     assert_nothing_left(run, simulation)
+
+
+class SavingSimulation(Simulation):
+    """Builds that are stopped in time hand over what they have made, unless this is ``lost`` on its way."""
+
+    lost = False
+
+    def _ended(self, name: str, worker: Any, config: str) -> Any:
+        event = super()._ended(name, worker, config)
+        if (name, config) not in self._killed_builds:
+            return event
+        return BuildFinished(worker=name, config=config, exit_code=BudgetSpent.exit_code)
+
+    def _collected(self, name: str, config: str) -> Any:
+        if self.lost and (name, config) in self._killed_builds:
+            return CollectFailed(worker=name, config=config, reason="the connection was lost")
+        return super()._collected(name, config)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_a_reclaimed_worker_has_built_is_saved_before_its_end(lost: bool) -> None:
+    """The next worker starts after that, so that it can continue the build; if it is lost, it builds all again."""
+    dies = HOUR / 2
+    simulation = SavingSimulation(estimates(1, hours=1.0), home=20.0, faults=Faults(dies={ONE: dies}, notice=True))
+    simulation.lost = lost
+    run = supervisor(simulation, max_workers=1, attempts=1, replacements=0, spot=True)
+    assert all_done(run.execute())
+    (stop,) = commands(simulation, StopBuild)
+    assert stop.until == pytest.approx(simulation.began + dies)
+    saving, last = commands(simulation, Collect)
+    assert (saving.worker, saving.until, last.worker, last.until) == (ONE, stop.until, TWO, None)
+    starts = commands(simulation, StartBuild)
+    assert [(start.worker, start.reclaimable) for start in starts] == [(ONE, True), (TWO, True)]
+    order = [command for command in simulation.commands if isinstance(command, Collect | Terminate | StartBuild)]
+    assert order[:4] == [starts[0], saving, order[2], starts[1]], "it is not terminated before"
+    (lost_job,) = [job for job in run.state.inventory._jobs.values() if job.reclaimed]
+    assert lost_job.reason.endswith("is lost: the connection was lost" if lost else "is handed on")
+    assert run.workers.loss_count == 0
+    assert_nothing_left(run, simulation)
+
+
+def test_a_build_whose_worker_dies_while_it_is_saved_is_built_by_another() -> None:
+    dies = HOUR / 2
+    simulation = SavingSimulation(estimates(1, hours=1.0), home=300.0, faults=Faults(dies={ONE: dies}, notice=True))
+    run = supervisor(simulation, max_workers=1, attempts=1, spot=True, unreachable_timeout=60.0)
+    assert all_done(run.execute())
+    assert_nothing_left(run, simulation)
+
+
+def reclaiming(lives: int, **more: Any) -> tuple[Supervisor, Simulation]:
+    """Return a run of one config of an hour whose first workers are taken back half an hour after their request."""
+    simulation = Simulation(estimates(1, hours=1.0), faults=Faults(notice=True))
+    bring, left = simulation._bring, [lives]
+
+    def provision(name: str, command: Provision) -> None:
+        bring(name, command)
+        if left[0] and command.offers[name][1]:
+            left[0] -= 1
+            simulation.workers[name].dies = simulation.clock + HOUR / 2
+
+    simulation._bring = provision  # type: ignore[method-assign]
+    return supervisor(simulation, max_workers=1, spot=True, **more), simulation
+
+
+def test_workers_that_are_taken_back_are_replaced_a_limited_number_of_times() -> None:
+    run, simulation = reclaiming(3, reclaims=3)
+    assert all_done(run.execute())
+    run, simulation = reclaiming(9, reclaims=2)
+    with pytest.raises(WorkersLost, match="took back 3 spot workers") as caught:
+        run.execute()
+    assert "--fallback on-demand" in str(caught.value)
+    assert len(simulation.paid) == 3
+    assert_nothing_left(run, simulation)
+
+
+def test_a_run_whose_spot_workers_are_taken_back_too_often_goes_on_on_demand() -> None:
+    offers = (Offer(machine_type=MACHINE, spot=True), Offer(machine_type=MACHINE))
+    run, simulation = reclaiming(9, reclaims=2, offers=offers)
+    assert all_done(run.execute())
+    assert [worker.record.spot for worker in run.state.inventory] == [True, True, True, False]
+    assert_nothing_left(run, simulation)
+
+
+def test_a_controller_that_begins_again_remembers_how_many_workers_were_taken_back() -> None:
+    jobs = (JobRecord(config=FOUR[0].config, worker=ONE, attempt=1, state=JobState.LOST, started=0.0, reclaimed=True),)
+    previous = FleetRun(
+        id="r1", provider="local", type=MACHINE.type, started=0.0, finished=None, number=1, lives=False, jobs=jobs
+    )
+    run = supervisor(Simulation(FOUR), previous_run=previous, reclaims=1)
+    assert all_done(run.execute())
+    assert run.workers.reclaim_count == 1
+
+
+def test_a_build_on_demand_is_not_started_as_one_that_is_taken_back() -> None:
+    simulation = Simulation(FOUR)
+    supervisor(simulation).execute()
+    assert not any(start.reclaimable for start in commands(simulation, StartBuild))
 
 
 def test_a_build_that_ends_before_its_worker_is_taken_back_is_collected() -> None:

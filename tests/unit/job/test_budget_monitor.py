@@ -55,6 +55,23 @@ def test_it_stops_after_a_number_of_actions(tmp_path: Path) -> None:
     assert monitor.reason(0.0, 1) == ""
 
 
+def test_it_stops_at_once_when_the_machine_is_taken_back(tmp_path: Path) -> None:
+    notice = tmp_path / "notice"
+    monitor = a_monitor(tmp_path, notice=notice)  # type: ignore[arg-type]
+    assert monitor.options.has_budget, "or a Bazel in a container is not interrupted"
+    assert monitor.reason(1000.0, 0) == ""
+    notice.write_text("{")
+    assert monitor.reason(1000.0, 0) == "", "half written"
+    notice.write_text('{"at": 1095}')
+    assert monitor.reason(1000.0, 0) == "the machine is taken back in 1 min 35 s"
+
+
+def test_as_much_is_handed_on_as_the_time_of_a_notice_allows() -> None:
+    assert budget_monitor.transferable(budget_monitor.SHORTEST) == 0
+    assert budget_monitor.transferable(budget_monitor.SHORTEST + 6.0) == 100_000_000
+    assert budget_monitor.reserve(budget_monitor.transferable(70.0), budget_monitor.SHORTEST) == pytest.approx(70.0)
+
+
 def test_a_build_that_is_asked_to_stop_ends_by_itself(tmp_path: Path) -> None:
     monitor = a_monitor(tmp_path, action_limit=1)
     with monitor:
