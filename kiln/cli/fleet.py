@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import (
     build,
     config_selection,
+    fleet_controller,
     fleet_detached_runs,
     fleet_detached_start,
     fleet_fallbacks,
@@ -71,7 +72,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.action in {"plan", "run"}:
         fleet_slurm.check_options(options)
         fleet_fallbacks.check_options(options)
-    if options.action == "run":
         fleet_detached_start.check_options(options)
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
         return (DETACHED.get(options.action) or fleet_detached_runs.show_status)(options, root)
@@ -242,6 +242,7 @@ def prepare(
         type_offers={} if is_slurm else fleet_fallbacks.type_offers(options, plan),
         capacity_timeout=seconds(options.capacity_timeout),
         lifetime=fleet_fallbacks.lifetime_of(options, plan),
+        controller=fleet_controller.charge_of(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,

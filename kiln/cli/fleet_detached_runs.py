@@ -111,7 +111,7 @@ def print_untrusted(text: str) -> None:
 
 
 def collect(options: argparse.Namespace, root: Path) -> int:
-    """Collect the packages, logs and report of a detached run that is over, and end its controller."""
+    """Collect the packages, logs and report of a detached run that is over, and end its controller_client."""
     from kiln.fleet.detached import controller_client
 
     key, feedstock = find_key(options, root)
@@ -128,7 +128,7 @@ def collect(options: argparse.Namespace, root: Path) -> int:
 def collect_from(
     connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
 ) -> int:
-    """Fetch and check the results, store them in the feedstock or in a folder, and end the controller."""
+    """Fetch and check the results, store them in the feedstock or in a folder, and end the controller_client."""
     from kiln import files
     from kiln.fleet.detached import results
     from kiln.ledger.fleet import FleetLedger
@@ -224,10 +224,12 @@ def show_status(options: argparse.Namespace, root: Path) -> int:
 
 
 def status_text(key: RunKey, options: argparse.Namespace) -> str:
-    """Return the status of a detached run, asked from its controller."""
-    from kiln.fleet import formatting
+    """Return the status of a detached run, asked from its controller_client."""
+    from kiln.fleet import costs, formatting
     from kiln.fleet.detached import controller_client, results
+    from kiln.ledger.record_json import KINDS
     from kiln.model.fleet import FleetRun
+    from kiln.model.run import MatrixReport
     from kiln.serialization import from_json
 
     with controller_client.connected(key, client(os.environ)) as connection:
@@ -242,7 +244,9 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     if state.get("fleet") is None:
         return "\n".join([head, *state.get("output", [])[-3:]])
     fleet = from_json(FleetRun, state["fleet"], results.FLEET_KINDS)
-    return f"{head}\n{formatting.status([fleet], {})}"
+    report = None if state.get("report") is None else from_json(MatrixReport, state["report"], KINDS)
+    cost = None if report is None else costs.of_run(fleet, report.cost, time.time())
+    return f"{head}\n{formatting.status([fleet], {} if cost is None else {fleet.id: cost})}"
 
 
 def local_lines(feedstock: Feedstock) -> Iterator[str]:

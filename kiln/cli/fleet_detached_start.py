@@ -7,11 +7,14 @@ import json
 import os
 import secrets
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli.environment_passthrough import client
 from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_controller import CONTROLLER_TYPE, KEEP, as_variable, small_type
 from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.fleet_playbook_vars import INDEX, build_options, contract_variables, folder_of, site_of
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
     from kiln.store.worker_results import RemoteConfig
 
 PROVIDERS = ("aws", "openstack", "static")  # whose workers another machine can reach
-CONTROLLER_TYPE = "controller"
-# The machines that a controller gets where no type is named: it builds nothing, and packages wait on its disk (GB).
-FLAVORS = {"aws": ("t3.medium", 60), "openstack": ("c3-4", 50)}
 DAY = 86400
 LONGEST = 14 * DAY  # seconds that a run may take which has no time limit
 TIMES = ("lease", "poll", "capacity_timeout", "unreachable_timeout")
@@ -62,10 +62,10 @@ def check_options(options: argparse.Namespace) -> None:
         )
     if options.provider == "static" and options.controller is None:
         raise UsageError("--detach with --provider static requires --controller HOST", hint="a host that ssh reaches")
-    if options.image:
+    if getattr(options, "image", None):
         raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
     for name in TIMES:  # which only the run itself would read, on its controller
-        seconds(getattr(options, name))
+        seconds(getattr(options, name, "0"))
 
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
@@ -127,12 +127,14 @@ def settings_of(
         texts["prices.csv"] = sending.text_of(prices)
         arguments += ["--prices", f"{HOME}/prices.csv"]
     sizes = feedstock.root / "fleet-sizes.yml"
+    kind = controller_type(options)
+    price = {} if kind is None else as_variable(kind, time.time())
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
         key=key,
-        keep=seconds(options.keep or "72h"),
-        environment={**contract_variables(feedstock), **index, **variables, **more, ID: run},
+        keep=seconds(options.keep or KEEP),
+        environment={**contract_variables(feedstock), **index, **variables, **more, **price, ID: run},
         files={**texts, **certificates},
         feedstock={"fleet-sizes.yml": sending.text_of(sizes)} if sizes.is_file() else {},
     )
@@ -164,7 +166,7 @@ def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str)
     life = LONGEST if options.time_limit is None else seconds(options.time_limit) + DAY
     own: dict[str, Any] = {
         "kiln_lease": 5400,
-        "kiln_lifetime": int(life + seconds(options.keep or "72h")),
+        "kiln_lifetime": int(life + seconds(options.keep or KEEP)),
         "kiln_build_options": [],
         "kiln_environment": {},
     }
@@ -183,13 +185,6 @@ def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str)
     variables = {**site.variables, **own}
     variables |= {"kiln_ssh_options": host.pop("ssh_options", {}), "kiln_static_hosts": [host]}
     return dataclasses.replace(site, variables=variables, variable_files=()), "static"
-
-
-def small_type(provider: str) -> dict[str, Any]:
-    """Return the row of the playbooks' table of machine types for a controller."""
-    flavor, disk = FLAVORS[provider]
-    size = {"cores": 2, "memory": 4, "disk": disk, "gpus": 0, "gpu": "", "billed": 1}
-    return {"provider": provider, "type": CONTROLLER_TYPE, "flavor": flavor, **size}
 
 
 def existing_host(options: argparse.Namespace) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_arguments import loss_limits
-from kiln.cli.fleet_plan_inputs import priced_offers
+from kiln.cli.fleet_arguments import loss_limits, seconds
+from kiln.cli.fleet_controller import KEEP
+from kiln.cli.fleet_plan_inputs import controller_type, priced_offers
 from kiln.cli.fleet_prices import playbook_variable
 from kiln.errors import UsageError
 
@@ -126,4 +127,6 @@ def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
             Assumptions.read().startup,
         ),
         lifetime=lifetime_of(options, plan),
+        controller=controller_type(options),
+        keep=seconds(options.keep or KEEP),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_slurm
+from kiln.cli import fleet_controller, fleet_slurm
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, playbook_value, region_of
 from kiln.errors import UsageError
@@ -84,6 +84,7 @@ def plan_of(
             cost=options.budget,
             seconds=None if options.time_limit is None else seconds(options.time_limit),
             tests=tests,
+            controller=controller_hourly(options),
         ),
         cache=cache,
         spot=options.spot,
@@ -119,6 +120,35 @@ def priced_offers(options: argparse.Namespace, names: Sequence[str]) -> list[Mac
     if names:
         return priced(machine_types.select(table, provider=options.provider, types=names))
     return priced([kind for kind in table if kind.provider == options.provider])
+
+
+def controller_type(options: argparse.Namespace) -> MachineType | None:
+    """Return the machine type of the controller that ``--detach`` provisions, with its price; None without one."""
+    from kiln.fleet import machine_types
+
+    if not options.detach or options.controller is not None or options.provider not in fleet_controller.FLAVORS:
+        return None
+    if options.controller_type is not None:
+        return priced_offers(options, [options.controller_type])[0]
+    (kind,) = machine_types.of_rows([fleet_controller.small_type(options.provider)], "the type of controllers")
+    return merged_table(options.prices, os.environ).apply(kind, region=region_of(options, os.environ))
+
+
+def controller_hourly(options: argparse.Namespace) -> float:
+    """Return the price of an hour of a run's controller: the one to provision, or that on which this process runs.
+
+    Raises:
+        UsageError: when it is unknown, and the run has a budget.
+    """
+    kind, charge = controller_type(options), fleet_controller.charge_of(os.environ)
+    if kind is None:
+        return 0.0 if charge is None else charge.hourly
+    if not kind.is_priced and options.budget is not None:
+        raise UsageError(
+            f"the price of the controller's machine type {kind.name} is unknown, so --budget cannot be kept",
+            hint="write a table of prices for --prices, or name another --controller-type",
+        )
+    return kind.price(spot=False) if kind.is_priced else 0.0
 
 
 def table_of(options: argparse.Namespace) -> tuple[MachineType, ...]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.worker_inventory import Inventory
-    from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
+    from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.scheduling.queue import Queue
 
 GB = 1e9
@@ -33,20 +33,26 @@ def _cost(worker: WorkerRecord, now: float) -> float:
     return price(worker.hourly, max(0.0, end - worker.requested), billed=worker.billed)
 
 
+def of_controller(charge: ControllerCharge | None, now: float) -> float:
+    """Return the cost of the machine that controls a run until ``now``."""
+    return 0.0 if charge is None else price(charge.hourly, max(0.0, now - charge.since), billed=charge.billed)
+
+
 def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | None:
     """Return the cost of a run in the ledger, with the last forecast while its process runs; None for an older one."""
     if forecast is None or not run.workers:
         return None
+    end = now if run.finished is None else run.finished
+    cost = spent(run.workers, run.jobs, end) + of_controller(forecast.controller, end)
     if run.finished is None and run.lives:
-        return dataclasses.replace(forecast, spent=spent(run.workers, run.jobs, now))
-    cost = spent(run.workers, run.jobs, now if run.finished is None else run.finished)
-    return RunCost(spent=cost, expected=cost, currency=forecast.currency, end=forecast.end)
+        return dataclasses.replace(forecast, spent=cost)
+    return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={})
 
 
 def final(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
     """Return the cost of a run that has ended."""
     cost = inventory.spent(now)
-    return RunCost(spent=cost, expected=cost, currency=run_config.currency, end=now)
+    return RunCost(spent=cost, expected=cost, currency=run_config.currency, end=now, controller=run_config.controller)
 
 
 def forecast(
@@ -66,6 +72,7 @@ def forecast(
             cost += _cost(worker.record, end if worker.is_cache else last.get(worker.name, now) + after)
     for name, (kind, requested) in first.items():
         cost += price(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
+    cost += of_controller(run_config.controller, end) - of_controller(run_config.controller, now)
     traffic = sum(types[config].egress for config in ends) * run_config.packages
     so_far, over = inventory.spent(now), inventory.spent(now) - spent((item.record for item in inventory), (), now)
     return RunCost(
@@ -74,6 +81,7 @@ def forecast(
         currency=run_config.currency,
         end=end,
         config_ends={config: moment + run_config.collect for config, moment in ends.items()},
+        controller=run_config.controller,
     )
 
 

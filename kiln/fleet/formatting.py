@@ -195,6 +195,8 @@ def offer_text(worker: WorkerRecord) -> str:
 
 def _cost_line(run: FleetRun, cost: RunCost) -> str:
     text = f"cost {cost_text(cost)}"
+    if cost.controller is not None:
+        text += f", with {cost.controller.hourly:.3f} an hour for the controller, a {cost.controller.name}"
     return text if run.finished is not None or not run.lives else f"{text}, the end at about {_time(cost.end)}"
 
 

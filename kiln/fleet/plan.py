@@ -82,12 +82,16 @@ class Arrangement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetBounds:
-    """The limits of a run: workers, money in the provider's currency, seconds; ``tests`` after it are within them."""
+    """The limits of a run: workers, money in the provider's currency, seconds; ``tests`` after it are within them.
+
+    ``controller`` is the price of an hour of the machine that controls the run, which the money has to pay for, too.
+    """
 
     workers: int
     cost: float | None = None
     seconds: float | None = None
     tests: WorkerTestPlan | None = None
+    controller: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +316,7 @@ def numbers(configs: int, max_workers: int) -> tuple[int, ...]:
 
 def _within(arrangement: Arrangement, bounds: FleetBounds) -> bool:
     seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
+    cost += bounds.controller * arrangement.seconds / 3600
     in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds
     return in_time and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
 

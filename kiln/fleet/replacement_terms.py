@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kiln.fleet.plan import Arrangement, FleetPlan
-    from kiln.model.fleet import Offer
+    from kiln.model.fleet import MachineType, Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,8 @@ class RunTerms:
     """The terms of a run: ``offers`` in the order in which they are asked for, ``lifetime`` of a worker in seconds.
 
     A run of several machine types has the offers of the first one, and in ``other_offers`` those of the others.
+
+    A detached run has a ``controller``, where its packages wait for up to ``keep`` seconds.
 
     ``replacements`` lost workers are replaced, and a config is tried on ``attempts``; ``losses`` is what the lost ones
     cost at most.
@@ -28,6 +30,8 @@ class RunTerms:
     losses: float
     lifetime: float
     other_offers: tuple[tuple[Offer, ...], ...] = ()
+    controller: MachineType | None = None
+    keep: float = 0.0
 
 
 def most_lost(plan: FleetPlan, offers: Iterable[Offer], replacements: int, startup: float) -> float:
@@ -53,7 +57,20 @@ def lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
             f"losses  {terms.replacements} lost workers are replaced{notice}, which costs {terms.losses:.2f} {currency}"
             " more at most (--replacements, --budget)"
         )
+    if terms.controller is not None:
+        yield f"control {_controller(terms.controller, way.seconds, terms.keep)}"
     yield f"life    workers end themselves after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
+
+
+def _controller(kind: MachineType, seconds: float, keep: float) -> str:
+    """Return what the controller of a detached run costs, besides the workers."""
+    hourly, currency = kind.price(spot=False), kind.currency
+    if not kind.is_priced:
+        return f"1 {kind.name}, price unknown: it is not counted"
+    return (
+        f"1 {kind.name}, {hourly:.3f} {currency} an hour: {hourly * seconds / 3600:.2f} {currency} more for the run,"
+        f" and {hourly * keep / 3600:.2f} {currency} at most while its packages wait (--keep)"
+    )
 
 
 def _price(offer: Offer) -> str:

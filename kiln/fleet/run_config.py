@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.fleet import FleetRun, JobEstimate, MachineType
+    from kiln.model.fleet import ControllerCharge, FleetRun, JobEstimate, MachineType
     from kiln.model.run import ConfigRun
 
 CACHE = "cache"  # the end of the name of the worker that holds the shared cache
@@ -42,6 +42,7 @@ class FleetRunConfig:
     Workers are requested by the first of the ``type_offers`` of their machine type that is not refused, or of
     ``offers`` for the only type, by default the type itself; when all are
     refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after its request at the latest.
+    The ``controller`` is charged where the run is detached.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
     """
@@ -74,6 +75,7 @@ class FleetRunConfig:
     type_offers: Mapping[MachineType, tuple[Offer, ...]] = field(default_factory=dict)
     capacity_timeout: float = 3600.0
     lifetime: float = LIFETIME
+    controller: ControllerCharge | None = None
     cached_configs: tuple[ConfigRun, ...] = ()
     previous_run: FleetRun | None = None
     logs: Path | None = None

@@ -134,9 +134,9 @@ class Inventory:
         return [worker for worker in self._present.values() if worker.alive and not worker.is_cache]
 
     def spent(self, now: float) -> float:
-        """Return the cost of all workers, and of what was fetched from them, until ``now``."""
+        """Return the cost of all workers, of what was fetched from them, and of the controller, until ``now``."""
         records = [*self._terminated, *(worker.record for worker in self)]
-        return costs.spent(records, self._jobs.values(), now)
+        return costs.spent(records, self._jobs.values(), now) + costs.of_controller(self._run_config.controller, now)
 
     # Workers
 

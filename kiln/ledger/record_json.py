@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport, Progress
+from kiln.model.fleet import ControllerCharge
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import from_json, to_json
 
@@ -20,7 +21,10 @@ RUN_FIELDS = (
     "cost",
 )
 CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages", "earlier_seconds")
-KINDS = (Artifact, CompileReport, ConfigRun, ConfigState, PackageReport, RunCost, StepReport, TestReport, TestVerdict)
+KINDS = (
+    *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge),
+    *(PackageReport, RunCost, StepReport, TestReport, TestVerdict),
+)
 
 
 def run_detail(report: MatrixReport) -> dict[str, Any]:

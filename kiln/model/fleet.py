@@ -110,6 +110,21 @@ class Offer:
         return names + (" spot" if self.spot else "") + (f" in {self.zone}" if self.zone else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerCharge:
+    """The charge for the machine that controls a detached run, of the provider's type ``name``.
+
+    ``hourly`` is its price with its disk and its address, ``billed`` the billing increment in seconds; it is charged
+    from the time ``since``.
+    """
+
+    hourly: float
+    billed: float
+    since: float
+    currency: str
+    name: str
+
+
 class WorkerState(str, Enum):
     """The state of a worker; ``REQUESTED`` is stored before the provider is asked."""
 

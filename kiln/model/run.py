@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.build_results import PackageReport, StepReport
+    from kiln.model.fleet import ControllerCharge
 
 
 class ConfigState(str, Enum):
@@ -59,7 +60,7 @@ class RunCost:
 
     The currency is empty when a price is unknown.
     ``end`` is the expected time of the end, ``config_ends`` those of the configs that are not finished, in seconds
-    since the epoch.
+    since the epoch. The charge for a machine that controls the run, the ``controller``, is part of both.
     """
 
     spent: float
@@ -67,6 +68,7 @@ class RunCost:
     currency: str
     end: float
     config_ends: Mapping[str, float] = field(default_factory=dict)
+    controller: ControllerCharge | None = None
 
     @property
     def is_charged(self) -> bool:

@@ -272,6 +272,29 @@ def test_packages_that_are_not_built_are_not_sent_to_a_gpu(feedstock: Path, caps
 
 
 @pytest.mark.usefixtures("home")
+def test_a_detached_plan_has_the_price_of_its_controller(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all"]
+    assert cli.run([*plan, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    cost, hours = data["chosen"]["cost"], data["chosen"]["seconds"] / 3600
+    assert data["terms"]["controller"] is None
+    hourly = 0.0416 + 60 * 0.08 / 720 + 0.005
+    assert cli.run([*plan, "--detach", "--keep", "10h"]) == 0
+    line = f"control 1 t3.medium, {hourly:.3f} USD an hour: {hourly * hours:.2f} USD more for the run, and"
+    assert f"{line} {10 * hourly:.2f} USD at most while its packages wait" in capsys.readouterr().out
+    enough = ["--budget", f"{cost + 0.001}"]
+    assert cli.run([*plan, *enough]) == 0
+    assert cli.run([*plan, *enough, "--detach"]) == FleetLimit.exit_code, "the controller is paid for, too"
+    monkeypatch.setenv("KILN_FLEET_CONTROLLER", f"{hourly} 1.0 0.0 USD t3.medium")
+    assert cli.run([*plan, *enough]) == FleetLimit.exit_code, "also where this process is the controller's"
+    monkeypatch.delenv("KILN_FLEET_CONTROLLER")
+    monkeypatch.setenv("AWS_REGION", "eu-south-2")
+    assert cli.run([*plan, "--optimize", "time", "--detach"]) == 0
+    assert "control 1 t3.medium, price unknown: it is not counted" in capsys.readouterr().out
+
+
 def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_cost(
     feedstock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +17,9 @@ from kiln.fleet import run as fleet
 from kiln.fleet.detached import attach_key, controller_client
 from kiln.fleet.detached.attach_key import RunKey
 from kiln.model.feedstock import Feedstock
+from kiln.model.fleet import ControllerCharge, FleetRun, WorkerRecord, WorkerState
+from kiln.model.run import MatrixReport, RunCost
+from kiln.serialization import to_json
 from tests.unit.fleet.detached.test_results import fetched
 
 if TYPE_CHECKING:
@@ -168,3 +172,30 @@ def test_a_tear_down_of_all_runs_names_the_detached_ones(tmp_path: Path, capsys:
     error = capsys.readouterr().err
     assert "all other fleet runs have ended" in error
     assert f"fleet down {RUN} stops it" in error
+
+
+def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    charge = ControllerCharge(hourly=0.5, billed=1.0, since=1000.0, currency="EUR", name="small")
+    cost = RunCost(spent=0.1, expected=3.0, currency="EUR", end=9e9, controller=charge)
+    run = FleetRun(id=RUN, provider="aws", type="t", started=0.0, finished=4600.0, number=1, lives=False)
+    worker = WorkerRecord(
+        name="w", type="t", state=WorkerState.TERMINATED, requested=1000.0, terminated=4600.0, hourly=1.0
+    )
+    report = MatrixReport(
+        run=1,
+        command="",
+        started=0.0,
+        finished=4600.0,
+        machine="m",
+        cores=2,
+        jobs=1,
+        engine="rattler-build",
+        container="",
+        configs=(),
+        cost=cost,
+    )
+    fleet_run = to_json(dataclasses.replace(run, workers=(worker,)))
+    state = {"process": "ended", "exit_code": 0, "report": to_json(report), "fleet": fleet_run}
+    connect(monkeypatch, cast("Any", SimpleNamespace(state=lambda: state)))
+    text = fleet_detached_runs.status_text(key_of(), cast("Any", SimpleNamespace(json=False, key=None)))
+    assert "cost 1.50 EUR, with 0.500 an hour for the controller, a small" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from kiln import bootstrap, cli, process_runner
-from kiln.cli import fleet_detached_start
+from kiln.cli import fleet_controller, fleet_detached_start
 from kiln.cli.fleet import new_id
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import MachinesUnknown, UsageError
@@ -67,6 +68,7 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BINSTAR_TOKEN", "ANACONDA_API_TOKEN", "AWS_PROFILE"):
         monkeypatch.setenv(name, f"value-of-{name}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", "https://me:word@pypi.example.org/simple")
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
     (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
@@ -79,6 +81,10 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     assert "value-of-AWS_SECRET_ACCESS_KEY" in json.loads(text)["environment"].values()
     assert not [word for word in ("BINSTAR", "ANACONDA", "AWS_PROFILE") if word in text]
     assert settings.environment["KILN_FLEET_ID"] == "0a1b2c3d"
+    charge = fleet_controller.charge_of(settings.environment)
+    assert charge is not None
+    assert (charge.name, charge.currency, charge.hourly > 0.0416) == ("t3.medium", "USD", True), "with its disk"
+    assert time.time() - charge.since < 60
     assert settings.environment["PIP_INDEX_URL"].startswith("https://me:word@")
     assert settings.arguments == ("fleet", "run", "a", "b", "--provider=aws", "--json"), "what it collects it keeps"
     assert settings.keep == 72 * 3600
@@ -123,8 +129,8 @@ def test_the_users_lifetime_of_workers_does_not_end_a_controller(
     for path in site.variable_files:
         values |= yaml.safe_load(path.read_text())
     assert values["kiln_lifetime"] == (10 + 24 + 72) * 3600
-    assert values["kiln_machine_types"] == [fleet_detached_start.small_type("aws")]
-    assert (kind, values["kiln_aws_region"]) == (fleet_detached_start.CONTROLLER_TYPE, "eu-west-1")
+    assert values["kiln_machine_types"] == [fleet_controller.small_type("aws")]
+    assert (kind, values["kiln_aws_region"]) == (fleet_controller.CONTROLLER_TYPE, "eu-west-1")
 
 
 @pytest.mark.parametrize(("begins", "removed"), [(False, ["controller"]), (True, ["controller", "workers at aws"])])
@@ -170,5 +176,5 @@ def test_a_key_that_does_not_exist_is_named(action: str, tmp_path: Path, capsys:
 def test_a_small_controller_is_a_row_as_those_of_the_playbooks_table(provider: str) -> None:
     path = ROOT / "ansible" / "group_vars" / "all" / "machine_types.yml"
     rows = yaml.safe_load(path.read_text())["kiln_machine_types"]
-    assert set(fleet_detached_start.small_type(provider)) == set(rows[0])
-    assert fleet_detached_start.small_type(provider)["provider"] == provider
+    assert set(fleet_controller.small_type(provider)) == set(rows[0])
+    assert fleet_controller.small_type(provider)["provider"] == provider

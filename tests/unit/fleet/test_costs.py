@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.errors import FleetLimit
+from kiln.fleet import formatting
 from kiln.fleet.costs import of_run, spent
 from kiln.fleet.plan import FleetBounds, Overheads, arrange, plan
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
 
@@ -150,3 +152,29 @@ def test_the_cost_of_a_run_without_its_controller_goes_on() -> None:
     assert gone is not None
     assert gone.expected == gone.spent == pytest.approx(2 * 0.72 + 0.18)
     assert of_run(run, None, now=1.0) is None
+
+
+def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
+    charge = ControllerCharge(hourly=0.5, billed=3600.0, since=1_790_000_000.0 - 600, currency="EUR", name="small")
+    configs = estimates(2, hours=3, groups=2)
+    alone, _ = executed(configs)
+    detached, supervisor = executed(configs, controller=charge)
+    assert detached.costs[0].spent - alone.costs[0].spent == pytest.approx(0.5), "from its provisioning on"
+    assert detached.costs[0].expected - alone.costs[0].expected == pytest.approx(4 * 0.5), "to the end of the run"
+    assert detached.costs[-1].expected - alone.costs[-1].expected == pytest.approx(4 * 0.5)
+    end = supervisor.state.executor.now()
+    run = FleetRun(
+        id="r1", provider="aws", type="t", started=0.0, finished=end, number=1, lives=False, workers=(WORKER,)
+    )
+    cost = of_run(run, detached.costs[-1], end + 9e9)
+    assert cost is not None
+    assert cost.spent - spent(run.workers, (), end) == pytest.approx(4 * 0.5)
+    assert "0.500 an hour for the controller, a small" in formatting.status([run], {"r1": cost})
+
+
+def test_a_budget_pays_for_the_controller() -> None:
+    charge = ControllerCharge(hourly=0.5, billed=1.0, since=1_790_000_000.0, currency="EUR", name="small")
+    configs = estimates(1, hours=3, groups=1)
+    alone, _ = executed(configs)
+    with pytest.raises(FleetLimit):
+        executed(configs, controller=charge, budget=alone.costs[-1].spent + 0.1)

@@ -1,0 +1,42 @@
+"""The machine type of the controller of a detached run, and what it is charged for: by its own run, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.model.fleet import ControllerCharge, MachineType
+
+CONTROLLER_TYPE = "controller"
+# The machines that a controller gets where no type is named: it builds nothing, and packages wait on its disk (GB).
+FLAVORS = {"aws": ("t3.medium", 60), "openstack": ("c3-4", 50)}
+CHARGE = "KILN_FLEET_CONTROLLER"  # the variable by which a controller knows its own price
+KEEP = "72h"  # for which packages wait
+
+
+def small_type(provider: str) -> dict[str, Any]:
+    """Return the row of the playbooks' table of machine types for a controller."""
+    flavor, disk = FLAVORS[provider]
+    size = {"cores": 2, "memory": 4, "disk": disk, "gpus": 0, "gpu": "", "billed": 1}
+    return {"provider": provider, "type": CONTROLLER_TYPE, "flavor": flavor, **size}
+
+
+def as_variable(kind: MachineType, since: float) -> dict[str, str]:
+    """Return the variable that tells a controller its price from a time on; none where it is unknown, or nothing."""
+    hourly = kind.price(spot=False)
+    if not (kind.is_priced and hourly):
+        return {}
+    return {CHARGE: " ".join((repr(hourly), repr(kind.billed), repr(since), kind.currency, kind.name))}
+
+
+def charge_of(environment: Mapping[str, str]) -> ControllerCharge | None:
+    """Return the charge for the controller on which this process runs; None elsewhere."""
+    from kiln.model.fleet import ControllerCharge
+
+    words = environment.get(CHARGE, "").split()
+    if len(words) != 5:
+        return None
+    hourly, billed, since = map(float, words[:3])
+    return ControllerCharge(hourly=hourly, billed=billed, since=since, currency=words[3], name=words[4])
