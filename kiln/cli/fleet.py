@@ -25,7 +25,7 @@ from kiln.cli import (
     fleet_test,
     lost_terminal,
 )
-from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, require_types, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun
-    from kiln.model.run import ConfigRun, RunCost
+    from kiln.model.run import ConfigRun
     from kiln.store.worker_results import RemoteConfig
 
 __all__ = ["arguments", "run"]
@@ -194,6 +194,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
         fleet_fallbacks.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
+        fleet_lost_runs.require_alone(options, feedstock, selection.configs, ledger)
     return fleet_detached_start.start(options, feedstock, selection.configs)
 
 
@@ -240,7 +241,7 @@ def prepare(
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
         type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
         type_offers={} if is_slurm else fleet_fallbacks.type_offers(options, plan),
-        capacity_timeout=seconds(options.capacity_timeout),
+        capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
         lifetime=fleet_fallbacks.lifetime_of(options, plan),
         controller=fleet_controller.charge_of(os.environ),
         is_scheduled=is_slurm,
@@ -293,6 +294,7 @@ def view_of(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Any:
 
 def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Print the fleet runs of the ledger, or the workers that a provider lists."""
+    from kiln.fleet import costs as fleet_costs
     from kiln.fleet import formatting
     from kiln.fleet import run as fleet
     from kiln.ledger import damage_repair
@@ -308,7 +310,8 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
             return fleet_detached_runs.show_status(options, feedstock.root)
-        costs = costs_of(ledger, runs)
+        reports = {run.id: ledger.report(run.number) for run in runs}
+        costs = fleet_costs.of_runs(runs, reports, time.time())
         backups = damage_repair.backups(ledger.path)
     if backups:
         print(pasteable(formatting.damage_note(backups), feedstock.root), file=sys.stderr)
@@ -319,16 +322,6 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     for line in () if options.json or options.run else fleet_detached_runs.local_lines(feedstock):
         print(pasteable(line, feedstock.root))
     return 0
-
-
-def costs_of(ledger: FleetLedger, runs: Sequence[FleetRun]) -> dict[str, RunCost]:
-    """Return the costs of runs, by their ids."""
-    from kiln.fleet import costs
-
-    reports = {run.id: ledger.report(run.number) for run in runs}
-    forecasts = {name: report.cost for name, report in reports.items() if report is not None}
-    known = {run.id: costs.of_run(run, forecasts.get(run.id), time.time()) for run in runs}
-    return {name: cost for name, cost in known.items() if cost is not None}
 
 
 def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:

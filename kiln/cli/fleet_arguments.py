@@ -103,7 +103,8 @@ FALLBACK_HELP = (
     "machine types to take, in this order, where the provider refuses others; with --spot, the word on-demand"
 )
 BESIDE_HELP = "start workers beside those that another computer has started for the same recipe and build options"
-CAPACITY_HELP = "end a run without workers whose requests are all refused for this long (default: %(default)s)"
+CAPACITY_TIMEOUT = "1h"
+CAPACITY_HELP = f"end a run without workers whose requests are all refused for this long (default: {CAPACITY_TIMEOUT})"
 LEASE_HELP = "shut workers down after this long without a lease renewal (default: %(default)s)"
 TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(default)s)"
 
@@ -198,7 +199,7 @@ def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempts", metavar="N", type=int, help=ATTEMPTS_HELP)
     parser.add_argument("--replacements", metavar="N", type=int, help=REPLACEMENTS_HELP)
-    parser.add_argument("--capacity-timeout", metavar="TIME", default="1h", help=CAPACITY_HELP)
+    parser.add_argument("--capacity-timeout", metavar="TIME", help=CAPACITY_HELP)
     parser.add_argument("--beside", action="store_true", help=BESIDE_HELP)
     parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)

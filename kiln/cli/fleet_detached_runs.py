@@ -75,7 +75,7 @@ def attach(options: argparse.Namespace, root: Path) -> int:
 
             follower = follow.RunFollower(make, lambda line: print(line, file=sys.stderr))
             try:
-                follow.follow(connection, follower)
+                follow.follow(connection, follower, exists=lambda: exists(options, feedstock, key))
             except KeyboardInterrupt:
                 stack.close()
                 text = f"\nthe fleet run {key.run} goes on: {hint('attach', options, key)} shows it again"
@@ -86,6 +86,21 @@ def attach(options: argparse.Namespace, root: Path) -> int:
         if options.no_collect:
             return exit_code_of(follower.last)
         return collect_from(connection, key, feedstock, options, root)
+
+
+def exists(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
+    """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
+    from kiln.fleet import run as fleet
+
+    site = None if feedstock is None or key.provider not in CLOUDS else stored_site(options, feedstock, key)
+    if site is None:
+        return None
+    try:
+        machines = json.loads(fleet.list_workers(site))
+    except KilnError as error:
+        print(f"the provider could not be asked for the controller: {error}", file=sys.stderr)
+        return None
+    return any(machine["name"] == key.machine and not machine["ended"] for machine in machines)
 
 
 def show_log(options: argparse.Namespace, root: Path) -> int:
@@ -159,8 +174,8 @@ def collect_from(
             text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
             print(pasteable(text, root), file=sys.stderr)
     files.remove(folder if target is not None else folder / "packages")
-    end_controller(connection, key, feedstock, options)
-    return exit_code_of(state)
+    error = end_controller(connection, key, feedstock, options)
+    return exit_code_of(state) or (0 if error is None else error.exit_code)
 
 
 def exit_code_of(state: Mapping[str, Any]) -> int:
@@ -177,8 +192,11 @@ def print_collected(report: MatrixReport, where: Path) -> None:
 
 def end_controller(
     connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace
-) -> None:
-    """Tell the controller that all is collected, and see that it ends."""
+) -> KilnError | None:
+    """Tell the controller that all is collected, and see that it ends; return why something of it remains, if it does.
+
+    The run's key stays then, so that `kiln fleet down` finds the controller again.
+    """
     from kiln.fleet.detached import attach_key
 
     connection.request("collected")
@@ -192,10 +210,13 @@ def end_controller(
                 remove_controller(site, key.run)
             except KilnError as error:
                 print(f"{error}", file=sys.stderr)
-                print(f"kiln fleet down {key.run}-controller --provider {key.provider} tries it again", file=sys.stderr)
+                text = f"{key.run}: something of its controller remains: kiln fleet down {key.run} tries it again"
+                print(pasteable(text, feedstock.root), file=sys.stderr)
+                return error
         attach_key.remove(folder)
     text = "still answers, and ends by its lease" if alive else "has ended"
     print(f"{key.run}: its controller {text}", file=sys.stderr)
+    return None
 
 
 def stored_site(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
@@ -293,7 +314,7 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock, run: str) -> bo
     try:
         with controller_client.connected(key, client(os.environ)) as connection:
             stop(connection)
-            end_controller(connection, key, feedstock, options)
+            left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
         print(f"{error}", file=sys.stderr)
         site = stored_site(options, feedstock, key)
@@ -302,6 +323,9 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock, run: str) -> bo
         remove_controller(site, run)
         remove_workers(options, feedstock, key)
         attach_key.remove(folder_of(feedstock, run))
+        return True
+    if left is not None:
+        raise left
     return True
 
 

@@ -15,7 +15,7 @@ from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_controller import CONTROLLER_TYPE, KEEP, as_variable, small_type
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.fleet_plan_inputs import controller_type
-from kiln.cli.fleet_playbook_vars import INDEX, build_options, contract_variables, folder_of, site_of
+from kiln.cli.fleet_playbook_vars import INDEX, build_options, contract_variables, folder_of, layout_of, site_of
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
@@ -65,12 +65,12 @@ def check_options(options: argparse.Namespace) -> None:
     if getattr(options, "image", None):
         raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
     for name in TIMES:  # which only the run itself would read, on its controller
-        seconds(getattr(options, name, "0"))
+        seconds(getattr(options, name, None) or "0")
 
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
     """Start a run on a controller of its own; return as soon as it runs there."""
-    from kiln import signals
+    from kiln import files, signals
     from kiln.fleet import run as fleet
     from kiln.fleet.detached import attach_key
     from kiln.fleet.detached import start as starting
@@ -85,7 +85,8 @@ def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[R
     }
     site, kind = controller_site(options, feedstock, run)
     path = folder_of(feedstock, run) / attach_key.NAME
-    with signals.termination_as_interrupt():
+    lock = layout_of(feedstock).lock("fleet-detach")  # of two at the same time, the second would not see the first
+    with files.locked(lock), signals.termination_as_interrupt():
         try:
             starting.provision(
                 site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from kiln.model.fleet import JobEstimate, MachineType, Offer
 
 CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
+# Options that have an effect for some providers only. The simulated machines of "local" can be refused, too.
+OPTIONS_OF = {"zone": CLOUDS, "fallback": CLOUDS, "beside": CLOUDS, "capacity_timeout": (*CLOUDS, "local")}
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuse zones and fall-backs of a provider that has none, and a type of tests that are not planned.
+    """Refuse options without effect for a provider, and a type of tests that are not planned.
 
     Raises:
         UsageError: with the option.
     """
-    for name in ("zone", "fallback"):
-        if getattr(options, name) and options.provider not in CLOUDS:
-            hint = f"those of {' and '.join(CLOUDS)} take it"
-            raise UsageError(f"--{name} is no option of --provider {options.provider}", hint=hint)
+    for name, providers in OPTIONS_OF.items():
+        if getattr(options, name, None) and options.provider not in providers:
+            option, hint = name.replace("_", "-"), f"those of {' and '.join(providers)} take it"
+            raise UsageError(f"--{option} is no option of --provider {options.provider}", hint=hint)
     if getattr(options, "gpu_type", None) and not options.gpu_tests:
         raise UsageError("--gpu-type requires --gpu-tests")
 

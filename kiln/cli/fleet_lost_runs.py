@@ -59,6 +59,36 @@ def recover(
     return None
 
 
+def require_alone(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+) -> None:
+    """Refuse to detach a run beside another one of the same recipe and build options, before it gets a machine.
+
+    Raises:
+        AlreadyRunning: when one is detached from here and not collected, is unfinished here, or has workers elsewhere.
+    """
+    from kiln.fleet.detached import attach_key
+
+    if options.beside:
+        return
+    shared, runs = configs[0].inputs.shared, ledger.fleets()
+    for key in attach_key.find_all(feedstock):
+        if shared in {inputs.shared for inputs in key.inputs.values()}:
+            beside = "; --beside starts another" if options.provider in CLOUDS else ""
+            raise AlreadyRunning(
+                f"the fleet run {key.run} of the same recipe and build options is detached on {key.address}",
+                hint=f"kiln fleet attach {key.run} shows and collects it, kiln fleet down {key.run} ends it{beside}",
+            )
+    for run in runs:
+        if run.finished is None and run.key == shared:
+            raise AlreadyRunning(
+                f"the fleet run {run.id} of the same recipe and build options has not ended",
+                hint=f"the same command without --detach resumes it, kiln fleet down {run.id} ends it",
+            )
+    if options.provider in CLOUDS:
+        _require_none_elsewhere(options, feedstock, shared, [run.id for run in runs])
+
+
 def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]) -> None:
     """Start no workers beside those that another computer has started for the same builds."""
     from kiln.fleet import lost_run_recovery

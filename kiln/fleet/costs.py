@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.worker_inventory import Inventory
     from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, MachineType, WorkerRecord
+    from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import Queue
 
 GB = 1e9
@@ -47,6 +48,13 @@ def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | Non
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)
     return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={})
+
+
+def of_runs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None], now: float) -> dict[str, RunCost]:
+    """Return the costs of runs, by their ids; ``reports`` have the last forecasts."""
+    forecasts = {name: report.cost for name, report in reports.items() if report is not None}
+    known = {run.id: of_run(run, forecasts.get(run.id), now) for run in runs}
+    return {name: cost for name, cost in known.items() if cost is not None}
 
 
 def final(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.errors import MachinesUnknown
+from kiln.container.owner_labels import Owner, is_gone
+from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet.executor_state import ExecutorSession
 from kiln.fleet.log_stream import status_of
 from kiln.fleet.playbook_runner import read_json
@@ -35,28 +36,34 @@ WORKER = re.compile(r"kiln-[a-z0-9-]+")  # the names of workers, which are tags 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNote:
-    """What a run's folder says about it, should the ledger be lost."""
+    """What a run's folder says about it, should the ledger be lost; ``owner`` is the process that wrote it."""
 
     id: str
     provider: str
     type: str
     key: str
     started: float
+    owner: str = ""
 
     def write(self, folder: Path) -> None:
         """Write the note into the run's folder."""
-        data = {name: getattr(self, name) for name in self.__slots__}
+        data = {**{name: getattr(self, name) for name in self.__slots__}, "owner": str(Owner.here())}
         files.write_text(folder / FILE, json.dumps(data))
 
 
 def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
-    """Yield the notes of runs that have not ended and are not in the ledger; ``folder`` has a folder for each run."""
-    ids = set(known)
+    """Yield the notes of runs that have not ended and are not in the ledger; ``folder`` has a folder for each run.
+
+    Raises:
+        MachinesUnknown: a note is damaged.
+        AlreadyRunning: another process, or another computer, has the run.
+    """
+    ids, here = set(known), Owner.here()
     for path in sorted(folder.glob(f"*/{FILE}")):
         data = read_json(path)
         if path.parent.name not in ids and data.get("id") == path.parent.name:
             try:
-                yield from_json(RunNote, data)
+                note = from_json(RunNote, data)
             except TypeError as error:
                 name = path.parent.name
                 raise MachinesUnknown(
@@ -64,6 +71,21 @@ def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
                     why=str(error),
                     hint=f"run 'kiln fleet down {name} --provider PROVIDER', which terminates its workers",
                 ) from error
+            owner = Owner.parse(note.owner)
+            if owner is not None and owner != here and not is_gone(owner, here, Owner.of_process(owner.pid)):
+                raise _owned_error(note, owner, here, path)
+            yield note
+
+
+def _owned_error(note: RunNote, owner: Owner, here: Owner, path: Path) -> AlreadyRunning:
+    """Return the error for the folder of a run that a living process has, or one of another computer may have."""
+    where = "in another process" if owner.machine == here.machine else f"on the computer {owner.machine}"
+    return AlreadyRunning(
+        f"the fleet run {note.id} was started {where}, and the ledger here does not have it",
+        why=f"{path} is a copy: the workers belong to that run",
+        hint=f"continue it there, and remove {path.parent} here; or terminate its workers:"
+        f" kiln fleet down {note.id} --provider {note.provider}",
+    )
 
 
 def forget(folder: Path) -> None:

@@ -558,10 +558,13 @@ def test_a_released_host_keeps_no_program_of_kiln() -> None:
 
 
 @pytest.mark.processes
-def test_tools_whose_unpacking_was_interrupted_are_unpacked_again(tmp_path: Path) -> None:
-    text = yaml.safe_load((ANSIBLE / "roles/kiln_prepare/vars/main.yml").read_text())["kiln_prepare_unpack_tools"]
+@pytest.mark.parametrize(
+    ("role", "record"), [("kiln_prepare", "/etc/kiln-tools"), ("kiln_controller", "/etc/kiln-controller-tools")]
+)
+def test_tools_whose_unpacking_was_interrupted_are_unpacked_again(tmp_path: Path, role: str, record: str) -> None:
+    text = yaml.safe_load((ANSIBLE / "roles" / role / "vars/main.yml").read_text())[f"{role}_unpack_tools"]
     hashes, tools = tmp_path / "kiln-tools", tmp_path / "tools"
-    script = text.partition("{%")[0].replace("/etc/kiln-tools", str(hashes)).replace("--directory /", f"-C {tools}")
+    script = text.partition("{%")[0].replace(record, str(hashes)).replace("--directory /", f"-C {tools}")
     archives = []
     for number in range(2):
         (tmp_path / "tool").write_text(f"{number}\n" * 100_000)

@@ -6,7 +6,8 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.errors import BrokenPackage, MachinesUnknown
+from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
+from kiln.fleet.leases import LEASE
 from kiln.ledger.record_json import KINDS
 from kiln.model.run import ConfigRun, MatrixReport
 from kiln.serialization import from_json
@@ -14,11 +15,14 @@ from kiln.serialization import from_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kiln.fleet.detached.attach_key import RunKey
     from kiln.fleet.detached.controller_client import Controller
     from kiln.model.observer import RunObserver
 
 PAUSE = 5.0  # seconds before another attempt to connect
-REFUSED = 10  # connections that fail in a row before the first message: the address or the key is wrong
+# Connections that fail in a row: the address or the key is wrong, or the controller is gone.
+REFUSED = 10
+LONGEST = LEASE  # seconds without an answer: a controller that cannot renew its own lease ends in that time
 
 
 class RunFollower:
@@ -98,24 +102,54 @@ class RunFollower:
         self._say_once(f"no connection to the controller, trying again: {reason}")
 
 
-def follow(controller: Controller, follower: RunFollower, *, pause: Callable[[float], None] = time.sleep) -> None:
+def follow(
+    controller: Controller,
+    follower: RunFollower,
+    *,
+    exists: Callable[[], bool | None] = lambda: None,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Follow a run to its end; a connection that is lost is made again.
 
+    ``exists`` asks the provider for the controller's machine after each `REFUSED` connections that have failed in a
+    row; it returns None when it cannot be asked.
+
     Raises:
-        MachinesUnknown: when the controller could never be reached.
+        WorkersLost: when the controller does not exist any more.
+        MachinesUnknown: when it could never be reached, or not for `LONGEST` seconds.
     """
-    failures = 0
+    failures, was_heard, since = 0, False, clock()
     while True:
+        follower.is_heard = False
         result = controller.follow(follower.take)
         if follower.is_over:
             return
-        failures = 0 if follower.is_heard else failures + 1
+        if follower.is_heard:
+            failures, was_heard, since = 0, True, clock()
+        else:
+            failures += 1
         lines = result.tail.strip().splitlines() or ["it was closed"]
-        if failures >= REFUSED:
-            key = controller.key
-            what = f"the controller of the run {key.run} cannot be reached ({key.address}:{key.port})"
-            raise MachinesUnknown(
-                what, why=lines[-1], hint="see whether it still exists, and whether the key is its own"
-            )
+        if failures and failures % REFUSED == 0:
+            if exists() is False:
+                raise _gone_error(controller.key)
+            if not was_heard or clock() - since >= LONGEST:
+                raise _silent_error(controller.key, lines[-1])
         follower.note_lost(lines[-1][:200])
         pause(PAUSE)
+
+
+def _gone_error(key: RunKey) -> WorkersLost:
+    return WorkersLost(
+        f"the controller of the run {key.run} does not exist any more",
+        why="its provider does not list it; the packages that were not collected are lost with it",
+        hint=f"kiln fleet down {key.run} terminates the workers that it may have left; then start the run again",
+    )
+
+
+def _silent_error(key: RunKey, reason: str) -> MachinesUnknown:
+    return MachinesUnknown(
+        f"the controller of the run {key.run} cannot be reached ({key.address}:{key.port})",
+        why=reason,
+        hint="see whether it still exists, and whether the key is its own; the same command tries it again",
+    )

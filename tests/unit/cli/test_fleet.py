@@ -323,6 +323,16 @@ def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_c
     assert "invalid kiln_lifetime '3600'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("provider", ["static", "slurm"])
+@pytest.mark.parametrize("words", [("--beside",), ("--capacity-timeout", "2h")])
+def test_options_of_a_run_that_its_provider_has_no_use_for_are_refused(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], provider: str, words: tuple[str, ...]
+) -> None:
+    run = ["-C", str(feedstock), "fleet", "run", "--all", "--provider", provider, *words]
+    assert cli.run(run) == UsageError.exit_code
+    assert f"{words[0]} is no option of --provider {provider}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -335,6 +345,7 @@ def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_c
         (("--provider", "aws", "--slurm-folder", "/s"), "--slurm-folder is no option of --provider aws"),
         (("--provider", "local", "--zone", "a"), "--zone is no option of --provider local"),
         (("--provider", "slurm", "--fallback", "job"), "--fallback is no option of --provider slurm"),
+        (("--provider", "static", "--zone", "a"), "--zone is no option of --provider static"),
         (("--provider", "aws", "--fallback", "on-demand"), "--fallback on-demand needs --spot"),
         (("--provider", "aws", "--fallback", "c7.huge"), "aws has no machine type 'c7.huge'"),
     ],

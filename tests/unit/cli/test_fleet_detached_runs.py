@@ -12,7 +12,7 @@ import pytest
 
 from kiln import cli
 from kiln.cli import fleet_detached_runs
-from kiln.errors import BrokenPackage, MachinesUnknown
+from kiln.errors import BrokenPackage, MachinesUnknown, TeardownIncomplete
 from kiln.fleet import run as fleet
 from kiln.fleet.detached import attach_key, controller_client
 from kiln.fleet.detached.attach_key import RunKey
@@ -199,3 +199,47 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     connect(monkeypatch, cast("Any", SimpleNamespace(state=lambda: state)))
     text = fleet_detached_runs.status_text(key_of(), cast("Any", SimpleNamespace(json=False, key=None)))
     assert "cost 1.50 EUR, with 0.500 an hour for the controller, a small" in text
+
+
+def refuse(*_: object) -> None:
+    raise TeardownIncomplete("its security group remains", why="DependencyViolation")
+
+
+def test_a_run_whose_controller_leaves_something_keeps_its_key_and_does_not_count_as_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet_detached_runs, "remove_controller", refuse)
+    with pytest.raises(TeardownIncomplete):
+        tear_down(monkeypatch, tmp_path, Connection("ended"))
+    assert fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
+    assert f"fleet down {RUN} tries it again" in capsys.readouterr().err
+    monkeypatch.setattr(fleet_detached_runs, "remove_controller", lambda _, run: removed.append(run))
+    assert tear_down(monkeypatch, tmp_path, Connection()), "its machine has ended itself meanwhile"
+    assert removed[0] == RUN
+    assert not fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, TeardownIncomplete.exit_code), (10, 10)])
+def test_a_collection_says_by_its_exit_code_that_something_of_the_controller_remains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: int
+) -> None:
+    monkeypatch.setattr(fleet_detached_runs, "end_controller", lambda *_: TeardownIncomplete("its group remains"))
+    monkeypatch.setattr(fleet_detached_runs, "exit_code_of", lambda _: code)
+    assert collect(monkeypatch, tmp_path) == expected
+
+
+def test_the_provider_is_asked_whether_a_controller_still_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"name": "m", "ended": False}]
+    monkeypatch.setattr(fleet_detached_runs, "stored_site", lambda *_: "site")
+    monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(rows))
+    options, feedstock = cast("Any", None), Feedstock(root=tmp_path)
+    assert fleet_detached_runs.exists(options, feedstock, key_of()) is True
+    rows[0]["ended"] = True
+    assert fleet_detached_runs.exists(options, feedstock, key_of()) is False
+    assert fleet_detached_runs.exists(options, None, key_of()) is None, "from another computer, with the key alone"
+    assert fleet_detached_runs.exists(options, feedstock, key_of(provider="static")) is None
+    monkeypatch.setattr(fleet, "list_workers", refuse)
+    assert fleet_detached_runs.exists(options, feedstock, key_of()) is None
+    assert "could not be asked" in capsys.readouterr().err

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from kiln import bootstrap, cli, process_runner
-from kiln.cli import fleet_controller, fleet_detached_start
+from kiln.cli import fleet_controller, fleet_detached_start, fleet_lost_runs
 from kiln.cli.fleet import new_id
 from kiln.cli.fleet_arguments import arguments
-from kiln.errors import MachinesUnknown, UsageError
+from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.feedstock_loader import find
 from kiln.fleet import run as fleet
 from kiln.fleet.detached import start as starting
@@ -91,6 +91,10 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     assert settings.feedstock == {"fleet-sizes.yml": "- cores: 2\n"}
 
 
+def refuse_second(*_: object) -> None:
+    raise AlreadyRunning("one is detached")
+
+
 @pytest.mark.processes  # git, for the options of builds
 def test_a_run_that_cannot_begin_gets_no_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -103,6 +107,9 @@ def test_a_run_that_cannot_begin_gets_no_controller(
         return 0
 
     monkeypatch.setattr(fleet_detached_start, "start", start)
+    monkeypatch.setattr(fleet_lost_runs, "site_of", lambda *_: None)
+    machines: list[dict[str, object]] = []
+    monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(machines))
     monkeypatch.setattr(process_runner, "find", lambda *_, **__: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_REGION", raising=False)
@@ -114,6 +121,9 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     assert started == []
     assert cli.run(words) == 0
     assert len(started) == 1
+    monkeypatch.setattr(fleet_lost_runs, "require_alone", refuse_second)
+    assert cli.run(words) == AlreadyRunning.exit_code
+    assert len(started) == 1, "nor does one beside another"
 
 
 def test_the_users_lifetime_of_workers_does_not_end_a_controller(

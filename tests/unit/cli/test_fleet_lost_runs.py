@@ -12,6 +12,7 @@ from kiln.cli import fleet_lost_runs
 from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import lost_run_recovery
 from kiln.fleet import run as fleet
+from kiln.fleet.detached.attach_key import ConfigInputs, RunKey
 from kiln.fleet.lost_run_recovery import RunNote
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
@@ -103,3 +104,47 @@ def test_a_provider_that_cannot_be_asked_is_left_to_the_run(
     monkeypatch.setattr(fleet, "list_workers", fail)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         assert recover(ledger) is None
+
+
+def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its controller is provisioned, which would notice it."""
+    monkeypatch.setattr(fleet_lost_runs, "site_of", lambda *words, **_: words[2])
+    machines: list[dict[str, object]] = []
+    monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(machines))
+    feedstock = Feedstock(root=tmp_path)
+
+    def require(beside: bool = False, provider: str = "aws") -> None:
+        with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+            options: Any = SimpleNamespace(provider=provider, beside=beside)
+            fleet_lost_runs.require_alone(options, feedstock, CONFIGS, ledger)
+
+    require()
+    machines.append({"run": "r7", "inputs": KEY[:16], "ended": False})
+    with pytest.raises(AlreadyRunning, match="of the fleet run r7"):
+        require()
+    require(provider="static")
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.begin_fleet(RUN)
+    with pytest.raises(AlreadyRunning, match="the fleet run r1 of the same recipe and build options has not ended"):
+        require(provider="static")
+    inputs = {"c": ConfigInputs(group="g", shared=KEY, key="k")}
+    key = RunKey(
+        run="r2",
+        provider="aws",
+        machine="m",
+        address="192.0.2.7",
+        port=22,
+        host_key="k",
+        private_key="p",
+        inputs=inputs,
+    )
+    key.write(feedstock.artifacts / "fleet" / "r2" / "key.json")
+    with pytest.raises(AlreadyRunning, match="the fleet run r2 of the same recipe and build options is detached"):
+        require()
+    require(beside=True)
+    inputs["c"] = ConfigInputs(group="g", shared="of another recipe", key="k")
+    key.write(feedstock.artifacts / "fleet" / "r2" / "key.json")
+    with pytest.raises(AlreadyRunning, match="r1"):
+        require()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.errors import MachinesUnknown
+from kiln.container.owner_labels import Owner
+from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import lost_run_recovery
 from kiln.fleet import run as fleet
-from kiln.fleet.lost_run_recovery import RunNote, elsewhere, forget, notes, recover, tag_of
+from kiln.fleet.lost_run_recovery import FILE, RunNote, elsewhere, forget, notes, recover, tag_of
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -127,7 +130,7 @@ def test_only_runs_that_the_ledger_does_not_have_are_recovered(tmp_path: Path) -
         (tmp_path / name).mkdir()
     NOTE.write(tmp_path / "r1")
     NOTE.write(tmp_path / "copied")  # a copy of the folder is no run
-    assert list(notes(tmp_path, known=[])) == [NOTE]
+    assert list(notes(tmp_path, known=[])) == [dataclasses.replace(NOTE, owner=str(Owner.here()))]
     assert list(notes(tmp_path, known=["r1"])) == []
     forget(tmp_path / "r1")
     assert list(notes(tmp_path, known=[])) == []
@@ -194,3 +197,30 @@ def test_a_damaged_note_is_an_error_with_the_command_that_ends_its_run(
         list(notes(tmp_path, known=[]))
     assert "kiln fleet down r1 --provider PROVIDER" in error.value.hint
     assert list(notes(tmp_path, known=["r1"])) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [({"machine": "another"}, "on the computer another"), ({"pid": os.getppid()}, "in another process")],
+)
+def test_a_copy_of_a_runs_folder_is_not_taken_for_the_run(tmp_path: Path, change: dict[str, Any], where: str) -> None:
+    """As by a backup, or a checkout that was copied with its build_artifacts: the run goes on elsewhere."""
+    folder = tmp_path / "r1"
+    folder.mkdir()
+    NOTE.write(folder)
+    assert [note.id for note in notes(tmp_path, known=())] == ["r1"], "this process is the run's own"
+    owner = Owner.here() if "machine" in change else Owner.of_process(change["pid"])
+    assert owner is not None
+    data = json.loads((folder / FILE).read_text())
+    data["owner"] = str(dataclasses.replace(owner, **change))
+    (folder / FILE).write_text(json.dumps(data))
+    with pytest.raises(AlreadyRunning, match=f"the fleet run r1 was started {where}") as caught:
+        list(notes(tmp_path, known=()))
+    assert str(folder) in caught.value.hint
+    assert list(notes(tmp_path, known=("r1",))) == []
+    data["owner"] = str(dataclasses.replace(owner, machine=Owner.here().machine, started="0"))
+    (folder / FILE).write_text(json.dumps(data))
+    assert [note.id for note in notes(tmp_path, known=())] == ["r1"], "its process has ended"
+    del data["owner"]
+    (folder / FILE).write_text(json.dumps(data))
+    assert [note.id for note in notes(tmp_path, known=())] == ["r1"], "of an earlier kiln"

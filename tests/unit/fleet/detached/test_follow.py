@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import process_runner
-from kiln.errors import BrokenPackage, MachinesUnknown
+from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
 from kiln.fleet.detached import controller_gate, follow
 from kiln.fleet.detached.follow import RunFollower
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
@@ -132,6 +132,29 @@ def test_a_controller_that_was_never_reached_is_given_up() -> None:
     with pytest.raises(MachinesUnknown, match=r"192.0.2.1:22") as error:
         follow.follow(Connection(), follower, pause=lambda _: None)  # type: ignore[arg-type]
     assert error.value.why == "Connection reset"
+
+
+def test_a_controller_that_has_vanished_is_given_up_once_its_provider_says_so() -> None:
+    follower = RunFollower(lambda _: View(), lambda _: None)
+    answers: list[bool | None] = [True, None, False]
+    connection = Connection(sent(state(WAITING)))
+    with pytest.raises(WorkersLost, match="the controller of the run r does not exist any more") as error:
+        follow.follow(connection, follower, exists=lambda: answers.pop(0), pause=lambda _: None)  # type: ignore[arg-type]
+    assert answers == []
+    assert "kiln fleet down r" in error.value.hint
+
+
+def test_a_controller_that_nobody_can_ask_for_is_given_up_after_a_lease() -> None:
+    follower = RunFollower(lambda _: View(), lambda _: None)
+    now = [0.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    connection = Connection(sent(state(WAITING)), *[[]] * 100, sent(state(RUNNING)))
+    with pytest.raises(MachinesUnknown, match=r"192.0.2.1:22"):
+        follow.follow(connection, follower, pause=pause, clock=lambda: now[0])  # type: ignore[arg-type]
+    assert follow.LONGEST + 500 <= now[0] <= follow.LONGEST + 600, "counted from its last message on"
 
 
 def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> None:
