@@ -15,7 +15,15 @@ from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_controller import CONTROLLER_TYPE, KEEP, as_variable, small_type
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.fleet_plan_inputs import controller_type
-from kiln.cli.fleet_playbook_vars import INDEX, build_options, contract_variables, folder_of, layout_of, site_of
+from kiln.cli.fleet_playbook_vars import (
+    INDEX,
+    build_options,
+    contract_variables,
+    folder_of,
+    keep_region,
+    layout_of,
+    site_of,
+)
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
@@ -164,6 +172,8 @@ def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str)
     name = starting.controller_run(run)
     provider = "static" if options.controller is not None else options.provider
     site = site_of(options, feedstock, name, provider)
+    keep_region(options, folder_of(feedstock, name), provider)
+    keep_region(options, folder_of(feedstock, run), options.provider)
     life = LONGEST if options.time_limit is None else seconds(options.time_limit) + DAY
     own: dict[str, Any] = {
         "kiln_lease": 5400,

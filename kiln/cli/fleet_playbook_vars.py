@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
+from kiln.cli import fleet_region
 from kiln.cli.environment_passthrough import build_variables, client
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import UsageError
@@ -61,7 +62,7 @@ def site_of(
 
     python = bootstrap.fleet(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = folder_of(feedstock, run)
-    environment = playbook_environment(os.environ, python)
+    environment = {**playbook_environment(os.environ, python), **region_of(options, folder, run, provider)}
     variables: dict[str, Any] = {
         "kiln_run": run,
         "kiln_owner": run,  # it is random, and so unique
@@ -76,6 +77,8 @@ def site_of(
         },
     }
     if run_config is not None:
+        if run_config.previous_run is None:
+            keep_region(options, folder, provider)
         variables |= {
             "kiln_inputs": lost_run_recovery.tag_of(run_config.key),
             "kiln_lease": int(run_config.lease),
@@ -94,6 +97,23 @@ def site_of(
         options=build_options(options) if run_config is not None else (),
         poll=seconds(options.poll) if run_config is not None else 5.0,
     )
+
+
+def region_of(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
+    """Return the variables of a run's region, in which it began."""
+    from kiln.cli import fleet_prices
+
+    aws_region = fleet_prices.playbook_variable("kiln_aws_region", options.vars)
+    return fleet_region.of_run(folder, run, provider, fleet_region.named(provider, os.environ, aws_region))
+
+
+def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> None:
+    """Store the region in which a run begins, in its folder."""
+    from kiln.cli import fleet_prices
+
+    aws_region = fleet_prices.playbook_variable("kiln_aws_region", options.vars)
+    place = fleet_region.named(provider, os.environ, aws_region)
+    fleet_region.keep(folder, provider, place, default=fleet_prices.DEFAULT_REGION)
 
 
 def contract_variables(feedstock: Feedstock) -> dict[str, str]:

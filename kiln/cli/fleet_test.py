@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln.cli import config_selection
 from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_plan_inputs import default_types, priced_offers, sizes_by_name
-from kiln.cli.fleet_playbook_vars import contract_variables, layout_of, site_of
+from kiln.cli.fleet_playbook_vars import contract_variables, keep_region, layout_of, site_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def prepare(options: argparse.Namespace, feedstock: Feedstock) -> WorkerTests:
         )
     run_id = secrets.token_hex(4)
     site = site_of(options, feedstock, run_id, options.provider)
+    keep_region(options, site.folder, options.provider)
     variables = {"kiln_lease": int(seconds(options.lease)), "kiln_environment": contract_variables(feedstock)}
     sizes = sizes_by_name(feedstock, names)
     return WorkerTests(
