@@ -771,6 +771,31 @@ def test_a_controller_that_is_cut_off_loses_no_build(wholly: bool, moment: float
     assert_nothing_left(run, simulation)
 
 
+class SleepingSimulation(Simulation):
+    """The controller is asleep in a span of the run: its clock jumps, and what happened meanwhile arrives late."""
+
+    asleep = (0.0, 0.0)
+
+    def next_event(self, until: float) -> Any:
+        since, end = (self.began + moment for moment in self.asleep)
+        event = super().next_event(min(until, since) if self.clock < since else until)
+        if since <= self.clock < end:
+            self.clock = end
+        return event
+
+
+@pytest.mark.parametrize("moment", CUT_OFF)
+def test_a_controller_that_was_asleep_for_an_hour_goes_on_with_the_same_workers(moment: float) -> None:
+    simulation = SleepingSimulation(estimates(12, hours=3, groups=12))
+    simulation.asleep = (moment, moment + HOUR)
+    run = supervisor(simulation, max_workers=6)
+    assert all_done(run.execute())
+    assert {run.state.inventory.attempts(estimate.config) for estimate in simulation.estimates.values()} == {1}
+    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 6)
+    assert simulation.clock - simulation.began < 6 * HOUR + 240 + HOUR + 900
+    assert_nothing_left(run, simulation)
+
+
 @pytest.mark.parametrize("moment", [100.0, 200.0])
 def test_a_controller_that_is_cut_off_during_provisioning_loses_no_worker(moment: float) -> None:
     simulation = Simulation(FOUR, faults=Faults(offline=((moment, moment + 600),)))
