@@ -258,7 +258,7 @@ class CredentialsRefused(KilnError):
 
 
 class WorkersLost(KilnError):
-    """Workers were lost while building a config, more often than the limit allows."""
+    """Workers were lost more often than the limit allows, or a detached run's controller is gone."""
 
     exit_code = 53
 
@@ -270,7 +270,7 @@ class TeardownIncomplete(KilnError):
 
 
 class MachinesUnknown(KilnError):
-    """The provider could not be reached, so it is unknown whether workers remain."""
+    """The provider or a controller could not be reached, so it is unknown whether workers remain."""
 
     exit_code = 55
 
@@ -318,7 +318,7 @@ class ConversionRefused(KilnError):
 
 
 class BudgetSpent(KilnError):
-    """The build was stopped by --budget before it was finished; a next job continues it with the same --handover."""
+    """The build was stopped by --budget or --notice before it was finished; a next job continues it by --handover."""
 
     exit_code = 34
 

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if options.action == "prices":  # needs no feedstock
         return fleet_prices.run(options)
-    if options.action in {"plan", "run"}:
+    if options.action in {"plan", "run", "test"}:
         fleet_slurm.check_options(options)
         fleet_fallbacks.check_options(options)
         fleet_detached_start.check_options(options)

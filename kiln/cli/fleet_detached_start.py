@@ -56,9 +56,9 @@ def check_options(options: argparse.Namespace) -> None:
     Raises:
         UsageError: when there is one.
     """
-    if not options.detach:
+    if not getattr(options, "detach", False):
         for name in ("controller", "controller_type", "keep"):
-            if getattr(options, name) is not None:
+            if getattr(options, name, None) is not None:
                 raise UsageError(f"--{name.replace('_', '-')} requires --detach")
         return
     if options.provider not in PROVIDERS:

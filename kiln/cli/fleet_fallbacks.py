@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
 # Options that have an effect for some providers only. The simulated machines of "local" can be refused, too.
-OPTIONS_OF = {"zone": CLOUDS, "fallback": CLOUDS, "beside": CLOUDS, "capacity_timeout": (*CLOUDS, "local")}
+OPTIONS_OF = {
+    "zone": CLOUDS,
+    "fallback": CLOUDS,
+    "beside": CLOUDS,
+    "capacity_timeout": (*CLOUDS, "local"),
+    "spot": ("aws",),
+}
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -31,7 +37,7 @@ def check_options(options: argparse.Namespace) -> None:
     """
     for name, providers in OPTIONS_OF.items():
         if getattr(options, name, None) and options.provider not in providers:
-            option, hint = name.replace("_", "-"), f"those of {' and '.join(providers)} take it"
+            option, hint = name.replace("_", "-"), f"runs on {' and '.join(providers)} take it"
             raise UsageError(f"--{option} is no option of --provider {options.provider}", hint=hint)
     if getattr(options, "gpu_type", None) and not options.gpu_tests:
         raise UsageError("--gpu-type requires --gpu-tests")

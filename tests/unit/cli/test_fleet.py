@@ -323,6 +323,11 @@ def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_c
     assert "invalid kiln_lifetime '3600'" in capsys.readouterr().err
 
 
+def test_a_spot_worker_for_tests_is_one_of_aws(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["-C", str(feedstock), "fleet", "test", "--provider", "openstack", "--all", "--spot"]) == 2
+    assert "--spot is no option of --provider openstack" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("provider", ["static", "slurm"])
 @pytest.mark.parametrize("words", [("--beside",), ("--capacity-timeout", "2h")])
 def test_options_of_a_run_that_its_provider_has_no_use_for_are_refused(
@@ -346,6 +351,8 @@ def test_options_of_a_run_that_its_provider_has_no_use_for_are_refused(
         (("--provider", "local", "--zone", "a"), "--zone is no option of --provider local"),
         (("--provider", "slurm", "--fallback", "job"), "--fallback is no option of --provider slurm"),
         (("--provider", "static", "--zone", "a"), "--zone is no option of --provider static"),
+        (("--provider", "static", "--spot"), "--spot is no option of --provider static"),
+        (("--provider", "openstack", "--spot"), "--spot is no option of --provider openstack"),
         (("--provider", "aws", "--fallback", "on-demand"), "--fallback on-demand needs --spot"),
         (("--provider", "aws", "--fallback", "c7.huge"), "aws has no machine type 'c7.huge'"),
     ],
