@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.container.owner_labels import Owner, is_gone
-from kiln.errors import AlreadyRunning, MachinesUnknown
+from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
 from kiln.fleet.executor_state import ExecutorSession
 from kiln.fleet.log_stream import status_of
 from kiln.fleet.playbook_runner import read_json
@@ -207,7 +207,8 @@ def _job_records(worker: str, status: Mapping[str, Any], keys: Mapping[str, str]
     """Yield the jobs of a worker that still count: those that run or have ended, of the same inputs."""
     for config in jobs_of(status, keys):
         state, result, code = status_of(status[config])
-        if config in keys and (state == "running" or (state == "ended" and code is not None)):
+        has_ended = state == "ended" and code not in {None, BudgetSpent.exit_code}  # or it was stopped unfinished
+        if config in keys and (state == "running" or has_ended):
             over = state == "ended"
             yield JobRecord(
                 config=config,

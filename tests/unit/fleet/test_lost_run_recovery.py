@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 
 NOTE = RunNote(id="r1", provider="aws", type="compute-16", key="k" * 64, started=1_790_000_000.0)
 PRICES = {"compute-16": 0.7}
-KEYS = {"config00": "key0", "config01": "key1", "config02": "key2", "config03": ""}
+KEYS = {"config00": "key0", "config01": "key1", "config02": "key2", "config03": "key3"}
 STATUS = {
     "config00": {"key": "key0", "state": "ended", "exit_code": 0, "result": "success", "started": 1.0, "ended": 2.0},
     "config01": {"key": "key1", "state": "running", "exit_code": None, "result": None, "started": 3.0, "ended": None},
     "config02": {"key": "other", "state": "ended", "exit_code": 0, "result": "success", "started": 1.0, "ended": 2.0},
+    "config03": {"key": "key3", "state": "ended", "exit_code": 34, "result": "exit-code", "started": 1.0, "ended": 2.0},
     "strange": {"key": "", "state": "running", "exit_code": None, "result": None, "started": 3.0, "ended": None},
 }
 
