@@ -6,7 +6,9 @@ at once; a label of anaconda.org is a channel. Each change takes a line of FOLDE
 FOLDER/removal-faults), if there is one: a status to answer with, ``cut`` to hang up in the middle, ``lost`` to make
 the change and hang up, ``slow`` to take its time, ``later`` to index it with the next change. Each request of an
 index takes one of FOLDER/index-faults, ``cut`` being half of it, each of a package one of FOLDER/package-faults.
-FOLDER/requests logs the requests.
+FOLDER/requests logs the requests. It takes tokens of trusted publishing, too (``tests.identity_provider``): each
+identity takes a line of FOLDER/identity-faults, a status or what is wrong with it; FOLDER/minted logs the exchanges,
+and with FOLDER/single-use a minted token is accepted for one request.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from kiln import repodata
 from kiln.conda_package import reader
+from tests.identity_provider import REQUEST_TOKEN, Provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +40,13 @@ PLACE = r"((?:linux-64|noarch)/[^/?]+)"  # of a package in its channel
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     root: Path
+    provider: Provider
     lags = False
 
     def do_GET(self) -> None:
+        if self.path.startswith("/identity"):
+            self.identify()
+            return
         found = re.search(rf"([^/]+)/{PLACE}$", self.path)
         if found is None:
             self.answer(200 if self.trusted() else 401)
@@ -67,7 +74,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.body()
-        if found := re.match(r"/api/channels/([^/]+)/upload/([^?]+)", self.path):
+        if self.path == "/api/oidc/mint_token":
+            self.mint(data)
+        elif found := re.match(r"/api/channels/([^/]+)/upload/([^?]+)", self.path):
             self.take(found[1], [(found[2], data)])
         elif found := re.match(r"/api/(?:v1/upload|channels)/([^/]+)(?:/files/)?$", self.path):
             self.take(found[1], parted(data))
@@ -106,6 +115,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.take(found[1], [parted(data)[-1]], open_to_all=True)
         else:
             self.answer(200 if self.trusted() else 401)
+
+    # Trusted publishing
+
+    def identify(self) -> None:
+        fault, query = self.fault("identity-faults"), parse_qs(urlsplit(self.path).query)
+        if self.headers["Authorization"] != f"Bearer {REQUEST_TOKEN}" or query["api-version"] != ["2.0"]:
+            self.answer(401)
+        elif fault.isdecimal():
+            self.answer(int(fault))
+        else:
+            value = self.provider.identity(query["audience"][0], fault)
+            self.answer(200, json.dumps({"value": value}).encode())
+
+    def mint(self, data: bytes) -> None:
+        with LOCK:
+            token = self.provider.mint(json.loads(data)["token"])
+            with (self.root.parent / "minted").open("a") as file:
+                file.write(f"{token}\n")
+        self.answer(200 if token else 401, (token or "").encode())
 
     # Changes
 
@@ -167,7 +195,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def trusted(self) -> bool:
         told = [str(self.headers.get(key, "")) for key in KEYS]
-        return any(item.removeprefix("Bearer ").removeprefix("token ") == TOKEN for item in told)
+        tokens = {item.removeprefix("Bearer ").removeprefix("token ") for item in told}
+        with LOCK:
+            minted = tokens & self.provider.minted
+            if minted and (self.root.parent / "single-use").exists():
+                self.provider.minted -= minted
+        return TOKEN in tokens or bool(minted)
 
     def fault(self, file: str) -> str:
         with LOCK:
@@ -238,6 +271,7 @@ def index(channel: Path) -> None:
 def main(folder: str) -> None:
     Handler.root = Path(folder) / "served"
     Handler.root.mkdir(exist_ok=True)
+    Handler.provider = Provider()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(json.dumps(server.server_address[1]), flush=True)
     server.serve_forever()

@@ -97,6 +97,10 @@ class ServerCredentials:
             return {"Authorization": f"Basic {self.basic}"}
         return {name: form.format(self.token)} if self.token else {}
 
+    def hidden(self, text: str) -> str:
+        """Return a text without the token."""
+        return text.replace(self.token or "\0", "***")
+
 
 def _head(boundary: str, field_name: str, file: Path, more: Mapping[str, str]) -> bytes:
     disposition = f'Content-Disposition: form-data; name="{field_name}"; filename="{file.name}"'

@@ -23,6 +23,7 @@ class Prefix(Server):
 
     default_url: ClassVar[str] = "https://prefix.dev"
     takes_attestations: ClassVar[bool] = True
+    trusts_jobs: ClassVar[bool] = True
     token_variable: ClassVar[str] = "PREFIX_API_KEY"  # noqa: S105 - the variable's name
 
     def upload(self, package: Path, channel: str) -> None:

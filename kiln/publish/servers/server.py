@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.publish.servers.api_requests import ServerCredentials
+    from kiln.publish.servers.trusted_publishing import TrustedPublisher
 
 _STATUS = re.compile(r"\(HTTP (\d{3})\)")
 
@@ -29,6 +30,7 @@ class Server(abc.ABC):
 
     Each method is one attempt and raises HttpError. ``together`` says whether one request promotes all packages of a
     release, ``sweeps`` whether it promotes whatever else is staged, ``moment`` what readers see meanwhile.
+    ``trusts_jobs`` says whether the identity of a CI job takes the place of a stored token (trusted publishing).
     ``default_url`` is the URL of a public server, ``reading`` the pattern of a channel's URL for clients,
     ``token_variable`` the environment variable of the token (rattler-build's name), ``token_header`` its header.
     """
@@ -40,13 +42,14 @@ class Server(abc.ABC):
     together: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False
     takes_attestations: ClassVar[bool] = False
+    trusts_jobs: ClassVar[bool] = False
     moment: ClassVar[str] = (
         "packages appear one by one, what others need first: readers have the old release or the new one"
     )
 
     url: str
     channel: str
-    credentials: ServerCredentials = field(repr=False)
+    credentials: ServerCredentials | TrustedPublisher = field(repr=False)
     auth_file: str | None = None
     client_url: str | None = None  # a pattern in the place of ``reading``
 
@@ -94,7 +97,7 @@ class Server(abc.ABC):
         try:
             upload([str(package)], *arguments, auth_file=self.auth_file, **options)
         except RattlerBuildError as error:
-            message = str(error).replace(self.credentials.token or "\0", "***")
+            message = self.credentials.hidden(str(error))
             raise HttpError(message, self._status(message)) from error
 
     def _status(self, message: str) -> int | None:

@@ -22,6 +22,7 @@ from kiln.publish.channel_provenance import CHAIN, add_records, chain_without, r
 from kiln.publish.journal import JournalFile
 from kiln.publish.servers.api_requests import ServerCredentials
 from kiln.publish.servers.retrying_client import ServerClient
+from kiln.publish.servers.trusted_publishing import HINT, LOOPBACK, TrustedPublisher
 from kiln.publish.stores.folder import Folder
 
 if TYPE_CHECKING:
@@ -71,24 +72,36 @@ class ServerTarget:
         """
         url, _, channel = text.rpartition("/")
         url = url or kind.type.default_url
-        parts, variable = urlsplit(url), kind.type.token_variable
+        parts = urlsplit(url)
         if not channel or parts.scheme not in {"http", "https"}:
             raise UsageError(f"{text!r} is not a channel of {kind.value}", hint=f"{kind.value}:https://SERVER/CHANNEL")
-        token, auth_file = environment.get(variable), environment.get("RATTLER_AUTH_FILE")
-        if not token and not auth_file:
-            raise TokenRefused(f"no token for {url}", hint=f"set {variable}, or RATTLER_AUTH_FILE to a file")
-        if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
+        credentials = cls._credentials(kind, url, environment)
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise TokenRefused(f"a token would be sent to {url} unencrypted", hint="use https")
         server = kind.type(
             url=url,
             channel=channel,
-            credentials=(
-                ServerCredentials(token=token) if token else ServerCredentials.from_file(Path(auth_file or ""), url)
-            ),
-            auth_file=auth_file,
+            credentials=credentials,
+            auth_file=None if isinstance(credentials, TrustedPublisher) else environment.get("RATTLER_AUTH_FILE"),
             client_url=f"{reading.rstrip('/')}/{{channel}}" if reading else None,
         )
         return cls(kind=kind, server=server, staging=staging, journals=journals, subdirs=frozenset(subdirs))
+
+    @staticmethod
+    def _credentials(
+        kind: ServerKind, url: str, environment: Mapping[str, str]
+    ) -> ServerCredentials | TrustedPublisher:
+        """Return a token of the environment or of rattler's file, else the exchange of a CI job's identity."""
+        variable = kind.type.token_variable
+        if token := environment.get(variable):
+            return ServerCredentials(token=token)
+        if auth_file := environment.get("RATTLER_AUTH_FILE"):
+            return ServerCredentials.from_file(Path(auth_file), url)
+        publisher = TrustedPublisher.of_job(url, environment) if kind.type.trusts_jobs else None
+        if publisher is None:
+            hint = f"set {variable}, or RATTLER_AUTH_FILE to a file"
+            raise TokenRefused(f"no token for {url}", hint=f"{hint}; {HINT}" if kind.type.trusts_jobs else hint)
+        return publisher
 
     @property
     def name(self) -> str:
