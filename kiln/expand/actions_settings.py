@@ -7,22 +7,34 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import TypedSettings, workflow_values
-from kiln.errors import RecipeFault
-from kiln.expand import build_settings, ci_limits
+from kiln.errors import RecipeFault, nearest
+from kiln.expand import build_settings, ci_limits, reserved_variables
+from kiln.expand.publication_settings import PublicationSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
 MINUTES, DAYS = 360, 14
+# Events that need no more than their names; source: GitHub's page "Events that trigger workflows".
+EVENTS = (
+    *("branch_protection_rule", "check_run", "check_suite", "create", "delete", "deployment", "deployment_status"),
+    *("discussion", "discussion_comment", "fork", "gollum", "issue_comment", "issues", "label", "merge_group"),
+    *("milestone", "page_build", "public", "pull_request", "pull_request_review", "pull_request_review_comment"),
+    *("push", "registry_package", "release", "repository_dispatch", "status", "watch"),
+)
+REFUSED_EVENTS = {
+    "pull_request_target": "it would give the secrets of the repository to the pull requests of others",
+    "workflow_run": "it would give the secrets of the repository to the runs of others, and names a workflow",
+    "schedule": "it needs the times of the runs; write the workflow yourself, named under skip_render",
+    "workflow_call": "other workflows would call it; write the workflow yourself, named under skip_render",
+}
 GITHUB = "github_actions"  # the CI service in conda-forge.yml
 SKIP = "skip"  # of free_disk_space: nothing is removed
 OWN = "kiln"  # the section of settings that only kiln has
 KEPT = 10  # minutes of a job for keeping its logs
 LOST = 30  # minutes of a job in a chain that compile nothing: its set-up, fetched packages, packing and uploading
 GPU_MINUTES = 120
-# What kiln publishes to from another machine; see `kiln publish --help`.
-CHANNEL = re.compile(r"(?:anaconda|prefix):[\w.-]+|(?:quetz|artifactory):https://[\w./:-]+|s3://[\w./-]+")
 
 
 class ActionsSettings:
@@ -42,42 +54,15 @@ class ActionsSettings:
         self.clone_depth = self.whole.text("clone_depth", "")
         self.branch = self.whole.text("upload_on_branch", "")
         self.secrets = build_settings.secret_names(self.whole)
+        if self.secrets:
+            reserved_variables.require_free(self.secrets, "secrets", self.whole.place("secrets"))
         self.run_arguments = self.whole.nested("docker").text("run_args", "")
         self._own = self.whole.nested(OWN)
+        self.publication = PublicationSettings.read(self._own)
         self.cache_size = self._cache_size()
         self.publish_minutes = self.timeout
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
-
-    @property
-    def publish_to(self) -> str:
-        """The channel to which the main branch publishes; empty for none.
-
-        Raises:
-            RecipeFault: it is no server's or bucket's channel, or there is no name of its token.
-        """
-        channel = self._own.text("publish_to", "")
-        if channel and not CHANNEL.fullmatch(channel):
-            raise RecipeFault(
-                f"kiln: publish_to: {channel!r} is not a channel of a server", hint="prefix:CHANNEL, anaconda:OWNER"
-            )
-        if channel and not self.publish_token:
-            raise RecipeFault(
-                "kiln: publish_token is missing",
-                why="it names the secret, and the variable, with the token of publish_to",
-                hint="publish_token: PREFIX_API_KEY",
-            )
-        return channel
-
-    @property
-    def publish_token(self) -> str:
-        """The name of the secret with the channel's token, and of its variable."""
-        name = self._own.text("publish_token", "")
-        if name == "CHANNEL":
-            raise RecipeFault("kiln: publish_token: the workflow uses CHANNEL itself", hint="PREFIX_API_KEY")
-        if name and not re.fullmatch("[A-Z][A-Z0-9_]*", name):
-            raise RecipeFault(f"kiln: publish_token: {name!r} is not the name of a variable", hint="PREFIX_API_KEY")
-        return name
 
     @property
     def publish_branch(self) -> str:
@@ -86,11 +71,6 @@ class ActionsSettings:
         if not re.fullmatch(r"[\w./-]+", branch):
             raise RecipeFault(f"kiln: publish_to: {branch!r} is not a branch that a workflow can compare", hint="main")
         return branch
-
-    @property
-    def publish_environment(self) -> str:
-        """The environment of GitHub whose protection rules hold for publishing, and that has the secret."""
-        return self._own.text("publish_environment", "release")
 
     def _cache_size(self) -> int:
         size, most = self._own.number("compile_cache_size", 0), ci_limits.limit(GITHUB, "cache size")
@@ -150,8 +130,13 @@ class ActionsSettings:
     def triggers(self) -> list[str]:
         """The events that start a run."""
         triggers = [trigger for trigger in self._github.items("triggers", []) if trigger != "workflow_dispatch"]
-        if invalid := [trigger for trigger in triggers if not re.fullmatch("[a-z_]+", trigger)]:
-            raise RecipeFault(f"github_actions: triggers: {invalid[0]!r} is not an event of GitHub Actions")
+        if invalid := [trigger for trigger in triggers if trigger not in EVENTS]:
+            raise RecipeFault(
+                f"github_actions: triggers: {invalid[0]!r} is not an event that a workflow can name alone",
+                at=self.whole.place(GITHUB),
+                why=REFUSED_EVENTS.get(invalid[0], "GitHub has no such event"),
+                hint=nearest(invalid[0], EVENTS) or "triggers: [push, pull_request]",
+            )
         return triggers or (["push"] if self.self_hosted else ["push", "pull_request"])
 
     def free_disk_space(self, platform: str) -> str:

@@ -208,7 +208,7 @@ def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: Action
             free=settings.free_disk_space(config.platform),
             swap=settings.swap(config.platform),
             keep=settings.keeps_packages(config.platform)
-            or bool(settings.gpu_runner(_group(config)) or settings.publish_to),
+            or bool(settings.gpu_runner(_group(config)) or settings.publication),
             group=_group(config),
             links=settings.links(_group(config)),
             gpu=settings.gpu_runner(_group(config)),

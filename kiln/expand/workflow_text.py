@@ -31,6 +31,7 @@ def texts(
         "marker": marker,
         "actions": actions,
         "settings": settings,
+        "publication": settings.publication,
         "free": {job.free for job in jobs} - {SKIP},
         "swap": any(job.swap for job in jobs),
         "kept": [job.keep for job in jobs],
@@ -46,7 +47,7 @@ def texts(
             chained=[job for job in part if job.links > 1],
             gpus=[job for job in part if job.gpu],
             needs=f"[{', '.join(_builds(part))}]",
-            publishes=bool(settings.publish_to) and len(parts) == 1,
+            publishes=settings.publication is not None and len(parts) == 1,
             publish_needs=f"[{', '.join((*_builds(part), *(['gpu'] if any(job.gpu for job in part) else [])))}]",
         )
         for number, part in enumerate(parts, 1)
@@ -67,7 +68,7 @@ def _require_no_expression(jobs: Sequence[Job], settings: ActionsSettings) -> No
     for name, value in (
         ("upload_on_branch", settings.branch),
         ("docker.run_args", settings.run_arguments),
-        ("kiln: publish_environment", settings.publish_environment),
+        ("kiln: publish_environment", settings.publication.environment if settings.publication else ""),
     ):
         if "${{" in value:
             raise RecipeFault(f"{name} is an expression of GitHub Actions", why="it contains ${{")

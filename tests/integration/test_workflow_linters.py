@@ -10,34 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln.expand import workflow
-from kiln.model.feedstock import Feedstock
-from tests.unit.expand.test_workflow import a_config
+from tests.workflow_variants import written
 
 ROOT = Path(__file__).parents[2]
-PLATFORMS = "provider: {linux_64: github_actions, linux_aarch64: github_actions}\n"
-SETTINGS = {
-    "defaults": "",
-    "all": f"{PLATFORMS}kiln: {{build_hours: {{cuda: 14}}, compile_cache_size: 5, gpu_runners: {{cuda: gpu-t4}}, "
-    "publish_to: 'prefix:mine', publish_token: PREFIX_API_KEY}\n"
-    "secrets: [MY_TOKEN]\nupload_on_branch: main\nclone_depth: 0\nworkflow_settings: {free_disk_space: max, "
-    "pagefile_size: 8, store_build_artifacts: true}\n",
-    "chains alone": f"{PLATFORMS}kiln: {{build_hours: 20}}\n",
-    "of its own": f"{PLATFORMS}github_actions: {{self_hosted: true, timeout_minutes: 2000}}\n"
-    "kiln: {build_hours: 50}\n",
-}
-
-
-def folders(tmp_path: Path) -> list[Path]:
-    """Write the workflows of feedstocks with each of the settings; return their folders, and this project's."""
-    for name, text in SETTINGS.items():
-        root = tmp_path / name.replace(" ", "-")
-        root.mkdir()
-        (root / "build-locally.py").write_text("import kiln\n")
-        (root / "conda-forge.yml").write_text(text)
-        configs = [a_config("None", "3.10"), a_config("12.9", "3.10"), a_config("12.9", "3.10", "linux-aarch64")]
-        assert workflow.write(Feedstock(root=root), configs)
-    return [ROOT / ".github", *(root / ".github" for root in tmp_path.iterdir())]
 
 
 def program(name: str) -> str:
@@ -49,15 +24,31 @@ def program(name: str) -> str:
     return path
 
 
+def lint(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, words)), env=os.environ, capture_output=True, text=True, check=False)
+
+
 def test_zizmor_finds_nothing(tmp_path: Path) -> None:
-    words = (program("zizmor"), "--offline", "--no-progress", "--persona", "regular", *map(str, folders(tmp_path)))
-    ended = subprocess.run(words, env=os.environ, capture_output=True, text=True, check=False)
+    folders = [ROOT / ".github", *(folder.parent for folder in written(tmp_path).values())]
+    ended = lint(program("zizmor"), "--offline", "--no-progress", "--persona", "regular", *folders)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_actionlint_finds_nothing(tmp_path: Path) -> None:
-    files = [str(path) for folder in folders(tmp_path) for path in (folder / "workflows").glob("*.yml")]
-    # Labels of runners are the feedstock's own, and shellcheck is run where it is installed.
-    words = (program("actionlint"), "-no-color", "-ignore", "label .* is unknown", *files)
-    ended = subprocess.run(words, env=os.environ, capture_output=True, text=True, check=False)
+def test_actionlint_finds_nothing_but_what_is_broken(tmp_path: Path) -> None:
+    folders = [ROOT / ".github" / "workflows", *written(tmp_path).values()]
+    files = [path for folder in folders for path in sorted(folder.glob("*.yml"))]
+    shellcheck = ("-shellcheck", program("shellcheck"), "-ignore", "label .* is unknown")  # a feedstock's own labels
+    words = (program("actionlint"), "-no-color", "-pyflakes", "", *shellcheck)
+    ended = lint(*words, *files)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    for right, wrong in (
+        ("needs: job-1", "needs: job-9"),
+        ("steps.build.outputs", "steps.compile.outputs"),
+        ("inputs.config }}", "inputs.konfig }}"),
+        ("timeout-minutes: 360", "timeout-minutes: long"),
+        ('build-locally.py "$CONFIG"', "build-locally.py $CONFIG"),  # shellcheck's
+    ):
+        text = (folders[2] / "build-chain.yml").read_text()
+        assert right in text
+        (tmp_path / "broken.yml").write_text(text.replace(right, wrong, 1))
+        assert lint(*words, tmp_path / "broken.yml").returncode == 1, wrong

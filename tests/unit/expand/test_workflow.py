@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from kiln import cli
 from kiln.errors import BudgetSpent, NotWritable, RecipeFault
 from kiln.expand import workflow
 from kiln.ledger import Ledger
@@ -386,7 +388,10 @@ def test_nothing_is_written_outside_the_feedstock(
     assert list(outside.iterdir()) == []
 
 
-PUBLISH = "kiln: {publish_to: 'prefix:mine', publish_token: PREFIX_API_KEY, gpu_runners: {cuda: gpu-t4}}\n"
+PUBLISH = (
+    "kiln: {publish_to: 'prefix:mine', publish_staging: aside, publish_token: PREFIX_API_KEY, "
+    "gpu_runners: {cuda: gpu-t4}}\n"
+)
 
 
 def test_the_main_branch_publishes_after_all_builds_and_tests_with_a_token_of_one_job(feedstock: Feedstock) -> None:
@@ -394,12 +399,16 @@ def test_the_main_branch_publishes_after_all_builds_and_tests_with_a_token_of_on
     whole = parsed(feedstock)
     publish = whole["jobs"]["publish"]
     assert publish["needs"] == ["build", "gpu"]
-    assert publish["if"] == "${{ github.event_name != 'pull_request' && github.ref == 'refs/heads/release' }}"
+    events, _, branch = publish["if"].removeprefix("${{ ").removesuffix(" }}").partition(" && ")
+    assert events == """contains(fromJSON('["push", "workflow_dispatch"]'), github.event_name)"""
+    assert branch == "github.ref == 'refs/heads/release'"
+    assert "permissions" not in publish
     assert publish["environment"] == "release"
     by_name = {step["name"]: step for step in publish["steps"]}
     assert by_name["Collect"]["run"] == ".venv/bin/python -m kiln collect collected"
     assert by_name["Publish"]["env"] == {
         "CHANNEL": "prefix:mine",
+        "STAGING": "aside",
         "PREFIX_API_KEY": "${{ secrets.PREFIX_API_KEY }}",
     }
     assert whole["concurrency"]["cancel-in-progress"] == "${{ github.ref != 'refs/heads/release' }}"
@@ -416,15 +425,67 @@ def test_several_workflows_publish_nothing(feedstock: Feedstock) -> None:
     assert "publish" not in parsed(feedstock, *many(257))["jobs"]
 
 
+def test_the_publishing_job_of_a_trusting_server_has_an_identity_and_no_secret(feedstock: Feedstock) -> None:
+    settings(feedstock, "kiln: {publish_to: 'prefix:mine', publish_staging: aside, trusted_publishing: true}\n")
+    whole = parsed(feedstock)
+    publish = whole["jobs"]["publish"]
+    assert publish["permissions"] == {"contents": "read", "id-token": "write"}
+    assert publish["environment"] == "release"
+    assert whole["permissions"] == {"contents": "read"}
+    assert "permissions" not in whole["jobs"]["build"]
+    assert publish["steps"][-1]["env"] == {"CHANNEL": "prefix:mine", "STAGING": "aside"}
+    text = workflow.planned(feedstock, CONFIGS).text or ""
+    assert text.count("id-token") == 1
+    assert "secrets." not in text
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ("publish_to: 'prefix:mine', publish_staging: aside, publish_token: A", ["prefix:mine", "aside"]),
+        ("publish_to: 'anaconda:me', publish_staging: a-label, publish_token: A", ["anaconda:me", "a-label"]),
+        ("publish_to: 's3://bucket/x', publish_token: [AWS_ACCESS_KEY_ID, A]", ["s3://bucket/x", None]),
+    ],
+)
+def test_the_publishing_jobs_command_has_all_that_its_channel_needs(
+    feedstock: Feedstock, own: str, words: list[str | None]
+) -> None:
+    settings(feedstock, f"kiln: {{{own}}}\n")
+    step = parsed(feedstock)["jobs"]["publish"]["steps"][-1]
+    expanded = Template(step["run"].replace('"', "")).substitute(step["env"]).split()
+    assert expanded[:4] == [".venv/bin/python", "-m", "kiln", "publish"]
+    options = cli.parser_for("publish")[0].parse_args(expanded[4:])
+    assert [options.to, options.staging] == words
+    secrets = [name for name, value in step["env"].items() if value == f"${{{{ secrets.{name} }}}}"]
+    assert ", ".join(secrets) in own
+    assert len(secrets) == len(step["env"]) - len([word for word in words if word])
+
+
 @pytest.mark.parametrize(
     ("own", "what"),
     [
-        ("publish_to: 'prefix:mine'", "publish_token is missing"),
+        ("publish_to: 'prefix:mine', publish_staging: b", "publish_token is missing"),
+        ("publish_to: 'prefix:mine', publish_token: A", "publish_staging is missing"),
+        ("publish_to: 'prefix:mine', publish_staging: mine, publish_token: A", "is not another channel"),
+        ("publish_to: 'prefix:mine', publish_staging: 'a b', publish_token: A", "is not another channel"),
+        ("publish_to: 's3://b/c', publish_staging: b, publish_token: A", "has a folder for staging itself"),
         ("publish_to: /folder, publish_token: A", "is not a channel of a server"),
         ("publish_to: 'prefix:a b', publish_token: A", "is not a channel of a server"),
-        ("publish_to: 'prefix:mine', publish_token: 'A}} x'", "is not the name of a variable"),
-        ("publish_to: 'prefix:mine', publish_token: CHANNEL", "uses CHANNEL itself"),
-        ("publish_to: 'prefix:mine', publish_token: A, publish_environment: '${{ x }}'", "is an expression"),
+        ("publish_to: 'prefix:mine', publish_staging: b, publish_token: 'A}} x'", "is not the name of a variable"),
+        ("publish_to: 'prefix:mine', publish_staging: b, publish_token: [A, CHANNEL]", "CHANNEL is a variable of the"),
+        ("publish_to: 'prefix:mine', publish_staging: b, publish_token: GITHUB_TOKEN", "is a variable of GitHub"),
+        (
+            "publish_to: 'prefix:mine', publish_staging: b, publish_token: A, publish_environment: '${{ x }}'",
+            "is an expression",
+        ),
+        (
+            "publish_to: 'prefix:mine', publish_staging: b, publish_token: A, trusted_publishing: true",
+            "takes the place of publish_token",
+        ),
+        (
+            "publish_to: 'anaconda:me', publish_staging: b, trusted_publishing: true",
+            "has no server that trusts CI jobs",
+        ),
     ],
 )
 def test_a_channel_that_cannot_be_published_to_is_refused(feedstock: Feedstock, own: str, what: str) -> None:
@@ -474,4 +535,38 @@ def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Fe
 def test_a_chain_is_not_longer_than_a_run_may_be(feedstock: Feedstock, hours: int) -> None:
     settings(feedstock, f"kiln:\n  build_hours:\n    cuda: {hours}\n")
     with pytest.raises(RecipeFault, match=f"build_hours: {hours} is more than 840"):
+        workflow.planned(feedstock, CONFIGS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["JOBS", "CONFIG", "config", "CHANNEL", "GIB", "sha", "PATH", "GITHUB_TOKEN", "RUNNER_TEMP", "LD_PRELOAD"],
+)
+def test_a_secret_cannot_take_the_place_of_a_variable(feedstock: Feedstock, name: str) -> None:
+    settings(feedstock, f"secrets: [MY_TOKEN, {name}]\n")
+    with pytest.raises(RecipeFault, match=f"secrets: {name} is a variable of") as refused:
+        workflow.planned(feedstock, CONFIGS)
+    assert str(refused.value.at) == "conda-forge.yml:1:1"
+
+
+@pytest.mark.parametrize("name", ["MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "NETRC", "GIT_TOKEN", "CHANNEL_KEY", "JOBS2"])
+def test_other_names_of_secrets_are_free(feedstock: Feedstock, name: str) -> None:
+    settings(feedstock, f"secrets: [{name}]\n")
+    assert steps(feedstock)["Build"]["env"] == {name: f"${{{{ secrets.{name} }}}}"}
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        ("pull_request_target", "secrets of the repository to the pull requests of others"),
+        ("workflow_run", "names a workflow"),
+        ("schedule", "needs the times"),
+        ("pul_request", "no such event"),
+    ],
+)
+def test_an_event_that_is_dangerous_or_needs_more_than_its_name_is_refused(
+    feedstock: Feedstock, event: str, why: str
+) -> None:
+    settings(feedstock, f"github_actions: {{triggers: [push, {event}]}}\n")
+    with pytest.raises(RecipeFault, match=why):
         workflow.planned(feedstock, CONFIGS)

@@ -1,0 +1,47 @@
+"""The variables that a secret of a feedstock may not be: the workflow's own, conda-forge's, and the system's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.model.source_position import Place
+
+# The variables that the templates of the workflows set; a unit test compares them.
+WORKFLOW = frozenset(
+    [
+        *("CONFIG", "CI", "GIT_BRANCH", "flow_run_id", "remote_url", "sha", "UPLOAD_ON_BRANCH"),
+        *("CONDA_FORGE_DOCKER_RUN_ARGS", "JOBS", "GIB", "CHANNEL", "STAGING"),
+    ]
+)
+# Those of GitHub and its runners, of kiln and conda-forge's scripts, and those that change which programs run.
+_SYSTEM = re.compile(
+    r"(?:GITHUB|RUNNER|ACTIONS|KILN|LD|DYLD)_\w+|(?:BAZEL|PYTHON|BASH)_?[A-Z]*|PATH|HOME|USER|SHELL|ENV|IFS|PWD|TMPDIR"
+    r"|LANG|LC_\w+|TERM|CPU_COUNT|SOURCE_DATE_EPOCH|BUILD_\w+|UPLOAD_PACKAGES|IS_PR_BUILD|FEEDSTOCK_NAME|HOST_USER_ID"
+    r"|DOCKER_(?:IMAGE|EXECUTABLE|HOST)|\w+_PROXY|GIT_(?:ASKPASS|SSH|SSH_COMMAND|DIR|CONFIG\w*|EXEC_PATH)|PIP_\w+"
+    r"|NODE_OPTIONS",
+    re.IGNORECASE,
+)
+_OWN = frozenset(name.upper() for name in WORKFLOW)
+
+
+def require_free(names: Iterable[str], setting: str, at: Place | None = None) -> None:
+    """Refuse names of secrets that are other variables of a job; GitHub's secrets are the same in either case.
+
+    Raises:
+        RecipeFault: with the first such name.
+    """
+    for name in names:
+        if name.upper() in _OWN or _SYSTEM.fullmatch(name):
+            owner = "the workflow" if name.upper() in _OWN else "GitHub, the system or a build"
+            raise RecipeFault(
+                f"{setting}: {name} is a variable of {owner}",
+                at=at,
+                why="the secret would take its place, and its value could not be told from the variable's",
+                hint=f"name the secret MY_{name.upper().lstrip('_')}",
+            )

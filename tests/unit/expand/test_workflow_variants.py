@@ -1,0 +1,86 @@
+"""What holds for every workflow that kiln writes, whatever the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kiln.expand import reserved_variables
+from tests.workflow_variants import SETTINGS, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Jobs = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def workflows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """All workflows, by their settings and names."""
+    folders = written(tmp_path_factory.mktemp("feedstocks"))
+    return {
+        f"{name}: {path.name}": yaml.safe_load(path.read_text())
+        for name, folder in folders.items()
+        for path in folder.glob("*.yml")
+    }
+
+
+def steps(jobs: Jobs) -> Iterator[dict[str, Any]]:
+    for job in jobs.values():
+        yield from job.get("steps", ())
+
+
+def test_all_kinds_are_there(workflows: dict[str, Any]) -> None:
+    jobs = {f"{name}/{job}" for name, whole in workflows.items() for job in whole["jobs"]}
+    assert {name.partition(":")[0] for name in workflows} == set(SETTINGS)
+    assert {"several: build-2.yml/gpu", "everything: build-chain.yml/job-3", "trusted: build.yml/publish"} <= jobs
+    assert "several: build.yml/publish" not in jobs
+
+
+def test_no_value_is_code_in_a_script(workflows: dict[str, Any]) -> None:
+    scripts = [step["run"] for whole in workflows.values() for step in steps(whole["jobs"]) if "run" in step]
+    assert len(scripts) > 100
+    assert [script for script in scripts if "${{" in script] == []
+
+
+def test_one_job_alone_has_more_than_a_readers_permissions(workflows: dict[str, Any]) -> None:
+    for name, whole in workflows.items():
+        assert whole["permissions"] == {"contents": "read"}, name
+        more = {job: value["permissions"] for job, value in whole["jobs"].items() if "permissions" in value}
+        expected = {"publish": {"contents": "read", "id-token": "write"}} if name == "trusted: build.yml" else {}
+        assert more == expected, name
+
+
+def test_artifacts_are_those_of_the_same_run(workflows: dict[str, Any]) -> None:
+    downloads = [
+        step["with"]
+        for whole in workflows.values()
+        for step in steps(whole["jobs"])
+        if "/download-artifact@" in step.get("uses", "")
+    ]
+    assert len(downloads) > 10
+    # With run-id, repository or github-token they could be another repository's.
+    assert {name for inputs in downloads for name in inputs} == {"name", "pattern", "path"}
+
+
+def test_pull_requests_never_reach_the_publishing_job(workflows: dict[str, Any]) -> None:
+    for name in ("everything: build.yml", "trusted: build.yml", "bucket: build.yml"):
+        condition = workflows[name]["jobs"]["publish"]["if"]
+        assert "pull_request" not in condition
+        assert condition.count("&&") == 1
+        assert "||" not in condition
+    events = {event for whole in workflows.values() for event in whole[True]}
+    assert events == {"push", "pull_request", "merge_group", "workflow_dispatch", "workflow_call"}
+
+
+def test_the_workflows_variables_are_reserved(workflows: dict[str, Any]) -> None:
+    secrets = {"MY_TOKEN", "PREFIX_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    names = {
+        name
+        for whole in workflows.values()
+        for holder in (*whole["jobs"].values(), *steps(whole["jobs"]))
+        for name in holder.get("env", ())
+    }
+    assert names - secrets == reserved_variables.WORKFLOW
