@@ -20,7 +20,7 @@ from kiln.run.options import HOST
 from kiln.store import build_cache, build_handover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STEPS = "steps.sqlite"  # the ledger of a config's steps, in its work folder
 CACHE_VARIABLE = b"BAZEL_DISK_CACHE"  # the variable by which a recipe's compile step keeps its actions
 LARGEST_SCRIPT = 1 << 20  # bytes
+SHOWN = 3  # names in a note
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,10 +171,11 @@ class Chain:
             if actions <= self.actions and set(steps) <= set(self.steps):
                 return self._no_progress(number, actions), ()
             entries, notes = self._entries(steps)
-            archive = build_handover.pack(self.folder, entries)
+            packed = build_handover.pack(self.folder, entries)
+            archive = packed.archive
             self._write(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{quantity(archive.files, 'file')}, {files.size_text(archive.size)}"
-        notes = (*notes, f"handed on in {self.folder}: {amount}")
+        notes = (*notes, *_unreadable(packed.unreadable), f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
             f"{self.config} is not finished after job {number}: {quantity(actions - self.actions, 'action')} more, "
             f"{quantity(actions, 'action')} in all; finished steps: {', '.join(steps) or 'none'}",
@@ -201,7 +203,7 @@ class Chain:
             for path in sorted(work.glob(f"{STEPS}*"))
             if not path.is_symlink()
         ]
-        size = sum(path.lstat().st_size for _, path in made)
+        size = build_handover.size_of(made)
         notes: tuple[str, ...] = ()
         if size > self.bound // 2:
             made, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
@@ -235,6 +237,16 @@ class Chain:
             packages=packages,
         )
         build_handover.write(self.folder, record)
+
+
+def _unreadable(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return a note about files that could not be read, with the first ones; none without any."""
+    if not entries:
+        return ()
+    shown = ", ".join(f"{name} ({reason})" for name, reason in entries[:SHOWN])
+    more = f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else ""
+    what = f"{quantity(len(entries), 'file')} could not be read, and are not handed on"
+    return (f"{what}: {shown}{more}; a step that needs one runs again",)
 
 
 def finished_steps(config: ConfigRun) -> tuple[str, ...]:

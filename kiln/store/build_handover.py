@@ -9,17 +9,17 @@ that is named by its content must have that content, and no path leads out of th
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
 import posixpath
 import re
+import stat
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from kiln import files
 from kiln.bazel import cache
@@ -47,6 +47,14 @@ _CHUNK = 1 << 20
 _FAULTS = (tarfile.TarError, zstd.ZstdError, EOFError, ValueError, KeyError, OverflowError, RecursionError)
 # Of the system, about names that contradict each other, or that no file can have.
 _FAULTS_OF_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """An archive, and the files that could not be read for it, with the reasons."""
+
+    archive: HandoverArchive
+    unreadable: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +104,15 @@ def write(folder: Path, record: HandoverRecord) -> None:
             files.remove(path)
 
 
-def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> HandoverArchive:
-    """Write files and links into a new archive of the folder; ``entries`` are names in the archive, and paths."""
+def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> Packed:
+    """Write files and links into a new archive of the folder; ``entries`` are names in the archive, and paths.
+
+    What cannot be read is left out: a cache may lack any entry, and a step whose results are incomplete runs again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files.remove_leftovers(folder)
     path, count, size = folder / "made", 0, 0
+    unreadable: list[tuple[str, str]] = []
     with files.full_disk_as_error(folder), files.replacing(path) as part:
         with (
             part.open("wb") as sink,
@@ -109,55 +121,101 @@ def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> HandoverArchive:
         ):
             for name, source in entries:
                 added = _add(tar, name, source)
-                count, size = count + (added is not None), size + (added or 0)
+                if isinstance(added, str):
+                    unreadable.append((name, added))
+                elif added is not None:
+                    count, size = count + 1, size + added
         digest = files.sha256(part)
     target = folder / f"made-{digest[:16]}.tar.zst"
     file_operations.replace(path, target)
-    return HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
+    archive = HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
+    return Packed(archive=archive, unreadable=tuple(unreadable))
 
 
-def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | None:
-    """Add a file or a link, and return its size; None for one that vanished, or a link that leads out."""
-    member = tarfile.TarInfo(name)
-    with contextlib.suppress(FileNotFoundError):
+def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
+    """Add a file or a link, and return its size; None for a link that leads out, or why it cannot be read."""
+    try:
         status = source.lstat()
-        member.mtime, member.mode = int(status.st_mtime), 0o755 if status.st_mode & 0o100 else 0o644
-        if source.is_symlink():
-            member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
-            root = source.parents[name.count("/") - 1]
-            if not _stays_inside(name, member.linkname) or not _resolves_inside(source, root):
-                return None
-            tar.addfile(member)
-            return 0
-        with source.open("rb") as file:
-            member.size = os.fstat(file.fileno()).st_size
-            tar.addfile(member, file)
-            return member.size
-    return None
+        if stat.S_ISLNK(status.st_mode) and not name.startswith(CACHE):
+            return _add_link(tar, name, source, status)
+        if not stat.S_ISREG(status.st_mode):
+            return "the folder cannot be listed" if stat.S_ISDIR(status.st_mode) else "it is no regular file"
+        # Between lstat and this, another program may have put a link or a named pipe into its place.
+        descriptor = os.open(source, os.O_RDONLY | file_operations.NO_LINK)
+    except OSError as error:
+        return error.strerror or str(error)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - an opened one
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return "it is no regular file"
+        member = _member(name, status)
+        member.size = status.st_size
+        tar.addfile(member, file)
+    return member.size
+
+
+def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.mtime, member.mode = int(status.st_mtime), 0o755 if status.st_mode & 0o100 else 0o644
+    return member
+
+
+def _add_link(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_result) -> int | None:
+    member = _member(name, status)
+    member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
+    root = source.parents[name.count("/") - 1]
+    if not _stays_inside(name, member.linkname) or not _resolves_inside(source, root):
+        return None
+    tar.addfile(member)
+    return 0
 
 
 def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
-    found = [(path.lstat(), f"{CACHE}{name}", path) for name, path in cache.entries_of(folder)]
-    found.sort(key=lambda entry: -entry[0].st_mtime)
+    found = [(_status(path), f"{CACHE}{name}", path) for name, path in cache.entries_of(folder)]
+    found.sort(key=lambda entry: -entry[0].time)
     chosen, size = [], 0
     for status, name, path in found:
-        size += status.st_size
+        size += status.size
         if size > bound:
             break
         chosen.append((name, path))
     return chosen, len(found) - len(chosen)
 
 
+class _Status(NamedTuple):
+    """The size of a file and the time of its last change; zeros for one that vanished."""
+
+    size: int
+    time: float
+
+
+def _status(path: Path) -> _Status:
+    try:
+        status = path.lstat()
+    except OSError:
+        return _Status(0, 0.0)
+    return _Status(status.st_size, status.st_mtime)
+
+
+def size_of(entries: Iterable[tuple[str, Path]]) -> int:
+    """Return the bytes of files to pack."""
+    return sum(_status(path).size for _, path in entries)
+
+
 def work_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield the files and links below some folders of a config's work folder, without Bazel's own trees."""
+    """Yield the files and links below some folders of a config's work folder, without Bazel's own trees.
+
+    Pipes, sockets and folders that cannot be read are among them, since `pack` says what it cannot read.
+    """
     for top in sorted(tops):
         place = folder / top
         if place.is_symlink() or not place.is_dir():
             if place.is_file() and not place.is_symlink():
                 yield f"{WORK}{top}", place
             continue
-        for root, folders, names in os.walk(place):
+        closed: list[OSError] = []
+        for root, folders, names in os.walk(place, onerror=closed.append):
             if OUTPUT_BASE in names:
                 folders.clear()
                 continue
@@ -165,8 +223,10 @@ def work_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]
             linked = [name for name in folders if (here / name).is_symlink()]
             for name in sorted([*names, *linked]):
                 path = here / name
-                if path.is_file() or path.is_symlink():
-                    yield f"{WORK}{path.relative_to(folder).as_posix()}", path
+                yield f"{WORK}{path.relative_to(folder).as_posix()}", path
+        for error in closed:
+            path = Path(error.filename)
+            yield f"{WORK}{path.relative_to(folder).as_posix()}", path
 
 
 def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) -> Unpacked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -233,6 +234,21 @@ def test_steps_that_leave_no_room_for_actions_are_not_handed_on(tmp_path: Path, 
     assert record is not None
     assert record.archive is not None
     assert record.archive.files == 1
+
+
+def test_files_that_cannot_be_read_are_named_and_the_rest_is_handed_on(tmp_path: Path, folder: Path) -> None:
+    machine = Machine(tmp_path / "1", folder)
+    machine.begin()
+    machine.act(1)
+    machine.finish("build p", "p")
+    for number in range(5):
+        os.mkfifo(machine.layout.work("a") / "build-p" / f"pipe{number}")
+    error, notes = stopped("build p", machine=machine)
+    assert isinstance(error, BudgetSpent)
+    assert notes[0].startswith("5 files could not be read, and are not handed on: work/build-p/pipe0 (it is no")
+    assert "and 2 more; a step that needs one runs again" in notes[0]
+    assert "handed on in" in notes[1]
+    assert "3 files" in notes[1]
 
 
 def test_a_recipe_whose_compile_has_no_cache_is_known(tmp_path: Path, folder: Path) -> None:

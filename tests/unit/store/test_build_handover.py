@@ -6,8 +6,9 @@ import hashlib
 import io
 import json
 import os
+import stat
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,6 @@ from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.store import build_handover
 from kiln.zstd import zstd
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BOUND = 10_000_000
 
@@ -87,7 +85,7 @@ def test_what_is_packed_is_unpacked_with_links_modes_and_times(tmp_path: Path) -
     entries, left_out = build_handover.cache_entries(cache, BOUND)
     archive = build_handover.pack(
         tmp_path / "dir", [*build_handover.work_entries(work, {"compile", "missing"}), *entries]
-    )
+    ).archive
     result = build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     new = tmp_path / "new"
     names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
@@ -110,7 +108,7 @@ def test_a_cache_above_the_limit_hands_on_its_newest_entries(tmp_path: Path) -> 
 
 def test_the_record_survives_and_archives_that_it_does_not_name_are_removed(tmp_path: Path) -> None:
     old = put(tmp_path, "made-0123456789abcdef.tar.zst", b"")
-    archive = build_handover.pack(tmp_path, [("cache/" + action(1), put(tmp_path / "c", action(1), b"result"))])
+    archive = build_handover.pack(tmp_path, [("cache/" + action(1), put(tmp_path / "c", action(1), b"result"))]).archive
     assert old.exists()
     build_handover.write(tmp_path, a_record(archive))
     assert not old.exists()
@@ -178,7 +176,7 @@ def test_names_with_colons_and_backslashes_are_handed_on(tmp_path: Path) -> None
     names = ["man3/File::Temp.3", "units/a\\x2db"]
     for name in names:
         put(tmp_path / "work" / "compile", name, b"content")
-    archive = build_handover.pack(tmp_path / "dir", build_handover.work_entries(tmp_path / "work", {"compile"}))
+    archive = build_handover.pack(tmp_path / "dir", build_handover.work_entries(tmp_path / "work", {"compile"})).archive
     build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert all((tmp_path / "new" / "work" / "compile" / name).read_bytes() == b"content" for name in names)
 
@@ -227,7 +225,7 @@ def test_a_link_that_leads_out_by_another_link_is_not_packed(tmp_path: Path) -> 
     put(tmp_path, "work/1/2/3/file", b"content")
     (tmp_path / "work" / "1" / "2" / "3" / "up").symlink_to("../..")
     (tmp_path / "work" / "1" / "escape").symlink_to("2/3/up/../..")
-    archive = build_handover.pack(tmp_path / "dir", build_handover.work_entries(tmp_path / "work", {"1"}))
+    archive = build_handover.pack(tmp_path / "dir", build_handover.work_entries(tmp_path / "work", {"1"})).archive
     build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     names = sorted(path.name for path in (tmp_path / "new").rglob("*") if not path.is_dir() or path.is_symlink())
     assert names == ["file", "up"]
@@ -282,3 +280,62 @@ def test_a_record_of_this_version_can_be_read_by_other_programs(tmp_path: Path) 
     build_handover.write(tmp_path, a_record(None))
     data = json.loads((tmp_path / build_handover.RECORD).read_text())
     assert (data["state"], data["links"][0]["steps"]) == ("unfinished", ["compile"])
+
+
+def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    work, cache = tmp_path / "work", tmp_path / "cache"
+    put(work, "1/kept", b"a file")
+    os.mkfifo(work / "1" / "pipe")
+    (work / "1" / "inside").symlink_to("kept")
+    put(cache, action(1), b"result")
+    os.mkfifo(cache / put(cache, action(2), b"").relative_to(cache).parent / f"{3:064x}")
+    (cache / "ac" / "02" / f"{4:064x}").symlink_to("/etc/passwd")
+    vanished = put(work, "1/vanished", b"soon gone")
+    os.mknod(work / "1" / "socket", stat.S_IFSOCK | 0o600)
+    entries = [*build_handover.work_entries(work, {"1"}), *build_handover.cache_entries(cache, BOUND)[0]]
+    vanished.unlink()
+    packed = build_handover.pack(tmp_path / "dir", entries)
+    assert dict(packed.unreadable) == {
+        "work/1/pipe": "it is no regular file",
+        "work/1/socket": "it is no regular file",
+        "work/1/vanished": "No such file or directory",
+        f"cache/ac/02/{3:064x}": "it is no regular file",
+        f"cache/ac/02/{4:064x}": "it is no regular file",
+    }
+    assert packed.archive.files == 4
+    result = build_handover.unpack(tmp_path / "dir", packed.archive, tmp_path / "new", bound=BOUND)
+    assert (result.files, result.rejected) == (4, 0)
+    assert (tmp_path / "new" / "work" / "1" / "inside").read_bytes() == b"a file"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no users without rights")
+def test_files_and_folders_of_others_are_left_out_and_named(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    put(work, "1/kept", b"a file")
+    put(work, "1/closed", b"").chmod(0)
+    put(work, "1/folder/inside", b"")
+    (work / "1" / "folder").chmod(0)
+    tmp_path.chmod(0o755)
+    build_handover.pack(tmp_path / "dir", [])  # what is imported late may be closed to others, too
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(tmp_path)  # whose parents are closed to others
+            if os.geteuid() == 0:
+                os.chown("dir", 65534, 65534)
+                os.setuid(65534)
+            packed = build_handover.pack(Path("dir"), build_handover.work_entries(Path("work"), {"1"}))
+            os.write(writing, json.dumps([packed.archive.files, packed.unreadable]).encode())
+        except OSError as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    (work / "1" / "folder").chmod(0o700)
+    unreadable = [["work/1/closed", "Permission denied"], ["work/1/folder", "the folder cannot be listed"]]
+    assert json.loads(answer) == [1, unreadable]
