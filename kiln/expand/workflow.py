@@ -28,6 +28,7 @@ NAME = ".github/workflows/build.yml"
 FURTHER = re.compile(r"build-(?:\d+|chain)\.yml")  # the workflows beside the first one
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
 ENTRY = "build-locally.py"
+JOB_MINUTES = "job minutes"  # the limit of a service
 MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
 # Each action by the commit of its release, because a tag can be moved; from the tags of the actions' repositories.
 ACTIONS = {
@@ -116,24 +117,50 @@ def calls_kiln(feedstock: Feedstock) -> bool:
 
 
 def estimate_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
-    """Return a line about the config whose last build here took longer than its jobs may take in all; none without one.
+    """Return a line about the config whose last build here took longest, if longer than its jobs may, for each service.
 
     The number of jobs depends on the settings alone, so that every machine writes the same workflow.
     """
     place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.settings)
-    jobs = {job.config: job for job in _jobs(feedstock, list(configs), settings)}
-    if not jobs or not place.is_file():  # opening a ledger creates it
+    configs = list(configs)
+    if not configs or not place.is_file():  # opening a ledger creates it
         return []
+    jobs = {job.config: job for job in _jobs(feedstock, configs, settings)}
+    services = {job.name: job.provider for job in matrix_settings.read(feedstock.settings).jobs}
     from kiln.ledger import Ledger
 
     with Ledger(place) as ledger:
-        durations = {config: seconds for config, seconds in ledger.estimates().items() if config in jobs}
-    config, seconds = max(durations.items(), key=lambda item: item[1], default=("", 0.0))
-    if not config or seconds <= 60 * settings.minutes_of_jobs(jobs[config].links):
-        return []
+        estimates = ledger.estimates()
+    longest: dict[str, tuple[str, float]] = {}
+    for config in configs:
+        service = GITHUB if config.name in jobs else services.get(config.platform.replace("-", "_"), "")
+        seconds = estimates.get(config.name, 0.0) if service != GITHUB or config.name in jobs else 0.0
+        if seconds > longest.get(service, ("", 0.0))[1]:
+            longest[service] = config.name, seconds
+    notes = (
+        _github_note(jobs[name], seconds, settings) if name in jobs else _note(name, seconds, service)
+        for service, (name, seconds) in longest.items()
+    )
+    return [note for note in notes if note]
+
+
+def _github_note(job: Job, seconds: float, settings: ActionsSettings) -> str:
+    if seconds <= 60 * settings.minutes_of_jobs(job.links):
+        return ""
     hours = math.ceil(seconds / 3600)
-    took = f"{config} took {hours} h when it was last built here, longer than its jobs in the workflow may"
-    return [f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"]
+    took = f"{job.config} took {hours} h when it was last built here, longer than its jobs in the workflow may"
+    return f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"
+
+
+def _note(config: str, seconds: float, service: str) -> str:
+    """Return a line about a config that another service builds, by files of conda-smithy's; empty within its limit."""
+    limit = ci_limits.rows().get((service, JOB_MINUTES))
+    if limit is None or seconds <= 60 * limit.value:
+        return ""
+    took = (
+        f"{config} took {math.ceil(seconds / 60)} min when it was last built here, and {service} allows {limit.value}"
+    )
+    return f"{took} {limit.unit}: build it over several, with --budget and --handover"
 
 
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.expand.actions_settings import SKIP
+from kiln.expand import ci_limits
+from kiln.expand.actions_settings import GITHUB, SKIP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +56,24 @@ def texts(
     }
     if (links := max(job.links for job in jobs)) > 1:
         written["build-chain.yml"] = environment.get_template("chain.yml.j2").render(**common, links=links)
+    _require_small(written)
     return written
+
+
+def _require_small(written: Mapping[str, str]) -> None:
+    """Refuse a workflow that the service would not start.
+
+    Raises:
+        RecipeFault: a file is too large, which a chain of many jobs can be.
+    """
+    most = ci_limits.limit(GITHUB, "workflow size")
+    for name, text in written.items():
+        if (size := math.ceil(len(text.encode()) / 1000)) > most.value:
+            raise RecipeFault(
+                f"{name} would have {size} KB: kiln: build_hours needs too many jobs",
+                why=f"GitHub allows {most.value} {most.unit}",
+                hint="build on a faster runner, or on one's own with a longer github_actions: timeout_minutes",
+            )
 
 
 def _builds(jobs: Sequence[Job]) -> list[str]:
