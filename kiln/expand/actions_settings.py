@@ -59,10 +59,31 @@ class ActionsSettings:
         self.run_arguments = self.whole.nested("docker").text("run_args", "")
         self._own = self.whole.nested(OWN)
         self.publication = PublicationSettings.read(self._own)
+        if self.publication is not None:
+            self._require_uploads(self.publication.channel)
         self.cache_size = self._cache_size()
         self.publish_minutes = self.timeout
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
+
+    def _require_uploads(self, channel: str) -> None:
+        """Refuse a job that `kiln publish` would refuse after all builds.
+
+        Raises:
+            RecipeFault: another setting forbids its uploads.
+        """
+        if not self._github.flag("upload_packages", default=True):
+            raise RecipeFault(
+                f"{GITHUB}.upload_packages is false, and kiln: publish_to names a channel",
+                at=self.whole.place(GITHUB),
+                hint="remove one of the two",
+            )
+        if channel.startswith("anaconda:") and self.whole.flag("private_upload", default=False):
+            raise RecipeFault(
+                "private_upload is true, and kiln cannot ask anaconda.org for it",
+                at=self.whole.place("private_upload"),
+                hint="remove kiln: publish_to, or publish to another channel",
+            )
 
     @property
     def publish_branch(self) -> str:

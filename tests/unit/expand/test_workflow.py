@@ -597,3 +597,21 @@ def test_an_event_that_is_dangerous_or_needs_more_than_its_name_is_refused(
     settings(feedstock, f"github_actions: {{triggers: [push, {event}]}}\n")
     with pytest.raises(RecipeFault, match=why):
         workflow.planned(feedstock, CONFIGS)
+
+
+@pytest.mark.parametrize(
+    ("channel", "setting", "what"),
+    [
+        ("prefix:mine", "github_actions: {upload_packages: false}", "github_actions.upload_packages is false"),
+        ("anaconda:me", "private_upload: true", "private_upload is true"),
+    ],
+)
+def test_a_job_whose_uploads_other_settings_forbid_is_refused(
+    feedstock: Feedstock, channel: str, setting: str, what: str
+) -> None:
+    own = f"kiln: {{publish_to: '{channel}', publish_staging: aside, publish_token: A}}\n"
+    settings(feedstock, own)
+    assert "publish" in parsed(feedstock)["jobs"]
+    settings(feedstock, f"{own}{setting}\n")
+    with pytest.raises(RecipeFault, match=what):
+        workflow.planned(feedstock, CONFIGS)

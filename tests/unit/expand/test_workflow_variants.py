@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,6 +64,21 @@ def test_artifacts_are_those_of_the_same_run(workflows: dict[str, Any]) -> None:
     assert len(downloads) > 10
     # With run-id, repository or github-token they could be another repository's.
     assert {name for inputs in downloads for name in inputs} == {"name", "pattern", "path"}
+
+
+def test_only_packages_and_reports_reach_the_publishing_job(workflows: dict[str, Any]) -> None:
+    kept = [
+        step["with"]["path"].split()
+        for whole in workflows.values()
+        for step in steps(whole["jobs"])
+        if step["name"] == "Keep the packages"
+    ]
+    assert kept
+    for patterns in kept:
+        folder = "build_artifacts/linux-64/"
+        assert any(fnmatch(f"{folder}a-1-0.conda", pattern) for pattern in patterns)
+        others = (f"{folder}a-1-0.conda.sigs.00", f"{folder}a-1-0.conda.attestation", "build_artifacts/work/a/a.sh")
+        assert not [name for name in others for pattern in patterns if fnmatch(name, pattern)]
 
 
 def test_pull_requests_never_reach_the_publishing_job(workflows: dict[str, Any]) -> None:
