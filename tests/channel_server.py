@@ -48,6 +48,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.identify()
             return
         found = re.search(rf"([^/]+)/{PLACE}$", self.path)
+        if found is None and self.path.endswith("/repodata.json"):  # of a subdir that nobody has uploaded to
+            self.answer(404)
+            return
         if found is None:
             self.answer(200 if self.trusted() else 401)
             return

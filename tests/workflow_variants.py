@@ -31,7 +31,8 @@ SETTINGS = {
     "github_actions: {max_parallel: 4, cancel_in_progress: false, triggers: [push, pull_request, merge_group]}\n"
     "workflow_settings: {store_build_artifacts: [{platform: linux_aarch64, value: true}]}\n",
     "other systems": "provider: {linux_64: github_actions, osx_64: azure, osx_arm64: github_actions, "
-    "win_64: github_actions}\n",
+    "win_64: github_actions}\n"
+    "kiln: {publish_to: 'prefix:mine', publish_staging: aside, trusted_publishing: true}\n",
 }
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WORKFLOW = frozenset(
     [
         *("CONFIG", "CI", "GIT_BRANCH", "flow_run_id", "remote_url", "sha", "UPLOAD_ON_BRANCH"),
-        *("CONDA_FORGE_DOCKER_RUN_ARGS", "JOBS", "GIB", "CHANNEL", "STAGING"),
+        *("CONDA_FORGE_DOCKER_RUN_ARGS", "JOBS", "GIB", "CHANNEL", "STAGING", "OTHERS"),
     ]
 )
 # Those of GitHub and its runners, of kiln and conda-forge's scripts, and those that change which programs run.

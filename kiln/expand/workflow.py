@@ -83,7 +83,8 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
         KilnError: conda-forge.yml is invalid.
     """
     settings = ActionsSettings(feedstock.settings)
-    jobs = _jobs(feedstock, list(configs), settings)
+    configs = list(configs)
+    jobs = _jobs(feedstock, configs, settings)
     if any(Path(NAME).is_relative_to(name) for name in settings.skips):
         return WorkflowText(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
     existing = _existing(feedstock)
@@ -94,7 +95,12 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     if reason := _reason_against(feedstock):
         return WorkflowText(why=f"no {NAME}: {reason}")
     texts = workflow_text.texts(
-        jobs, settings, marker=MARKER, actions=ACTIONS, most=ci_limits.limit(GITHUB, "matrix jobs").value
+        jobs,
+        settings,
+        others={config.name for config in configs} - {job.config for job in jobs},
+        marker=MARKER,
+        actions=ACTIONS,
+        most=ci_limits.limit(GITHUB, "matrix jobs").value,
     )
     folder = Path(NAME).parent
     paths = {(folder / name).as_posix(): text for name, text in texts.items()}

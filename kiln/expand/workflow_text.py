@@ -12,7 +12,7 @@ from kiln.expand import ci_limits
 from kiln.expand.actions_settings import GITHUB, SKIP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import jinja2
 
@@ -21,19 +21,30 @@ if TYPE_CHECKING:
 
 
 def texts(
-    jobs: Sequence[Job], settings: ActionsSettings, *, marker: str, actions: Mapping[str, str], most: int
+    jobs: Sequence[Job],
+    settings: ActionsSettings,
+    *,
+    others: Iterable[str],
+    marker: str,
+    actions: Mapping[str, str],
+    most: int,
 ) -> dict[str, str]:
     """Return the texts of the workflows by their names; each has at most ``most`` configs.
+
+    ``others`` are the configs that other services build.
 
     Raises:
         RecipeFault: a value contains an expression.
     """
-    _require_no_expression(jobs, settings)
+    others = tuple(others)
+    _require_no_expression(jobs, settings, others)
     common = {
         "marker": marker,
         "actions": actions,
         "settings": settings,
         "publication": settings.publication,
+        "staging_option": ' --staging "$STAGING"' if settings.publication and settings.publication.staging else "",
+        "others": sorted(others),
         "free": {job.free for job in jobs} - {SKIP},
         "swap": any(job.swap for job in jobs),
         "kept": [job.keep for job in jobs],
@@ -81,8 +92,9 @@ def _builds(jobs: Sequence[Job]) -> list[str]:
     return [name for name, links in (("build", 1), ("chain", 2)) if any(min(job.links, 2) == links for job in jobs)]
 
 
-def _require_no_expression(jobs: Sequence[Job], settings: ActionsSettings) -> None:
-    if any("${{" in value for job in jobs for value in (job.config, job.name, job.runner, job.gpu, job.group)):
+def _require_no_expression(jobs: Sequence[Job], settings: ActionsSettings, others: Sequence[str]) -> None:
+    values = (value for job in jobs for value in (job.config, job.name, job.runner, job.gpu, job.group))
+    if any("${{" in value for value in (*values, *others)):
         raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it contains ${{")
     for name, value in (
         ("upload_on_branch", settings.branch),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from dataclasses import replace
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -425,6 +427,29 @@ def test_several_workflows_publish_nothing(feedstock: Feedstock) -> None:
     assert "publish" not in parsed(feedstock, *many(257))["jobs"]
 
 
+def publishing_step(whole: Any) -> Any:
+    (step,) = (step for step in whole["jobs"]["publish"]["steps"] if step["name"] == "Publish")
+    return step
+
+
+@pytest.mark.processes
+def test_configs_that_other_services_build_are_not_missing_from_the_publication(feedstock: Feedstock) -> None:
+    settings(
+        feedstock,
+        "provider: {linux_64: github_actions, osx_64: azure}\n"
+        "kiln: {publish_to: 'prefix:mine', publish_staging: aside, trusted_publishing: true}\n",
+    )
+    others = [a_config("None", python, "osx-64") for python in ("3.11", "3.10")]
+    step = publishing_step(parsed(feedstock, *CONFIGS, *others))
+    script = step["run"].replace(".venv/bin/python -m kiln publish", "printf '%s\\n'")
+    words = subprocess.run(
+        ("bash", "-euc", script), env={**os.environ, **step["env"]}, text=True, capture_output=True, check=True
+    ).stdout.splitlines()
+    options = cli.parser_for("publish")[0].parse_args(words)
+    assert options.partial == sorted(config.name for config in others)
+    assert (options.to, options.staging) == ("prefix:mine", "aside")
+
+
 def test_the_publishing_job_of_a_trusting_server_has_an_identity_and_no_secret(feedstock: Feedstock) -> None:
     settings(feedstock, "kiln: {publish_to: 'prefix:mine', publish_staging: aside, trusted_publishing: true}\n")
     whole = parsed(feedstock)
@@ -433,7 +458,8 @@ def test_the_publishing_job_of_a_trusting_server_has_an_identity_and_no_secret(f
     assert publish["environment"] == "release"
     assert whole["permissions"] == {"contents": "read"}
     assert "permissions" not in whole["jobs"]["build"]
-    assert publish["steps"][-1]["env"] == {"CHANNEL": "prefix:mine", "STAGING": "aside"}
+    assert publishing_step(whole)["env"] == {"CHANNEL": "prefix:mine", "STAGING": "aside"}
+    assert publish["steps"][-1]["with"]["path"] == "build_artifacts/publications/"
     text = workflow.planned(feedstock, CONFIGS).text or ""
     assert text.count("id-token") == 1
     assert "secrets." not in text
@@ -451,7 +477,7 @@ def test_the_publishing_jobs_command_has_all_that_its_channel_needs(
     feedstock: Feedstock, own: str, words: list[str | None]
 ) -> None:
     settings(feedstock, f"kiln: {{{own}}}\n")
-    step = parsed(feedstock)["jobs"]["publish"]["steps"][-1]
+    step = publishing_step(parsed(feedstock))
     expanded = Template(step["run"].replace('"', "")).substitute(step["env"]).split()
     assert expanded[:4] == [".venv/bin/python", "-m", "kiln", "publish"]
     options = cli.parser_for("publish")[0].parse_args(expanded[4:])
