@@ -8,6 +8,7 @@ https://bazel.build/external/module, https://bazel.build/external/lockfile, http
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import posixpath
 import re
@@ -15,6 +16,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from kiln.model.provenance import ExternalRepository
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +27,7 @@ LARGEST_LOCK = 1 << 24
 LARGEST_ALL = 1 << 20  # bytes of all files other than lock files
 MOST_FILES, MOST_REPOSITORIES = 500, 5000
 LONGEST_TEXT = 1000  # characters of a name, a version or an address
-_LOCK = "MODULE.bazel.lock"
+LOCK = "MODULE.bazel.lock"
 _FILES = re.compile(r"(?:.*/)?(?:MODULE\.bazel(?:\.lock)?|WORKSPACE(?:\.bazel|\.bzlmod)?|workspace\d?\.bzl)")
 _SELECTED = re.compile(r"(https?://[^?#]+?)/modules/([\w.+-]+)/([\w.+-]+)/source\.json")
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
@@ -34,21 +37,6 @@ _OVERRIDES = frozenset({"archive_override", "git_override"})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MIRRORS = ("storage.googleapis.com", "mirror.bazel.build", "mirror.tensorflow.org")
 CENTRAL_REGISTRY = "https://bcr.bazel.build"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalRepository:
-    """An external repository: a module of a registry, or an archive at an address; unknown values are empty.
-
-    ``alias`` is the name that the source's own files use for a module, ``version`` that of a module or a Git revision.
-    """
-
-    name: str
-    alias: str = ""
-    version: str = ""
-    registry: str = ""
-    url: str = ""
-    sha256: str = ""
 
 
 def declares_repositories(path: str) -> bool:
@@ -68,7 +56,7 @@ def external_repositories(files: Mapping[str, bytes]) -> tuple[ExternalRepositor
     aliases: dict[str, str] = {}
     remaining = LARGEST_ALL
     for path in sorted(filter(declares_repositories, files), key=lambda path: (path.count("/"), path))[:MOST_FILES]:
-        if posixpath.basename(path) == _LOCK:
+        if posixpath.basename(path) == LOCK:
             for module in _locked(files[path]):
                 locked.setdefault(module.name, module)
             continue
@@ -156,7 +144,8 @@ class _Call:
         texts = [text for key in ("url", "urls", "remote") for text in _texts(self.fields.get(key), self.names)]
         remote = [text for text in texts if _ADDRESS.fullmatch(text)]
         own = [text for text in remote if urlsplit(text).hostname not in _MIRRORS]
-        revision, sha256 = self.text("commit") or self.text("tag"), self.text("sha256")
+        revision = self.text("commit") or self.text("tag")
+        sha256 = self.text("sha256") or _sha256_of(self.text("integrity"))
         return {
             **({"url": (own or remote)[0]} if remote else {}),
             **({"sha256": sha256} if _SHA256.fullmatch(sha256) else {}),
@@ -183,6 +172,30 @@ def _calls(tree: ast.AST) -> Iterator[_Call]:
         for call in calls:
             rule = call.func.id if isinstance(call.func, ast.Name) else ""
             yield _Call(rule=rule, fields={item.arg: item.value for item in call.keywords if item.arg}, names=names)
+
+
+def _sha256_of(integrity: str) -> str:
+    """Return the hash in a text of Subresource Integrity, ``sha256-BASE64``, in hexadecimal; empty for others."""
+    kind, _, digest = integrity.partition("-")
+    try:
+        return base64.b64decode(digest, validate=True).hex() if kind == "sha256" else ""
+    except ValueError:
+        return ""
+
+
+def is_valid(repository: ExternalRepository) -> bool:
+    """Return whether a repository is one that this module returns; what a build reports may be forged."""
+    texts = (repository.version, repository.alias)
+    return (
+        len(repository.name) <= LONGEST_TEXT
+        and _NAME.fullmatch(repository.name) is not None
+        and all(len(text) <= LONGEST_TEXT and text.isprintable() for text in texts)
+        and (not repository.sha256 or _SHA256.fullmatch(repository.sha256) is not None)
+        and all(
+            not url or (len(url) <= LONGEST_TEXT and _ADDRESS.fullmatch(f"{url}{end}") is not None)
+            for url, end in ((repository.url, ""), (repository.registry, "/-"))
+        )
+    )
 
 
 def _name_of(url: str) -> str:

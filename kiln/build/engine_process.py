@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build import dropped_files, fifos_and_devices, refused_files
+from kiln.build import declared_repositories, dropped_files, fifos_and_devices, refused_files
 from kiln.build.engine_folder import ENGINE_FOLDER, host_prefixes
 from kiln.build.metadata_rewrite import stamp
 from kiln.model.build_steps import Platforms
@@ -82,6 +82,7 @@ def build(job: dict[str, Any]) -> Path:
         keep=True,
         channel_priority=settings.channel_priority,
     ).packages
+    declared_repositories.record(folder)
     if job.get("keep"):
         return package_file
     require_all_packed(folder, job["recipe"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import bazel, build, files
 from kiln.bazel import interrupt_lines
+from kiln.build import declared_repositories
 from kiln.builder.job_main import tidied
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
@@ -44,7 +45,8 @@ class Compile:
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             package = self._watched(step, display)
-            return [package], {"work": (step.folder / "work_directory").read_text(encoding="utf-8").strip()}
+            work = (step.folder / "work_directory").read_text(encoding="utf-8").strip()
+            return [package], {"work": work, "repositories": declared_repositories.recorded(step.folder)}
 
         result = self.step_cache.once(title, self.inputs(step), do)
         if not Path(result.detail["work"]).is_dir():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import build, emulation, expand, feedstock_loader, files, render
 from kiln.bazel import interrupt_lines
+from kiln.build import declared_repositories
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import Compile
 from kiln.builder.engine_calls import EngineCalls, persistent
@@ -217,9 +218,11 @@ class Builder:
             with tidied(self.job, step.folder):
                 package = self.engine.execute(step, display)
                 secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered, secrets))
+            own = declared_repositories.recorded(step.folder)
+            of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
-            return placed, {}
+            return placed, {"repositories": declared_repositories.combined(own, of_compile)}
 
         work = sorted(compiled.paths.values()) if compiled else []
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)

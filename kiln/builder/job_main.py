@@ -128,7 +128,7 @@ def report_as_json(
         reused=result.reused,
         tests=record_json.tests(test_result.detail),
     )
-    return record_json.package_as_json(report)
+    return {**record_json.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
 
 
 def hashes(*results: StepResult) -> list[str]:

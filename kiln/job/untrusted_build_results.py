@@ -75,13 +75,23 @@ STEP = {
 }
 PROGRESS = {"done": number, "total": (number, null), "current": text, "left": (number, null), "stalled": text}
 ERROR = {"type": failure, "what": text, "why": text, "hint": text}
+REPOSITORY = dict.fromkeys(("name", "alias", "version", "registry", "url", "sha256"), text)
+RUN_PACKAGE = dict.fromkeys(("scope", "name", "version", "build", "subdir", "url", "sha256", "channel"), text)
 TIMES = dict.fromkeys(("install_seconds", "seconds"), number)
-TESTS = {"package": text, "verdict": verdict, "commands": number, "notes": [text], "log": null, **TIMES}
+TESTS = {
+    "package": text,
+    "verdict": verdict,
+    "commands": number,
+    "notes": [text],
+    "log": null,
+    **TIMES,
+    "run_packages": [RUN_PACKAGE],
+}
 ARTIFACT = {
     **dict.fromkeys(("path", "sha256", "config", "name", "version", "build_string", "subdir"), text),
     "size": number,
 }
-PACKAGE = {"artifact": ARTIFACT, "build_seconds": number, "reused": flag, "tests": TESTS}
+PACKAGE = {"artifact": ARTIFACT, "build_seconds": number, "reused": flag, "tests": TESTS, "repositories": [REPOSITORY]}
 MESSAGES = {
     "step": {"kind": text, "title": text},
     "done": {"kind": text, **STEP},

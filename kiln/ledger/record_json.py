@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport, Progress
 from kiln.model.fleet import ControllerCharge
+from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import from_json, to_json
 
@@ -22,8 +23,8 @@ RUN_FIELDS = (
 )
 CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages", "earlier_seconds")
 KINDS = (
-    *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge),
-    *(PackageReport, RunCost, StepReport, TestReport, TestVerdict),
+    *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
+    *(PackageReport, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),
 )
 
 

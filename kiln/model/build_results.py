@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.compile_report import CompileReport
+    from kiln.model.provenance import ExternalRepository, ResolvedPackage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,8 @@ class TestVerdict(str, Enum):
 class TestReport:
     """The tests of one package in a fresh prefix: ``notes`` are lines for the user.
 
-    ``install_seconds`` is the time for creating the prefix, ``seconds`` that of the tests.
+    ``install_seconds`` is the time for creating the prefix, ``seconds`` that of the tests. ``run_packages`` are the
+    package's run dependencies as they were installed, without what only its tests require.
     """
 
     package: str
@@ -57,6 +59,7 @@ class TestReport:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     log: Path | None = None
+    run_packages: tuple[ResolvedPackage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +79,10 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageReport:
-    """One package of a run with its tests."""
+    """One package of a run with its tests; ``repositories`` are those that its sources declare for Bazel."""
 
     artifact: Artifact
     build_seconds: float
     reused: bool
     tests: TestReport
+    repositories: tuple[ExternalRepository, ...] = ()

@@ -10,12 +10,46 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalRepository:
+    """A repository that Bazel's files of a source declare: a module of a registry, or an archive at an address.
+
+    ``alias`` is the name that the source's own files use for a module, ``version`` that of a module or a Git revision.
+    Unknown values are empty.
+    """
+
+    name: str
+    alias: str = ""
+    version: str = ""
+    registry: str = ""
+    url: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPackage:
+    """A package that the solver chose for an environment: ``scope`` is ``build``, ``host``, or ``run`` in a test.
+
+    ``url`` is its address without credentials, ``channel`` that of its channel. Unknown values are empty.
+    """
+
+    scope: str
+    name: str
+    version: str
+    build: str
+    subdir: str = ""
+    url: str = ""
+    sha256: str = ""
+    channel: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """The provenance of one package: times are in seconds since the epoch, ``epoch`` is the package's own timestamp.
 
     ``sources`` are the recipe's, each with its hash or commit. ``recipe`` is a hash over the recipe's files,
-    ``log_sha256`` one over the build's log. ``tests`` is the verdict, ``cross_compiled`` says for which platform on
-    which one, empty for a native build. ``feedstock_files`` are texts of files of the feedstock that the
+    ``log_sha256`` one over the build's log. ``tests`` is the verdict, ``tested_with`` the run dependencies that the
+    tests were run with, each with its package URL. ``cross_compiled`` says for which platform on which one, empty for a
+    native build. ``feedstock_files`` are texts of files of the feedstock that the
     package does not carry, by their paths. Unknown values are None.
     """
 
@@ -46,6 +80,7 @@ class Provenance:
     epoch: int | None
     tests: str
     log_sha256: str | None
+    tested_with: tuple[Mapping[str, str], ...] = ()
     cross_compiled: str = ""
     sbom_sha256: str = ""
     cyclonedx_sha256: str = ""

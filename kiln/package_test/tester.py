@@ -17,12 +17,16 @@ from kiln.matchspec_notation import package_name, strict
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.packed_tests import carried_by
 from kiln.package_test.plan import plan
+from kiln.provenance import resolved_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from rattler import RepoDataRecord
+
     from kiln.local_channel import VirtualPackages
     from kiln.model.build_steps import TestStep
+    from kiln.model.provenance import ResolvedPackage
     from kiln.model.rendered import Output
 
 SCRIPT = "kiln_run_test.sh"  # next to a recipe's run_test.sh
@@ -144,7 +148,7 @@ class PackageTester:
         self, step: TestStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None
     ) -> TestReport:
         start = time.monotonic()
-        self._install(step)
+        run_packages = self._install(step)
         installed = time.monotonic() - start
         notes = list(step.notes)
         if not step.commands and not step.downstreams:
@@ -156,6 +160,7 @@ class PackageTester:
                 commands=step.checked,
                 install_seconds=installed,
                 notes=step.notes,
+                run_packages=run_packages,
             )
 
         def listen(line: str) -> None:
@@ -180,6 +185,7 @@ class PackageTester:
             seconds=seconds,
             notes=tuple(notes),
             log=log,
+            run_packages=run_packages,
         )
 
     def _test_downstream(
@@ -234,9 +240,13 @@ class PackageTester:
             for test in planned
         )
 
-    def _install(self, step: TestStep) -> None:
-        """Make the prefix of a test; packages for compilers may have links that lead out of it."""
+    def _install(self, step: TestStep) -> tuple[ResolvedPackage, ...]:
+        """Make the prefix of a test, and return the package's run dependencies in it.
+
+        Packages for compilers may have links that lead out of it.
+        """
         own = emulation.own_subdir()
+        run_packages: tuple[ResolvedPackage, ...] = ()
         for prefix, specs, platform in (
             (step.prefix, step.specs, self.platform),
             (step.build_prefix, step.build_specs, own),
@@ -255,7 +265,23 @@ class PackageTester:
             except SolveFailed as error:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise
+            if prefix == step.prefix:
+                run_packages = resolved_packages.installed(map(_fields, records), step.package)
             local_channel.install(records, prefix, cache=self.cache, carried=True)
+        return run_packages
+
+
+def _fields(record: RepoDataRecord) -> dict[str, Any]:
+    """Return what identifies a solved package, and what it requires."""
+    return {
+        "name": record.name.normalized,
+        "version": str(record.version),
+        "build": record.build,
+        "subdir": record.subdir,
+        "url": record.url,
+        "sha256": record.sha256.hex() if record.sha256 else "",
+        "depends": record.depends,
+    }
 
 
 def _total(reports: Sequence[TestReport]) -> TestReport:
@@ -270,6 +296,7 @@ def _total(reports: Sequence[TestReport]) -> TestReport:
         seconds=sum(report.seconds for report in reports),
         notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         log=next((report.log for report in reversed(reports) if report.log), None),
+        run_packages=first.run_packages,
     )
 
 

@@ -17,7 +17,7 @@ from kiln.bazel import external_repositories as bazel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.bazel.external_repositories import ExternalRepository
+    from kiln.model.provenance import ExternalRepository
     from kiln.provenance.license_files import LicenseFile
 
 MOST_COMPONENTS = 2000

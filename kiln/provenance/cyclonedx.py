@@ -7,17 +7,17 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from kiln.provenance import spdx
-from kiln.provenance.resolved_packages import exact, purl
+from kiln.provenance.resolved_packages import described, exact, purl, purl_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.model.provenance import Provenance
+    from kiln.model.provenance import Provenance, ResolvedPackage
     from kiln.provenance.bundled import BundledComponent
     from kiln.provenance.license_files import LicenseFile
-    from kiln.provenance.resolved_packages import ResolvedPackage
 
 SPEC = "1.6"
+_PLACES = {"build": "build", "host": "host", "run": "tested"}  # `run/` are the requirements
 
 
 def bill(
@@ -132,16 +132,16 @@ def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(package: ResolvedPackage) -> dict[str, Any]:
-    """Return a package of the build or host environment; neither is part of the package at run time."""
+    """Return a package of an environment; those for build and host are not part of the package at run time."""
     place = {"externalReferences": [{"type": "distribution", "url": package.url}]} if package.url else {}
     return {
         "type": "library",
-        "bom-ref": f"{package.scope}/{package.subdir}/{package.name}",
+        "bom-ref": f"{_PLACES[package.scope]}/{package.subdir}/{package.name}",
         "name": package.name,
         "version": f"{package.version}-{package.build}",
-        "purl": purl(package.name, package.version, build=package.build, subdir=package.subdir),
-        "scope": "excluded",
+        "purl": purl_of(package),
+        "scope": "required" if package.scope == "run" else "excluded",
         **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
         **place,
-        "properties": [{"name": "kiln:environment", "value": package.scope}],
+        "properties": [{"name": "kiln:environment", "value": described(package)}],
     }

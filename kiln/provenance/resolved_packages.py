@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import yaml
 
+from kiln.matchspec_notation import package_name
+from kiln.model.provenance import ResolvedPackage
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 SCOPES = ("build", "host")  # the environments of tools, and of what is compiled and linked against
 RENDERED, RENDERED_V1 = "recipe/meta.yaml", "recipe/rendered_recipe.yaml"
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.!+-]*")
+_KNOWN_HOSTS = ("https://conda.anaconda.org/", "https://repo.anaconda.com/pkgs/")
+LONGEST = 1000  # characters of a text
 _EXACT = re.compile(r"([a-z0-9_][a-z0-9_.-]*) ([0-9][A-Za-z0-9_.!+]*) ([A-Za-z0-9_.+]+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedPackage:
-    """A package in an environment of the build; what the recipe does not say is empty."""
-
-    scope: str
-    name: str
-    version: str
-    build: str
-    subdir: str = ""
-    url: str = ""
-    sha256: str = ""
 
 
 def resolved(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
@@ -61,12 +53,69 @@ def purl(name: str, version: str = "", **qualifiers: str) -> str:
     return f"pkg:conda/{quote(name, safe='.')}{version}" + (f"?{more}" if more else "")
 
 
+def installed(records: Iterable[Mapping[str, Any]], name: str) -> tuple[ResolvedPackage, ...]:
+    """Return the run dependencies of a package in an environment: what it requires, directly or not.
+
+    ``records`` are those of all packages there, in the fields of an index with their addresses.
+    """
+    by_name = {str(record["name"]): record for record in records}
+    pending, reached = [name], {name}
+    while pending:
+        record = by_name.get(pending.pop(), {})
+        names = {package_name(str(spec)) for spec in record.get("depends") or ()} & by_name.keys() - reached
+        pending += names
+        reached |= names
+    return tuple(_of_record("run", by_name[one]) for one in sorted(reached - {name}) if one in by_name)
+
+
+def is_valid(package: ResolvedPackage) -> bool:
+    """Return whether a package is one that this module returns; what a build reports may be forged."""
+    texts = (package.version, package.build, package.subdir)
+    return (
+        len(package.name) <= LONGEST
+        and _NAME.fullmatch(package.name) is not None
+        and bool(package.version)
+        and all(len(text) <= LONGEST and _PLAIN.fullmatch(text) for text in texts)
+        and (not package.sha256 or _SHA256.fullmatch(package.sha256) is not None)
+        and all(not url or _is_public(url) for url in (package.url, package.channel))
+    )
+
+
+def described(package: ResolvedPackage) -> str:
+    """Return in words where a package was installed: for the build, or as a run dependency, which elsewhere differs."""
+    if package.scope == "run":
+        return "as tested: a run dependency that the solver chose for the package's tests"
+    return f"in the {package.scope} environment"
+
+
+def purl_of(package: ResolvedPackage) -> str:
+    """Return the package URL of a resolved package, with its channel: a name at anaconda.org, else an address."""
+    channel = package.channel
+    for start in _KNOWN_HOSTS:
+        channel = channel.removeprefix(start)
+    names = {"build": package.build, "subdir": package.subdir, "channel": channel}
+    return purl(package.name, package.version, **names)
+
+
+def _is_public(url: str) -> bool:
+    """Return whether an address is one without credentials."""
+    return (
+        len(url) <= LONGEST
+        and url.isprintable()
+        and url.startswith(("https://", "http://"))
+        and "@" not in url
+        and "/t/" not in url
+    )
+
+
 def _of_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
     """Return a package by rattler-build's record of it."""
     texts = {key: str(record.get(key) or "") for key in ("name", "version", "build", "subdir", "url", "sha256")}
-    public = texts["url"].startswith(("https://", "http://")) and "@" not in texts["url"] and "/t/" not in texts["url"]
+    url = texts["url"] if _is_public(texts["url"]) else ""
     sha256 = texts["sha256"] if _SHA256.fullmatch(texts["sha256"]) else ""
-    return ResolvedPackage(scope=scope, **{**texts, "url": texts["url"] if public else "", "sha256": sha256})
+    channel, _, subdir = url.rpartition("/")[0].rpartition("/")
+    channel = channel if subdir == texts["subdir"] else ""
+    return ResolvedPackage(scope=scope, **{**texts, "url": url, "sha256": sha256}, channel=channel)
 
 
 def _of_specs(requirements: Mapping[str, Any]) -> Iterator[ResolvedPackage]:

@@ -37,6 +37,7 @@ INTERNAL = (
     "machine",
     "cores",
     "tests",
+    "tested_with",
     "cross_compiled",
     "sbom_sha256",
     "cyclonedx_sha256",

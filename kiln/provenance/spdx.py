@@ -9,19 +9,18 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
-from kiln.provenance.resolved_packages import exact, purl
+from kiln.provenance.resolved_packages import described, exact, purl, purl_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kiln.model.provenance import Provenance
+    from kiln.model.provenance import Provenance, ResolvedPackage
     from kiln.provenance.bundled import BundledComponent
     from kiln.provenance.license_files import LicenseFile
-    from kiln.provenance.resolved_packages import ResolvedPackage
 
 NO = "NOASSERTION"
 UNSTATED = {"filesAnalyzed": False, "licenseConcluded": NO, "licenseDeclared": NO, "copyrightText": NO}
-_RELATIONS = {"build": "BUILD_TOOL_OF", "host": "BUILD_DEPENDENCY_OF"}
+_RELATIONS = {"build": "BUILD_TOOL_OF", "host": "BUILD_DEPENDENCY_OF", "run": "RUNTIME_DEPENDENCY_OF"}
 _REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _ID = re.compile(r"[^A-Za-z0-9.-]")
 
@@ -130,7 +129,6 @@ def _need(name: str, spec: str) -> dict[str, Any]:
 def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment of the build."""
     checksums = [{"algorithm": "SHA256", "checksumValue": package.sha256}] if package.sha256 else []
-    url = purl(package.name, package.version, build=package.build, subdir=package.subdir)
     return {
         "SPDXID": f"SPDXRef-{package.scope.capitalize()}-{number}-{_ID.sub('-', package.name)}",
         "name": package.name,
@@ -138,8 +136,8 @@ def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
         "downloadLocation": package.url or NO,
         **UNSTATED,
         **({"checksums": checksums} if checksums else {}),
-        "externalRefs": _purl(url),
-        "comment": f"in the {package.scope} environment",
+        "externalRefs": _purl(purl_of(package)),
+        "comment": described(package),
     }
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from kiln.model.build_results import PackageReport
+    from kiln.model.provenance import ExternalRepository, ResolvedPackage
     from kiln.model.release import Candidate
     from kiln.model.rendered import Rendered
     from kiln.model.run import ConfigRun, MatrixReport
@@ -68,8 +70,10 @@ def attestation(
         record = record_of(matrix, candidate, recipe=digest)
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.info_files(candidate.path)
-        resolved, licenses = resolved_packages.resolved(info), _license_files(candidate.path, info, record)
-        parts = _components(info, licenses)
+        made = _report(matrix, candidate)
+        resolved = (*resolved_packages.resolved(info), *_tested_with(made))
+        licenses = _license_files(candidate.path, info, record)
+        parts = _components(info, licenses, made.repositories if made else ())
         home = _text(candidate.contents.about.get("home"))
         bill = provenance.bill(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
         other = cyclonedx.bill(record, resolved=resolved, licenses=licenses, bundled=parts)
@@ -123,6 +127,7 @@ def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Prov
         finished=config.finished,
         epoch=int(timestamp) // 1000 if isinstance(timestamp, int) else None,
         tests=candidate.verdict.value,
+        tested_with=tuple(map(_identified, _tested_with(_report(matrix, candidate)))),
         cross_compiled=gate.cross_compiled(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
@@ -136,11 +141,36 @@ def _license_files(package: Path, info: Mapping[str, bytes], record: Provenance)
     return license_files.license_files(package, info, expression="" if expression == spdx.NO else expression)
 
 
-def _components(info: Mapping[str, bytes], licenses: Sequence[LicenseFile]) -> tuple[BundledComponent, ...]:
-    """Return what a package bundles, with the versions of the sources in its recipe."""
+def _components(
+    info: Mapping[str, bytes], licenses: Sequence[LicenseFile], declared: Sequence[ExternalRepository] = ()
+) -> tuple[BundledComponent, ...]:
+    """Return what a package bundles, with the versions that its sources declare.
+
+    ``declared`` are those of the sources during the build; sources in the recipe are in the package too.
+    """
     files = bundled.bazel_files(info)
-    repositories = limits.bounded(lambda: external_repositories.external_repositories(files)) if files else ()
-    return bundled.components(licenses, repositories)
+    carried = limits.bounded(lambda: external_repositories.external_repositories(files)) if files else ()
+    valid = [item for item in declared if external_repositories.is_valid(item)]
+    names = {item.name for item in valid}
+    return bundled.components(licenses, [*valid, *(item for item in carried if item.name not in names)])
+
+
+def _report(matrix: BuiltMatrix, candidate: Candidate) -> PackageReport | None:
+    """Return the report of the build that made a package."""
+    _, config = maker(matrix, candidate)
+    sha256 = candidate.artifact.sha256
+    return next((package for package in config.packages if package.artifact.sha256 == sha256), None)
+
+
+def _tested_with(made: PackageReport | None) -> tuple[ResolvedPackage, ...]:
+    """Return the run dependencies that a package was tested with."""
+    return tuple(filter(resolved_packages.is_valid, made.tests.run_packages)) if made else ()
+
+
+def _identified(package: ResolvedPackage) -> dict[str, str]:
+    """Return what identifies a package, for a record."""
+    fields = {"purl": resolved_packages.purl_of(package), "url": package.url, "sha256": package.sha256}
+    return {name: value for name, value in fields.items() if value}
 
 
 def maker(matrix: BuiltMatrix, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:

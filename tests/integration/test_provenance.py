@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,45 @@ def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("feedstock") / "small"
     shutil.copytree(SMALL, root)
     meta, script = root / "recipe" / "meta.yaml", root / "recipe" / "build.sh"
-    meta.write_text(meta.read_text().replace("  summary:", "  license_file: LICENCE\n  summary:"))
-    script.write_text(f"{script.read_text()}echo 'do as you like' >LICENCE\n")
+    archive = downloaded_source(root.with_name("engine.tar.gz"))
+    source = (
+        f"source:\n  - url: {archive.as_uri()}\n    sha256: {files.sha256(archive)}\n    folder: engine\n  - path: src"
+    )
+    text = (
+        meta.read_text().replace("source:\n  path: src", source).replace("  patches:\n    -", "    patches:\n      -")
+    )
+    meta.write_text(text.replace("  summary:", "  license_file: LICENCE\n  summary:"))
+    script.write_text(f"{script.read_text()}cp engine/LICENSES LICENCE\n")
+    installer = root / "recipe" / "install-app.sh"
+    installer.write_text(installer.read_text().replace('echo "do as you like" >LICENCE', ""))
     (root / "outputs.txt").write_text("small\nlibsmall  # both\n")
     done(kiln(root, "build", CONFIG, "--container", "none"))
     return root
+
+
+def downloaded_source(archive: Path) -> Path:
+    """An archive of the shape of TensorFlow's: its third parties in files for Bazel, and their collected licenses."""
+    rule = "-" * 80
+    texts = {
+        "MODULE.bazel": 'bazel_dep(name = "protobuf", version = "31.1", repo_name = "com_google_protobuf")\n',
+        "third_party/eigen3/workspace.bzl": (
+            'def repo():\n    EIGEN = "3d90"\n    tf_http_archive(name = "eigen_archive", sha256 = "'
+            + "ab" * 32
+            + '",\n'
+            '        urls = tf_mirror_urls("https://gitlab.com/libeigen/eigen/-/archive/{c}/eigen-{c}.tar.gz"'
+            ".format(c = EIGEN)))\n"
+        ),
+        "LICENSES": "".join(
+            f"{rule}\nBEGIN LICENSE FOR external/{name}/LICENSE\n{rule}\nfree\n{rule}\nEND LICENSE FOR {name}\n{rule}\n"
+            for name in ("com_google_protobuf", "eigen_archive")
+        ),
+    }
+    with tarfile.open(archive, "w:gz") as file:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(f"engine-1/{name}")
+            member.size = len(text)
+            file.addfile(member, io.BytesIO(text.encode()))
+    return archive
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +126,31 @@ def test_a_published_package_is_verified_and_built_again_byte_for_byte(
         assert "signed by release@example.org" in told
         record = json.loads(done(kiln(feedstock, "verify", package, "--json")))
         assert record["config"] == CONFIG
-        assert record["sources"][0]["digest"]
+        assert record["sources"][1]["digest"]
         again = done(kiln(feedstock, "rebuild", package, *where))
         assert files.sha256(Path(package)) in again
     assert not (feedstock / "build_artifacts" / "work" / CONFIG).exists()
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_bills_have_the_third_parties_of_a_downloaded_source_and_run_dependencies_as_tested(
+    feedstock: Path, channel: Path
+) -> None:
+    library, app = packages(channel)
+    spdx = json.loads((channel / f"provenance/sbom/{files.sha256(Path(app))}.spdx.json").read_text())
+    by_name = {package["name"]: package for package in spdx["packages"]}
+    assert by_name["protobuf"]["externalRefs"][0]["referenceLocator"] == "pkg:bazel/protobuf@31.1"
+    assert by_name["eigen"]["versionInfo"] == "3d90"
+    assert by_name["eigen"]["downloadLocation"].startswith("https://gitlab.com/libeigen/eigen/")
+    relations = [(item["relatedSpdxElement"], item["relationshipType"]) for item in spdx["relationships"]]
+    assert (by_name["eigen"]["SPDXID"], "CONTAINS") in relations
+    record = json.loads(done(kiln(feedstock, "verify", app, "--json")))
+    (tested,) = record["tested_with"]
+    assert tested["sha256"] == files.sha256(Path(library))
+    assert tested["purl"].startswith("pkg:conda/libsmall@1.2?build=")
+    cyclonedx = json.loads((channel / f"provenance/sbom/{files.sha256(Path(app))}.cdx.json").read_text())
+    (part,) = [item for item in cyclonedx["components"] if item["bom-ref"].startswith("tested/")]
+    assert (part["name"], part["hashes"][0]["content"]) == ("libsmall", files.sha256(Path(library)))
 
 
 @pytest.mark.needs("ssh-keygen")

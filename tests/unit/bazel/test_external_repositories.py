@@ -8,7 +8,8 @@ import pytest
 
 from kiln import limits
 from kiln.bazel import external_repositories as bazel
-from kiln.bazel.external_repositories import ExternalRepository, external_repositories
+from kiln.bazel.external_repositories import external_repositories
+from kiln.model.provenance import ExternalRepository
 
 WORKSPACE = b'''
 load("//third_party:repo.bzl", "tf_http_archive", "tf_mirror_urls")
@@ -40,7 +41,7 @@ bazel_dep(name = "abseil-cpp", version = "20230802.0", repo_name = "com_google_a
 bazel_dep(name = "protobuf", version = "29.0", repo_name = "com_google_protobuf")
 single_version_override(module_name = "protobuf", version = "31.1")
 bazel_dep(name = "rules_ml")
-archive_override(module_name = "rules_ml", urls = ["https://github.com/g/rules_ml/archive/73cb.tar.gz"])
+archive_override(module_name = "rules_ml", integrity = "sha256-q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s=", urls = ["https://github.com/g/rules_ml/archive/73cb.tar.gz"])
 bazel_dep(name = "local")
 local_path_override(module_name = "local", path = "local")
 """
@@ -77,7 +78,34 @@ def test_module_files_declare_modules_with_their_overrides() -> None:
         "https://github.com/g/rules_ml/archive/73cb.tar.gz",
         "",
     )
+    assert repositories["rules_ml"].sha256 == "ab" * 32
     assert "local" not in repositories
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "../a"},
+        {"name": "a" * 2000},
+        {"version": "1\x1b[31m"},
+        {"alias": "a" * 2000},
+        {"url": "file:///etc/passwd"},
+        {"url": "https://me:swordfish@a.example/a.zip"},
+        {"url": "https://a.example/" + "a" * 2000},
+        {"registry": "https://a.example/?token=swordfish"},
+        {"sha256": "ab"},
+    ],
+)
+def test_a_forged_repository_is_invalid(changes: dict[str, str]) -> None:
+    fields = {"name": "a", "version": "1", "url": "https://a.example/a.zip", "registry": bazel.CENTRAL_REGISTRY}
+    assert bazel.is_valid(ExternalRepository(**fields))
+    assert not bazel.is_valid(ExternalRepository(**{**fields, **changes}))
+
+
+@pytest.mark.parametrize("integrity", ["sha256-?", "sha384-q6ur", "sha256-q6ur", ""])
+def test_an_unknown_integrity_is_no_hash(integrity: str) -> None:
+    declared = f'http_archive(name = "a", url = "https://a.example/a.zip", integrity = "{integrity}")'
+    assert read(WORKSPACE=declared.encode())["a"].sha256 == ""
 
 
 def test_the_selected_versions_of_a_lock_file_replace_the_declared_ones() -> None:

@@ -20,18 +20,23 @@ STEP = {"title": "compile", "seconds": 1.5, "reused": False, "notes": ["a note"]
 RESULT: dict[str, Any] = {"packages": [], "steps": [STEP], "outdated": False, "error": None}
 
 
+TESTS = {"package": "a", "verdict": "passed", "commands": 1, "install_seconds": 0.1, "seconds": 0.1}
+ARTIFACT = {"path": "a", "sha256": "ab", "size": 1, "config": "c", "name": "a", "version": "1"}
+BUILT: dict[str, Any] = {
+    "artifact": {**ARTIFACT, "build_string": "0", "subdir": "noarch"},
+    "build_seconds": 1,
+    "reused": False,
+    "tests": {**TESTS, "notes": [], "log": None, "run_packages": []},
+    "repositories": [],
+}
+
+
 def report(package: Path, folder: Path, **changes: object) -> dict[str, Any]:
     """The report of a package by a build."""
     names = {"config": "c", "name": "a", "version": "1", "build_string": "0", "subdir": "noarch"}
     path, sha256 = str(package.relative_to(folder)), files.sha256(package)
     artifact = {"path": path, "sha256": sha256, "size": package.stat().st_size, **names, **changes}
-    tests = {"package": "a", "verdict": "passed", "commands": 1, "install_seconds": 0.1, "seconds": 0.1}
-    return {
-        "artifact": artifact,
-        "build_seconds": 1,
-        "reused": False,
-        "tests": {**tests, "notes": [], "log": None},
-    }
+    return {**BUILT, "artifact": artifact}
 
 
 @pytest.fixture
@@ -109,7 +114,7 @@ def test_a_package_that_is_not_of_the_recipe_or_called_otherwise_is_refused(fold
 def test_a_result_is_read(tmp_path: Path) -> None:
     assert untrusted_build_results.result(tmp_path, "result.json") is None
     error = {"type": "BuildFailed", "what": "a", "why": "b", "hint": "c", "step": "compile"}
-    for told in (RESULT, {**RESULT, "error": error}):
+    for told in (RESULT, {**RESULT, "packages": [BUILT]}, {**RESULT, "error": error}):
         (tmp_path / "result.json").write_text(json.dumps(told))
         assert untrusted_build_results.result(tmp_path, "result.json") == told
 
@@ -127,6 +132,9 @@ def test_a_result_is_read(tmp_path: Path) -> None:
         json.dumps({**RESULT, "error": {"type": "annotations", "what": "", "why": "", "hint": ""}}),
         json.dumps({**RESULT, "error": {"type": "KilnError", "what": "", "why": "", "hint": ""}}),
         json.dumps({**RESULT, "packages": [{"artifact": {"path": "x"}}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "repositories": [{"name": "a"}]}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "repositories": [7]}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "tests": {**BUILT["tests"], "run_packages": [{"name": 7}]}}]}),
     ],
 )
 def test_a_result_that_a_script_made_up_is_refused(tmp_path: Path, told: str) -> None:

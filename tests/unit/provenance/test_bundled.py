@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import provenance
-from kiln.bazel.external_repositories import ExternalRepository
+from kiln.model.provenance import ExternalRepository
 from kiln.provenance import bundled, cyclonedx
 from kiln.provenance.license_files import LicenseFile
 from tests.left_out import MISSING

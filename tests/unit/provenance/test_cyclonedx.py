@@ -10,12 +10,12 @@ import pytest
 from kiln.provenance import cyclonedx
 from tests.left_out import MISSING
 from tests.publishing import record
-from tests.unit.provenance.test_spdx import BUILD, HOST
+from tests.unit.provenance.test_spdx import BUILD, HOST, RUN
 
 
 def bill(**changed: Any) -> bytes:
     made = record("a-1-0.conda", **{"depends": ("python >=3.12", "liba 1.2 h1_0", "__glibc >=2.17"), **changed})
-    return cyclonedx.bill(made, resolved=(HOST, BUILD))
+    return cyclonedx.bill(made, resolved=(HOST, BUILD, RUN))
 
 
 def test_a_bill_has_requirements_sources_and_environments() -> None:
@@ -28,7 +28,10 @@ def test_a_bill_has_requirements_sources_and_environments() -> None:
         "source/0",
         "host/linux-64/python",
         "build//gcc_linux-64",
+        "tested/linux-64/liba",
     ]
+    assert [components[name]["scope"] for name in list(components)[-2:]] == ["excluded", "required"]
+    assert components["tested/linux-64/liba"]["properties"][0]["value"].startswith("as tested: ")
     assert components["run/liba"]["version"] == "1.2-h1_0"
     assert "version" not in components["run/python"]
     assert components["host/linux-64/python"]["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]

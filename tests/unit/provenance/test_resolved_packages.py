@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from kiln.provenance.resolved_packages import ResolvedPackage, exact, purl, resolved
+from kiln.model.provenance import ResolvedPackage
+from kiln.provenance.resolved_packages import exact, installed, is_valid, purl, purl_of, resolved
 
 META = b"""
 requirements:
@@ -55,6 +57,57 @@ def test_only_one_build_satisfies_a_spec_without_operators() -> None:
     assert exact("liba 1.2 h1_0") == ("1.2", "h1_0")
     for spec in ("liba", "liba 1.2", "liba 1.2 h1_*", "liba >=1.2 h1_0", "liba 1.* h1_0"):
         assert exact(spec) is None
+
+
+def installed_record(name: str, *depends: str, **changed: str) -> dict[str, Any]:
+    file = f"https://conda.anaconda.org/conda-forge/linux-64/{name}-1-0.conda"
+    fields = {"name": name, "version": "1", "build": "0", "subdir": "linux-64", "url": file, "sha256": "ab" * 32}
+    return {**fields, "depends": list(depends), **changed}
+
+
+def test_run_dependencies_are_what_the_package_requires_and_no_tool_of_its_tests() -> None:
+    records = [
+        installed_record("a", "liba >=1", "__glibc >=2.17"),
+        installed_record("liba", "libb"),
+        installed_record("libb", "liba", "a"),
+        installed_record("pytest", "libc"),
+        installed_record("libc"),
+    ]
+    packages = installed(records, "a")
+    assert [(package.scope, package.name) for package in packages] == [("run", "liba"), ("run", "libb")]
+    assert packages[0].channel == "https://conda.anaconda.org/conda-forge"
+    assert purl_of(packages[0]) == "pkg:conda/liba@1?build=0&channel=conda-forge&subdir=linux-64"
+    assert installed([], "a") == ()
+
+
+def test_the_channel_of_a_package_on_this_machine_or_with_a_token_is_unknown() -> None:
+    for url in ("file:///home/me/linux-64/liba-1-0.conda", "https://a.example/t/swordfish/c/linux-64/liba-1-0.conda"):
+        (package,) = installed([installed_record("a", "liba"), installed_record("liba", url=url)], "a")
+        assert (package.url, package.channel, package.sha256) == ("", "", "ab" * 32)
+
+
+def test_another_channel_is_named_by_its_address() -> None:
+    url = "https://a.example/c/linux-64/liba-1-0.conda"
+    (package,) = installed([installed_record("a", "liba"), installed_record("liba", url=url)], "a")
+    assert "channel=https%3A%2F%2Fa.example%2Fc&" in purl_of(package)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "../a"},
+        {"version": ""},
+        {"build": "0\x1b[31m"},
+        {"subdir": "a" * 2000},
+        {"sha256": "ab"},
+        {"url": "https://me:swordfish@a.example/a"},
+        {"channel": "file:///home/me"},
+    ],
+)
+def test_a_forged_package_is_invalid(changes: dict[str, str]) -> None:
+    package = ResolvedPackage(scope="run", name="liba", version="1", build="0", url="https://a.example/a")
+    assert is_valid(package)
+    assert not is_valid(dataclasses.replace(package, **changes))
 
 
 def test_a_purl_quotes_what_is_not_plain() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import provenance
-from kiln.provenance.resolved_packages import ResolvedPackage
+from kiln.model.provenance import ResolvedPackage
 from tests.left_out import MISSING
 from tests.publishing import record
 
@@ -61,20 +61,28 @@ HOST = ResolvedPackage(
 BUILD = ResolvedPackage(scope="build", name="gcc_linux-64", version="14.2.0", build="h2_1")
 
 
+RUN = ResolvedPackage(
+    scope="run", name="liba", version="1.2", build="h1_0", subdir="linux-64", channel="https://conda.anaconda.org/main"
+)
+
+
 def purl_of(package: dict[str, Any]) -> str:
     return str(package["externalRefs"][0]["referenceLocator"])
 
 
 def test_a_bill_lists_what_the_package_was_built_with() -> None:
     made = record("a-1-0.conda", depends=("python >=3.12,<3.13.0a0", "liba 1.2 h1_0"))
-    document = json.loads(provenance.bill(made, resolved=(HOST, BUILD)))
-    _, _, need, exact, host, tool = document["packages"]
+    document = json.loads(provenance.bill(made, resolved=(HOST, BUILD, RUN)))
+    _, _, need, exact, host, tool, tested = document["packages"]
     assert purl_of(tool) == "pkg:conda/gcc_linux-64@14.2.0?build=h2_1"
     assert purl_of(exact) == "pkg:conda/liba@1.2?build=h1_0"
     assert purl_of(host) == "pkg:conda/python@3.12.1?build=h1_0_cpython&subdir=linux-64"
     assert (host["versionInfo"], host["downloadLocation"]) == ("3.12.1-h1_0_cpython", HOST.url)
     relations = {(item["spdxElementId"], item["relationshipType"]) for item in document["relationships"]}
     assert {(host["SPDXID"], "BUILD_DEPENDENCY_OF"), (tool["SPDXID"], "BUILD_TOOL_OF")} < relations
+    assert purl_of(tested) == "pkg:conda/liba@1.2?build=h1_0&channel=main&subdir=linux-64"
+    assert (tested["SPDXID"], "RUNTIME_DEPENDENCY_OF") in relations
+    assert tested["comment"].startswith("as tested: ")
     assert need["comment"] == "required: python >=3.12,<3.13.0a0"
     assert "versionInfo" not in need, "a solver chooses it"
 
@@ -86,7 +94,7 @@ def test_the_validator_of_spdx_accepts_a_bill(tmp_path: Path) -> None:
 
     file = tmp_path / "a.spdx.json"
     made = record("a-1-0.conda", depends=("python >=3.12", "liba 1.2 h1_0"), license="Apache-2.0 OR MIT")
-    file.write_bytes(provenance.bill(made, home="https://a.example", resolved=(HOST, BUILD)))
+    file.write_bytes(provenance.bill(made, home="https://a.example", resolved=(HOST, BUILD, RUN)))
     assert validate_full_spdx_document(parse_file(str(file))) == []
 
 

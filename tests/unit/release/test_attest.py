@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from kiln.model.build_config import BuildConfig
+from kiln.model.build_results import TestReport, TestVerdict
+from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.model.rendered import Checkout, Rendered, Source, Staging
 from kiln.provenance.license_files import LicenseFile
 from kiln.release import attest
@@ -52,6 +54,7 @@ def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypa
     package = release_package(tmp_path, "a", payload={"share/a/NOTICE.txt": b"of others"})
     monkeypatch.setattr(attest, "record_of", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0"))
     monkeypatch.setattr(attest, "recipe_digest", lambda _: "ab")
+    monkeypatch.setattr(attest, "_report", lambda *_: None)
     candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))
     attestation = attest.attestation(cast("Any", SimpleNamespace(feedstock=None)), [candidate])
     (spdx,), (cyclonedx,) = attestation.boms.values(), attestation.cyclonedx.values()
@@ -69,3 +72,25 @@ def test_components_have_the_versions_of_the_recipes_sources() -> None:
     file = LicenseFile(path="info/licenses/ALL", sha1="cd" * 20, sha256="ab" * 32, text=text)
     (component,) = attest._components(info, [file])
     assert (component.purl, component.evidence) == ("pkg:github/libeigen/eigen@3.4.0", ("info/licenses/ALL",))
+    built = ExternalRepository(name="eigen_archive", url="https://github.com/libeigen/eigen/archive/5.0.0.zip")
+    forged = ExternalRepository(name="forged", url="file:///etc/passwd")
+    (component,) = attest._components(info, [file], [built, forged])
+    assert component.purl == "pkg:github/libeigen/eigen@5.0.0", "that of the build counts"
+
+
+def test_run_dependencies_as_tested_are_recorded_unless_forged() -> None:
+    package = ResolvedPackage(
+        scope="run",
+        name="liba",
+        version="1",
+        build="0",
+        sha256="ab" * 32,
+        url="https://a.example/noarch/liba-1-0.conda",
+    )
+    forged = ResolvedPackage(scope="run", name="../b", version="1", build="0")
+    tests = TestReport(package="a", verdict=TestVerdict.PASSED, run_packages=(package, forged))
+    made = cast("Any", SimpleNamespace(tests=tests))
+    assert [attest._identified(one) for one in attest._tested_with(made)] == [
+        {"purl": "pkg:conda/liba@1?build=0", "url": package.url, "sha256": "ab" * 32}
+    ]
+    assert attest._tested_with(None) == ()

@@ -1,0 +1,90 @@
+"""Bazel's files in a folder of sources, read while it exists: a build's sources are gone after it.
+
+The folder is of others: links are not followed, and entries, depth and bytes are limited.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from typing import TYPE_CHECKING
+
+from kiln.bazel import external_repositories as bazel
+from kiln.operating_system import file_operations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_ENTRIES = 500_000  # of all folders; TensorFlow's sources have 40,000
+DEEPEST = 10  # TensorFlow's deepest file is in third_party/xla/third_party/tsl/third_party/py/ml_dtypes
+LARGEST_LOCKS = 2 * bazel.LARGEST_LOCK  # bytes of all lock files
+_OUTPUT_BASE = "execroot"  # a folder in Bazel's output base, which has the sources of other projects
+_LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules"})
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    """Return the files that can declare external repositories, by their paths below a folder, the nearest first."""
+    files: dict[str, bytes] = {}
+    left = {True: LARGEST_LOCKS, False: bazel.LARGEST_ALL}
+    for path in _paths(folder):
+        is_lock = posixpath.basename(path) == bazel.LOCK
+        largest = bazel.LARGEST_LOCK if is_lock else bazel.LARGEST_FILE
+        data = _content(folder, path, min(largest, left[is_lock]))
+        if data is not None:
+            left[is_lock] -= len(data)
+            files[path] = data
+    return files
+
+
+def _paths(folder: Path) -> list[str]:
+    """Return the paths of files that can declare repositories, the nearest folders first, then by name."""
+    paths: list[str] = []
+    level, entries_left = [""], MOST_ENTRIES
+    for _ in range(DEEPEST):
+        below = []
+        for place in level:
+            entries, entries_left = _entries(folder / place, entries_left)
+            names = {entry.name for entry in entries}
+            if _OUTPUT_BASE in names:
+                continue
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                path = posixpath.join(place, entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    below += [path] if entry.name not in _LEFT_OUT else []
+                elif entry.is_file(follow_symlinks=False) and bazel.declares_repositories(path):
+                    paths.append(path)
+            if len(paths) > bazel.MOST_FILES or entries_left <= 0:
+                return paths[: bazel.MOST_FILES]
+        level = below
+    return paths
+
+
+def _entries(folder: Path, most: int) -> tuple[list[os.DirEntry[str]], int]:
+    """Return the entries of a folder, at most as many as are left, and how many are left then."""
+    entries: list[os.DirEntry[str]] = []
+    try:
+        with os.scandir(folder) as scan:
+            for entry in scan:
+                if len(entries) >= most:
+                    break
+                entries.append(entry)
+    except OSError:  # not readable, or removed meanwhile
+        pass
+    return entries, most - len(entries)
+
+
+def _content(folder: Path, path: str, largest: int) -> bytes | None:
+    """Return the content of a regular file, None for one that is larger or cannot be read."""
+    try:
+        descriptor = os.open(folder / path, os.O_RDONLY | file_operations.NO_LINK)
+    except (OSError, ValueError):
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        try:
+            data = file.read(largest + 1)
+        except OSError:
+            return None
+    return data if len(data) <= largest else None
