@@ -114,10 +114,17 @@ def _component(repository: ExternalRepository, *, evidence: tuple[str, ...] = ()
         name=_project(repository.url) or repository.name,
         version=version,
         purl=_purl(repository, version),
-        url=repository.url,
+        url=repository.url or _in_registry(repository),
         sha256=repository.sha256,
         evidence=evidence,
     )
+
+
+def _in_registry(repository: ExternalRepository) -> str:
+    """Return the file of a registry that has a module's address and hash (https://bazel.build/external/registry)."""
+    if not repository.registry or not repository.version:
+        return ""
+    return f"{repository.registry}/modules/{repository.name}/{repository.version}/source.json"
 
 
 def _reference(url: str) -> tuple[str, str, str]:
@@ -138,9 +145,7 @@ def _project(url: str) -> str:
 
 def _version(repository: ExternalRepository) -> str:
     """Return the version of a repository: a module's, a Git revision, or the number in a file's name."""
-    if repository.version:
-        return repository.version
-    if revision := _reference(repository.url)[2]:
+    if revision := repository.version or _reference(repository.url)[2]:
         return re.sub(r"^v(?=\d)", "", revision)
     match = _VERSION.search(_ENDING.sub("", urlsplit(repository.url).path.rsplit("/", 1)[-1]))
     return match[1] if match else ""

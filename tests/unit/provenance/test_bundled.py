@@ -42,6 +42,7 @@ REPOSITORIES = (
     ),
     ExternalRepository(name="zlib", version="1.3", registry="https://own.example/r"),
     ExternalRepository(name="ruy", version="841e", url="https://github.com/google/Ruy.git"),
+    ExternalRepository(name="grpc", version="v1.45.0", url="https://github.com/grpc/grpc.git"),
     ExternalRepository(name="curl", url="https://curl.example/download/curl-8.4.0.tar.gz"),
 )
 
@@ -65,8 +66,10 @@ def test_named_components_have_versions_and_others_are_declared() -> None:
         ("protobuf", "3.21.9", False),
         ("zlib", "1.3", False),
         ("Ruy", "841e", False),
+        ("grpc", "1.45.0", False),
         ("curl", "8.4.0", False),
     ]
+    assert components[0].url == "https://bcr.bazel.build/modules/abseil-cpp/20240116.2/source.json"
     assert components[1].evidence == ("include/THIRD_PARTY_TF_C_LICENSES", "a/NOTICES.txt")
 
 
@@ -79,6 +82,7 @@ def test_package_urls_lead_to_a_registry_a_git_host_or_an_archive() -> None:
         "pkg:github/protocolbuffers/protobuf@v3.21.9",
         "pkg:bazel/zlib@1.3?repository_url=https%3A%2F%2Fown.example%2Fr",
         "pkg:github/google/ruy@841e",
+        "pkg:github/grpc/grpc@v1.45.0",
         "pkg:generic/curl@8.4.0?download_url=https%3A%2F%2Fcurl.example%2Fdownload%2Fcurl-8.4.0.tar.gz",
     ]
 
@@ -118,13 +122,13 @@ def test_spdx_says_what_is_contained() -> None:
     assert contained[2]["checksums"][0]["checksumValue"] == "ab" * 32
     assert "include/THIRD_PARTY_TF_C_LICENSES" in contained[0]["comment"]
     declared = [item for item in document["relationships"] if item["relationshipType"] == "BUILD_DEPENDENCY_OF"]
-    assert [packages[item["spdxElementId"]]["name"] for item in declared] == ["protobuf", "zlib", "Ruy", "curl"]
+    assert [packages[item["spdxElementId"]]["name"] for item in declared] == ["protobuf", "zlib", "Ruy", "grpc", "curl"]
 
 
 def test_cyclonedx_requires_what_is_contained() -> None:
     document = json.loads(cyclonedx.bill(record("a-1-0.conda"), bundled=all_components()))
     parts = [item for item in document["components"] if item["bom-ref"].startswith("component/")]
-    assert [item["scope"] for item in parts] == ["required"] * 4 + ["optional"] * 4
+    assert [item["scope"] for item in parts] == ["required"] * 4 + ["optional"] * 5
     assert document["dependencies"][0]["dependsOn"][1:] == [item["bom-ref"] for item in parts[:4]]
 
 
