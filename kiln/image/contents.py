@@ -16,6 +16,8 @@ from kiln import local_channel
 from kiln.errors import BuildFailed, SolveFailed
 from kiln.image import bytecode, debian, file_selection, shared_libraries
 from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
+from kiln.provenance import cyclonedx
+from kiln.provenance.resolved_packages import of_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 PREFIX = "/opt/conda"
 SYSTEM = ("base-files", "ca-certificates", "libc6", "netbase", "tini", "tzdata")
 PACKAGE_LIST = "/usr/share/kiln/packages.json"
+BILL = "/usr/share/kiln/packages.cdx.json"  # scanners know bills of materials by such names
 _ROUNDS = 8  # of adding libraries that the previously added libraries need
 
 
@@ -66,7 +69,7 @@ class ImageContents:
     @property
     def epoch(self) -> int:
         """The time of the newest package in seconds since 1970, used for the image and all of its files."""
-        return max((package.timestamp for package in self.packages), default=0) // 1000
+        return epoch_of(self.packages)
 
     @property
     def version(self) -> str:
@@ -214,11 +217,25 @@ def _kiln_entries(kind: ImageKind, packages: Sequence[Installed]) -> Iterator[La
     names = ("name", "version", "build", "sha256", "license")
     records = [{name: getattr(package, name) for name in names} for package in packages]
     yield LayerEntry(path=PACKAGE_LIST, mode=0o644, data=_encoded(records))
+    yield LayerEntry(path=BILL, mode=0o644, data=_bill(kind, packages))
     for package, record in zip(packages, records, strict=True):  # scanners look for conda packages there
         file = f"{PREFIX}/conda-meta/{package.name}-{package.version}-{package.build}.json"
         yield LayerEntry(
             path=file, mode=0o644, data=_encoded({**record, "fn": package.file_name, "depends": package.depends})
         )
+
+
+def _bill(kind: ImageKind, packages: Sequence[Installed]) -> bytes:
+    """Return the bill of materials of the packages, for scanners that know no conda packages."""
+    names = ("name", "version", "build", "subdir", "url", "sha256")
+    resolved = [of_record("run", {name: getattr(item, name) for name in names}) for item in packages]
+    licenses = {item.name: item.license for item in packages}
+    return cyclonedx.bill_of_packages(kind.name, resolved, licenses, epoch_of(packages))
+
+
+def epoch_of(packages: Iterable[Installed]) -> int:
+    """Return the time of the newest package in seconds since 1970."""
+    return max((package.timestamp for package in packages), default=0) // 1000
 
 
 def _encoded(value: object) -> bytes:

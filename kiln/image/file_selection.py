@@ -36,6 +36,8 @@ class Installed:
     timestamp: int  # milliseconds since 1970
     files: tuple[str, ...]
     rehearsal: bool
+    subdir: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ def _installed(record: dict[str, Any]) -> Installed:
         timestamp=int(record.get("timestamp") or 0),
         files=tuple(record.get("files") or ()),
         rehearsal=_is_rehearsal(Path(record.get("extracted_package_dir") or "")),
+        subdir=record.get("subdir") or "",
+        url=record.get("url") or "",
     )
 
 

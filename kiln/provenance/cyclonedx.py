@@ -6,11 +6,12 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from kiln import __version__
 from kiln.provenance import spdx
 from kiln.provenance.resolved_packages import described, exact, purl, purl_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.model.provenance import Provenance, ResolvedPackage
     from kiln.provenance.bundled import BundledComponent
@@ -54,17 +55,57 @@ def bill(
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
 
+def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: Mapping[str, str], epoch: int) -> bytes:
+    """Return the bill of installed packages, such as those of an image; ``licenses`` are texts by package name.
+
+    ``epoch`` is its time in seconds since 1970, so that the same packages have the same bill.
+    """
+    components = [
+        {
+            "type": "library",
+            "bom-ref": f"package/{package.name}",
+            "name": package.name,
+            "version": package.version,
+            "purl": purl_of(package),
+            **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
+            **_licenses(licenses.get(package.name, "")),
+            "properties": [{"name": "conda:build", "value": package.build}],
+        }
+        for package in packages
+    ]
+    identity = json.dumps([name, components], sort_keys=True)
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": SPEC,
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, identity)}",
+        "version": 1,
+        "metadata": {
+            "timestamp": spdx.timestamp(epoch),
+            "tools": {"components": [{"type": "application", "name": "kiln", "version": __version__}]},
+            "component": {"type": "container", "bom-ref": "image", "name": name},
+        },
+        "components": components,
+        "dependencies": [{"ref": "image", "dependsOn": [item["bom-ref"] for item in components]}],
+    }
+    return json.dumps(document, indent=1, sort_keys=True).encode()
+
+
+def _licenses(text: str) -> dict[str, Any]:
+    """Return the field of a license: an expression, or a name where the text is not one."""
+    declared = spdx.license_expression(text)
+    named = [{"license": {"name": text}}] if text else []
+    return {"licenses": [{"expression": declared}] if declared != spdx.NO else named}
+
+
 def _main(record: Provenance) -> dict[str, Any]:
-    declared = spdx.license_expression(record.license)
-    named = [{"license": {"name": record.license}}] if record.license else []
     return {
         "type": "library",
         "bom-ref": "package",
         "name": record.name,
-        "version": f"{record.version}-{record.build}",
+        "version": record.version,
         "purl": purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda"),
         "hashes": [{"alg": "SHA-256", "content": record.sha256}],
-        "licenses": [{"expression": declared}] if declared != spdx.NO else named,
+        **_licenses(record.license),
     }
 
 
@@ -105,7 +146,7 @@ def _requirement(name: str, spec: str) -> dict[str, Any]:
         "type": "library",
         "bom-ref": f"run/{name}",
         "name": name,
-        **({"version": f"{version}-{build}"} if version else {}),
+        **({"version": version} if version else {}),
         "purl": purl(name, version, build=build),
         "scope": "required",
         "properties": [{"name": "kiln:requirement", "value": spec}],
@@ -138,7 +179,7 @@ def _resolved(package: ResolvedPackage) -> dict[str, Any]:
         "type": "library",
         "bom-ref": f"{_PLACES[package.scope]}/{package.subdir}/{package.name}",
         "name": package.name,
-        "version": f"{package.version}-{package.build}",
+        "version": package.version,
         "purl": purl_of(package),
         "scope": "required" if package.scope == "run" else "excluded",
         **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),

@@ -29,7 +29,7 @@ def resolved(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
     if RENDERED_V1 in info:
         dependencies = _object(_loaded(info[RENDERED_V1]), "finalized_dependencies")
         found = [
-            _of_record(scope, record)
+            of_record(scope, record)
             for scope in SCOPES
             for record in _list(_object(dependencies, scope), "resolved")
             if isinstance(record, dict)
@@ -65,7 +65,7 @@ def installed(records: Iterable[Mapping[str, Any]], name: str) -> tuple[Resolved
         names = {package_name(str(spec)) for spec in record.get("depends") or ()} & by_name.keys() - reached
         pending += names
         reached |= names
-    return tuple(_of_record("run", by_name[one]) for one in sorted(reached - {name}) if one in by_name)
+    return tuple(of_record("run", by_name[one]) for one in sorted(reached - {name}) if one in by_name)
 
 
 def is_valid(package: ResolvedPackage) -> bool:
@@ -108,8 +108,8 @@ def _is_public(url: str) -> bool:
     )
 
 
-def _of_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
-    """Return a package by rattler-build's record of it."""
+def of_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
+    """Return a package by its record: rattler-build's, an index's, or that of an installed package."""
     texts = {key: str(record.get(key) or "") for key in ("name", "version", "build", "subdir", "url", "sha256")}
     url = texts["url"] if _is_public(texts["url"]) else ""
     sha256 = texts["sha256"] if _SHA256.fullmatch(texts["sha256"]) else ""

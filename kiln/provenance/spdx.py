@@ -83,7 +83,7 @@ def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
     return {
         "SPDXID": identity,
         "name": record.name,
-        "versionInfo": f"{record.version}-{record.build}",
+        "versionInfo": record.version,
         "packageFileName": record.file,
         "downloadLocation": home or NO,
         **UNSTATED,
@@ -118,7 +118,7 @@ def _need(name: str, spec: str) -> dict[str, Any]:
     return {
         "SPDXID": f"SPDXRef-Need-{_ID.sub('-', name)}",
         "name": name,
-        **({"versionInfo": f"{version}-{build}"} if version else {}),
+        **({"versionInfo": version} if version else {}),
         "downloadLocation": NO,
         **UNSTATED,
         "externalRefs": _purl(purl(name, version, build=build)),
@@ -132,7 +132,7 @@ def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
     return {
         "SPDXID": f"SPDXRef-{package.scope.capitalize()}-{number}-{_ID.sub('-', package.name)}",
         "name": package.name,
-        "versionInfo": f"{package.version}-{package.build}",
+        "versionInfo": package.version,
         "downloadLocation": package.url or NO,
         **UNSTATED,
         **({"checksums": checksums} if checksums else {}),
@@ -201,4 +201,9 @@ def license_expression(text: str) -> str:
 
 def moment(record: Provenance) -> str:
     """Return the date of the package's build, so that the same package has the same bill."""
-    return f"{dt.datetime.fromtimestamp(record.epoch or 0, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    return timestamp(record.epoch or 0)
+
+
+def timestamp(epoch: int) -> str:
+    """Return a time as both formats write it, given in seconds since 1970."""
+    return f"{dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -32,12 +32,28 @@ def test_a_bill_has_requirements_sources_and_environments() -> None:
     ]
     assert [components[name]["scope"] for name in list(components)[-2:]] == ["excluded", "required"]
     assert components["tested/linux-64/liba"]["properties"][0]["value"].startswith("as tested: ")
-    assert components["run/liba"]["version"] == "1.2-h1_0"
+    assert components["run/liba"]["version"] == "1.2"
     assert "version" not in components["run/python"]
     assert components["host/linux-64/python"]["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
     assert components["source/0"]["externalReferences"][0]["url"] == "https://example.org/a-1.tar.gz"
     assert document["dependencies"] == [{"ref": "package", "dependsOn": ["run/python", "run/liba"]}]
     assert bill() == bill(), "the same package has the same bill"
+
+
+def bill_of_an_image() -> bytes:
+    return cyclonedx.bill_of_packages(
+        "serving", (HOST, RUN), {"python": "PSF-2.0", "liba": "as you like"}, 1_700_000_000
+    )
+
+
+def test_the_bill_of_an_image_lists_its_packages() -> None:
+    document = json.loads(bill_of_an_image())
+    python, liba = document["components"]
+    assert (python["name"], python["version"], python["licenses"]) == ("python", "3.12.1", [{"expression": "PSF-2.0"}])
+    assert liba["licenses"] == [{"license": {"name": "as you like"}}]
+    assert liba["purl"] == "pkg:conda/liba@1.2?build=h1_0&channel=main&subdir=linux-64"
+    assert document["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
+    assert bill_of_an_image() == bill_of_an_image(), "the same packages have the same bill"
 
 
 def test_the_schema_of_cyclonedx_accepts_a_bill() -> None:
@@ -49,3 +65,4 @@ def test_the_schema_of_cyclonedx_accepts_a_bill() -> None:
     licenses: list[dict[str, Any]] = [{"license": text} for text in ("MIT OR Apache-2.0", "as you like", "")]
     for changed in ({}, {"sources": ({"path": "src"},)}, *licenses):
         assert validator.validate_str(bill(**changed).decode()) is None
+    assert validator.validate_str(bill_of_an_image().decode()) is None

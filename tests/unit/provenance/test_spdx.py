@@ -77,7 +77,7 @@ def test_a_bill_lists_what_the_package_was_built_with() -> None:
     assert purl_of(tool) == "pkg:conda/gcc_linux-64@14.2.0?build=h2_1"
     assert purl_of(exact) == "pkg:conda/liba@1.2?build=h1_0"
     assert purl_of(host) == "pkg:conda/python@3.12.1?build=h1_0_cpython&subdir=linux-64"
-    assert (host["versionInfo"], host["downloadLocation"]) == ("3.12.1-h1_0_cpython", HOST.url)
+    assert (host["versionInfo"], host["downloadLocation"]) == ("3.12.1", HOST.url)
     relations = {(item["spdxElementId"], item["relationshipType"]) for item in document["relationships"]}
     assert {(host["SPDXID"], "BUILD_DEPENDENCY_OF"), (tool["SPDXID"], "BUILD_TOOL_OF")} < relations
     assert purl_of(tested) == "pkg:conda/liba@1.2?build=h1_0&channel=main&subdir=linux-64"
