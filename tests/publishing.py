@@ -85,6 +85,7 @@ def attestation(entries: Iterable[IndexEntry], channel: str) -> Attestation:
         seal=lambda previous: provenance.sealed(records, previous),
         boms={made.sha256: b"{}" for made in records},
         bundles=lambda sha256: attesting.bundles(by_hash[sha256]),
+        is_own=lambda sha256, sidecar: attesting.is_own(by_hash[sha256], sidecar),
     )
 
 

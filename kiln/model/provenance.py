@@ -95,10 +95,11 @@ class Attestation:
     ``seal`` returns the lines of the records, given the hash of the line before them; ``boms`` and ``cyclonedx`` are
     bills of materials by the hash of their package, as SPDX and as CycloneDX. ``bundles`` signs the statements about a
     package, given by its hash, and returns them as Sigstore bundles: first that of its publication; None where nothing
-    is to be signed.
+    is to be signed. ``is_own`` returns whether the same signer has attested its publication already, in a sidecar.
     """
 
     seal: Callable[[str], bytes]
     boms: Mapping[str, bytes]
     cyclonedx: Mapping[str, bytes] = field(default_factory=dict)
     bundles: Callable[[str], tuple[bytes, ...]] | None = None
+    is_own: Callable[[str, bytes], bool] = field(default=lambda _sha256, _sidecar: False)

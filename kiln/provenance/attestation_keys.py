@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from kiln.provenance.attestation_check import TrustedSigner
+
 PASSPHRASE = "KILN_ATTEST_PASSPHRASE"  # noqa: S105 - the variable's name
 LARGEST_KEY = 1 << 16  # bytes
 HINT = "openssl genpkey -algorithm ed25519 -aes256 -out key.pem; openssl pkey -in key.pem -pubout -out key.pub.pem"
@@ -100,6 +102,12 @@ class PrivateKey:
         except (ValueError, UnsupportedAlgorithm) as error:
             why = f"the passphrase in {PASSPHRASE} may be wrong" if encrypted else "it is not a private key in PEM"
             raise _unusable(file, why) from error
+
+    def signer(self, workflow: str) -> TrustedSigner:  # noqa: ARG002 - a key signs as itself, whatever runs it
+        """Return this key, to verify with."""
+        from kiln.provenance.attestation_check import TrustedSigner
+
+        return TrustedSigner(key=self.public)
 
     def bundles(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return the bundles of statements."""

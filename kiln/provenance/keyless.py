@@ -5,6 +5,7 @@ The client (``sigstore`` on PyPI) is imported here alone: keys need no part of i
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from kiln.errors import MissingTool, TokenRefused, UploadFailed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from kiln.provenance.attestation_check import TrustedSigner
 
 INSTALL = ".venv/bin/python -m pip install --require-hashes -r requirements/sigstore.txt"
 
@@ -50,6 +53,19 @@ class KeylessSigner:
                 why=_message(error),
                 hint="run the same command again, or sign with a key: --attest key.pem",
             ) from error
+
+    def signer(self, workflow: str) -> TrustedSigner | None:
+        """Return the identity of a CI's workflow as Sigstore certifies it, to verify with; None outside of such CI."""
+        from kiln.provenance.attestation_check import ISSUERS, TrustedSigner
+
+        issuer = next((url for start, url in ISSUERS.items() if workflow.startswith(start)), "")
+        if not issuer:
+            return None
+        root = ""
+        if self.config is not None:
+            self._trust_config()
+            root = json.dumps(json.loads(self.config.read_text(encoding="utf-8")).get("trustedRoot"))
+        return TrustedSigner(identity=workflow, issuer=issuer, root=root)
 
     def _token(self, oidc: Any) -> Any:
         """Return the identity of this job."""

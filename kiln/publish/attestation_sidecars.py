@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, ProvenanceBroken
 from kiln.provenance import bundles, statements
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.provenance import Attestation
+    from kiln.provenance.statements import Statement
     from kiln.publish.stores import Store
     from kiln.publish.stores.folder import Folder
     from kiln.repodata import IndexEntry
@@ -35,14 +36,21 @@ def digest(data: bytes) -> str:
 def attested(store: Store, entries: Iterable[IndexEntry], attestation: Attestation | None) -> tuple[IndexEntry, ...]:
     """Write the sidecars of new packages, and return the entries with their hashes.
 
-    A sidecar that an interrupted publication wrote stays, so nothing is signed twice.
+    Attestations of others that are there stay, with the own ones added. What an interrupted publication of the same
+    signer wrote is not signed again.
+
+    Raises:
+        BrokenPackage: when there are too many attestations of others.
     """
     return tuple(_attested(store, entry, attestation) for entry in entries)
 
 
 def adopted(store: Store, entry: IndexEntry) -> IndexEntry:
-    """Return the entry of a package with the hash of its sidecar, where there is one."""
-    return _attested(store, entry, None)
+    """Return the entry of a package with the hash of its sidecar, where there is a valid one."""
+    data = store.read(f"{entry.path}{ENDING}")
+    if data is None or not _is_about(data, entry.file, entry.sha256):
+        return entry
+    return _named(store, entry, data)
 
 
 def changed(store: Store, path: str, record: Mapping[str, object]) -> str:
@@ -68,18 +76,33 @@ def changed(store: Store, path: str, record: Mapping[str, object]) -> str:
     return digest(data)
 
 
-def first_bundle(folder: Folder, path: str) -> Path | None:
-    """Return a file with the first bundle of a package's sidecar, that of its publication, for an upload.
+def own_bundle(folder: Folder, path: str) -> Path | None:
+    """Return a file with the own bundle of a package's publication, the last one in its sidecar, for an upload.
 
     None where a key has signed it: servers that take attestations verify identities alone.
     """
     data = folder.read(f"{path}{ENDING}")
-    first = {} if data is None else bundles.values(data)[0]
-    if "certificate" not in first.get("verificationMaterial", {}):
+    values = _values(data) if data else []
+    own: dict[str, Any] = next((one for one in reversed(values) if _is_publication(one)), {})
+    if "certificate" not in own.get("verificationMaterial", {}):
         return None
     bundle = f"{path}.sigstore.json"
-    folder.write(bundle, json.dumps(first).encode())
+    folder.write(bundle, json.dumps(own).encode())
     return folder.root / bundle
+
+
+def withdraw(store: Store, path: str) -> None:
+    """Remove the sidecars that a publication wrote; one of others that was there before is restored."""
+    data, before = store.read(f"{path}{ENDING}"), b""
+    for name in store.sidecars(path):
+        other = store.read(name) or b""
+        if name != f"{path}{ENDING}" and other != data and len(other) > len(before) and _is_part(other, data):
+            before = other
+    for name in store.sidecars(path):
+        if not before or name not in {f"{path}{ENDING}", f"{path}{ENDING}.{digest(before)}"}:
+            store.remove(name)
+    if before:
+        store.write(f"{path}{ENDING}", before)
 
 
 def remove(store: Store, path: str) -> None:
@@ -89,22 +112,84 @@ def remove(store: Store, path: str) -> None:
 
 
 def _attested(store: Store, entry: IndexEntry, attestation: Attestation | None) -> IndexEntry:
-    data = store.read(f"{entry.path}{ENDING}")
-    if data is None or not _is_about(data, entry.file, entry.sha256):
-        made = attestation.bundles(entry.sha256) if attestation and attestation.bundles else ()
-        if not made:
-            return entry
-        data = bundles.sidecar(made)
+    """Write the sidecar of a new package: the attestations of others, then the own ones."""
+    before = store.read(f"{entry.path}{ENDING}")
+    kept = _about(before, entry.file, entry.sha256) if before is not None else []
+    data = before if before is not None and _is_about(before, entry.file, entry.sha256) else _sidecar(kept)
+    if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
+        made = attestation.bundles(entry.sha256)
+        if made:
+            data = bundles.appended(data, made) if data else bundles.sidecar(made)
+            _require_few(data, entry.path)
+    if not data:
+        return entry
+    if before is not None and before != data:
+        store.write(f"{entry.path}{ENDING}.{digest(before)}", before)
+    return _named(store, entry, data)
+
+
+def _named(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:
+    """Write a sidecar, and return its package's entry with its hash."""
     store.write(f"{entry.path}{ENDING}.{digest(data)}", data)
     store.write(f"{entry.path}{ENDING}", data)
     return dataclasses.replace(entry, record={**entry.record, FIELD: digest(data)})
 
 
+def _require_few(data: bytes, path: str) -> None:
+    """Refuse a sidecar that readers refuse.
+
+    Raises:
+        BrokenPackage: with the file of the attestations of others.
+    """
+    try:
+        bundles.values(data)
+    except ProvenanceBroken as error:
+        raise BrokenPackage(
+            f"the attestations of this publication cannot be added to those in {path}{ENDING}",
+            why=error.why,
+            hint="remove attestations of others from that file that you do not need",
+        ) from error
+
+
+def _sidecar(values: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the sidecar of some bundles; empty without any."""
+    texts = [json.dumps(value).encode() for value in values]
+    return bundles.sidecar(texts) if texts else b""
+
+
+def _about(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
+    """Return the bundles in a sidecar that can be read and are about a file."""
+    return [value for value in _values(data) if (one := _statement(value)) and not one.refusal(file, sha256)]
+
+
 def _is_about(data: bytes, file: str, sha256: str) -> bool:
     """Return whether the statements in a sidecar that can be read are about a file, and there is one."""
+    values = _values(data)
+    return bool(values) and len(_about(data, file, sha256)) == len(values)
+
+
+def _is_part(data: bytes, whole: bytes | None) -> bool:
+    """Return whether the valid bundles of a sidecar are all in another one."""
+    kept = _values(whole or b"")
+    return all(value in kept for value in _values(data) if _statement(value))
+
+
+def _is_publication(value: Mapping[str, Any]) -> bool:
+    statement = _statement(value)
+    return statement is not None and statement.kind == statements.PUBLISH
+
+
+def _values(data: bytes) -> list[dict[str, Any]]:
+    """Return the bundles in a sidecar; none of an invalid one."""
     try:
-        values = bundles.values(data)
-        parsed = [statements.parsed_statement(bundles.parsed_bundle(value).payload) for value in values]
-    except (ProvenanceBroken, ValueError):
-        return False
-    return not any(statement.refusal(file, sha256) for statement in parsed)
+        return bundles.values(data)
+    except ProvenanceBroken:
+        return []
+
+
+def _statement(value: Mapping[str, Any]) -> Statement | None:
+    """Return the statement in a bundle; None in an invalid one."""
+    try:
+        return statements.parsed_statement(bundles.parsed_bundle(value).payload)
+    except ValueError:
+        return None

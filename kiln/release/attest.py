@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kiln import __version__, files, limits, masking, provenance
 from kiln.bazel import external_repositories
 from kiln.conda_package import reader
+from kiln.errors import ProvenanceBroken
 from kiln.model.provenance import Attestation, Provenance
-from kiln.provenance import bundled, cyclonedx, license_files, resolved_packages, slsa, spdx, statements
+from kiln.provenance import (
+    attestation_check,
+    bundled,
+    cyclonedx,
+    license_files,
+    resolved_packages,
+    slsa,
+    spdx,
+    statements,
+)
 from kiln.publish import gate
 from kiln.release import restored_feedstock
 from kiln.store.build_cache import recipe_digest
@@ -26,6 +36,7 @@ if TYPE_CHECKING:
     from kiln.model.release import Candidate
     from kiln.model.rendered import Rendered
     from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.provenance.attestation_check import TrustedSigner
     from kiln.provenance.bundled import BundledComponent
     from kiln.provenance.license_files import LicenseFile
     from kiln.release.candidates import BuiltMatrix
@@ -38,6 +49,9 @@ class Attester(Protocol):
 
     def bundles(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return the Sigstore bundles of statements."""
+
+    def signer(self, workflow: str) -> TrustedSigner | None:
+        """Return this signer, to verify with; None where it is unknown. ``workflow`` is the CI's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +68,19 @@ class Attesting:
         predicate = slsa.predicate(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
         published = statements.publish_statement(record.file, record.sha256, self.channel)
         return self.attester.bundles([published, statements.slsa_statement(record.file, record.sha256, predicate)])
+
+    def is_own(self, record: Provenance, sidecar: bytes) -> bool:
+        """Return whether this signer has attested a publication to this channel, in a sidecar."""
+        signer = self.attester.signer(self.workflow)
+        if signer is None:
+            return False
+        try:
+            attestation_check.checked(
+                sidecar, file=record.file, sha256=record.sha256, channel=self.channel, signers=[signer]
+            )
+        except ProvenanceBroken:
+            return False
+        return True
 
 
 def attestation(
@@ -90,6 +117,7 @@ def attestation(
         boms=boms,
         cyclonedx=cyclonedx_bills,
         bundles=bundles if attesting else None,
+        is_own=lambda sha256, sidecar: attesting is not None and attesting.is_own(by_hash[sha256], sidecar),
     )
 
 

@@ -82,6 +82,11 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
     signer = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=json.dumps(sigstore.trusted_root()))
     attested = attestation_check.checked(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[signer])
     assert attested.signer == f"{WORKFLOW} ({GITHUB})"
+    own = KeylessSigner(config=config).signer(WORKFLOW)
+    assert own is not None
+    again = attestation_check.checked(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own])
+    assert again.signer == attested.signer
+    assert KeylessSigner(config=config).signer("") is None, "an unknown identity has signed nothing"
     assert attested.provenance == {"buildDefinition": {}, "runDetails": {}}
     needs("conda_sigstore")
     place = tmp_path / "sidecar"

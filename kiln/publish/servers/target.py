@@ -179,7 +179,7 @@ class ServerTarget:
         """Publish staged packages, with their attestations: all by one request, or one after the other."""
         aside = publication.journal.aside
         attestation_sidecars.attested(self.state, publication.entries, attestation)
-        files = {entry.path: attestation_sidecars.first_bundle(self.state, entry.path) for entry in publication.entries}
+        files = {entry.path: attestation_sidecars.own_bundle(self.state, entry.path) for entry in publication.entries}
         attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
         self._require_only(publication.journal)
 

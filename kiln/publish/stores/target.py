@@ -122,7 +122,7 @@ class StoreTarget:
             self.contents.withdraw(set(journal.fresh), Subdir.without, chain_without(self.store, journal))
         for path in journal.fresh:
             self.store.remove(path)
-            attestation_sidecars.remove(self.store, path)
+            attestation_sidecars.withdraw(self.store, path)
 
     def abort(self, journal: Journal) -> None:
         """Remove packages, then the bills of their records and the folder for staging."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,14 +13,17 @@ import msgpack
 import pytest
 
 from kiln import repodata
-from kiln.errors import BrokenPackage, NotWritable, UsageError
+from kiln.errors import BrokenPackage, NotWritable, ProvenanceBroken, UsageError
 from kiln.model.provenance import Attestation
 from kiln.provenance import bundles, statements
+from kiln.provenance.attestation_check import TrustedSigner, checked
 from kiln.publish import attestation_sidecars, transaction
 from kiln.publish.stores import index_edits
+from kiln.publish.stores.folder import Folder
 from kiln.zstd import zstd
 from tests import publishing
-from tests.publishing import KEY, target
+from tests.fake_sigstore import FakeSigstore
+from tests.publishing import KEY, another_key, target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +98,14 @@ def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> No
 
     paths = publishing.packages(folder, ("fresh",))
     entries = [repodata.read(path) for path in paths]
-    attestation = Attestation(seal=seal, boms={entries[0].sha256: b"{}"}, bundles=sign)
+    signers = [KEY.signer("")]
+
+    def is_own(sha256: str, sidecar: bytes) -> bool:
+        with contextlib.suppress(ProvenanceBroken):
+            return bool(checked(sidecar, file=FILE, sha256=sha256, channel="file:///c", signers=signers))
+        return False
+
+    attestation = Attestation(seal=seal, boms={entries[0].sha256: b"{}"}, bundles=sign, is_own=is_own)
     transaction.publish(target(folder), paths, entries, lambda _: None, attestation)
 
 
@@ -179,6 +190,77 @@ def test_a_sidecar_of_another_file_of_the_name_is_replaced(tmp_path: Path) -> No
     publishing.publish_new(tmp_path)
     publishing.require_attestations(tmp_path / "channel")
     assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() != bundles.sidecar([stranger("cd" * 32)])
+
+
+OTHER = another_key()
+
+
+def put_theirs(folder: Path, *more: bytes) -> bytes:
+    """Put another signer's publication to the same channel next to a package that is not published yet."""
+    sha256 = repodata.read(publishing.packages(folder, ("fresh",))[0]).sha256
+    theirs = OTHER.bundle(statements.publish_statement(FILE, sha256, target(folder).address()))
+    place = folder / "channel" / f"{PATH}.sigs"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(bundles.sidecar([theirs, *more]))
+    return place.read_bytes()
+
+
+def test_the_attestations_of_others_stay_and_the_own_ones_are_added(tmp_path: Path) -> None:
+    theirs = put_theirs(tmp_path)
+    publishing.publish_new(tmp_path)
+    channel = tmp_path / "channel"
+    data = (channel / f"{PATH}.sigs").read_bytes()
+    assert bundles.values(data)[:1] == bundles.values(theirs)
+    assert len(bundles.values(data)) == 3
+    assert (channel / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}").read_bytes() == theirs
+    publishing.require_attestations(channel)
+    facts: dict[str, Any] = {"file": FILE, "sha256": record(channel)["sha256"], "channel": target(tmp_path).address()}
+    for key in (KEY, OTHER):
+        attested = checked(data, signers=[TrustedSigner(key=key.public)], **facts)
+        assert attested.signer == f"the key {key.public.name}"
+        assert bool(attested.provenance) is (key is KEY), "their publication does not vouch for this provenance"
+
+
+def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path) -> None:
+    theirs = put_theirs(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        publish(tmp_path, killed, [])
+    assert len(bundles.values((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
+    transaction.abort(target(tmp_path))
+    assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() == theirs
+    assert sidecar_files(tmp_path / "channel") == [f"{FILE}.sigs", f"{FILE}.sigs.{hashlib.sha256(theirs).hexdigest()}"]
+
+
+def test_invalid_attestations_are_left_out_and_stay_in_a_copy(tmp_path: Path) -> None:
+    theirs = put_theirs(tmp_path, b'{"junk": 1}', stranger("cd" * 32))
+    publishing.publish_new(tmp_path)
+    values = bundles.values((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())
+    assert values[0] == bundles.values(theirs)[0]
+    assert len(values) == 3
+    copy = tmp_path / "channel" / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}"
+    assert copy.read_bytes() == theirs
+
+
+def test_more_attestations_than_readers_accept_are_refused(tmp_path: Path) -> None:
+    sha256 = repodata.read(publishing.packages(tmp_path, ("fresh",))[0]).sha256
+    put_theirs(tmp_path, *[stranger(sha256)] * (bundles.MOST_BUNDLES - 1))
+    with pytest.raises(BrokenPackage, match="cannot be added"):
+        publishing.publish_new(tmp_path)
+
+
+def test_the_uploaded_attestation_is_the_own_one(tmp_path: Path) -> None:
+    folder = target(tmp_path).store
+    assert isinstance(folder, Folder)
+    theirs, own = (
+        FakeSigstore().bundle(statements.publish_statement(FILE, "ab" * 32, url)) for url in ("a://b", "c://d")
+    )
+    folder.write(f"{PATH}.sigs", json.dumps([theirs, own]).encode())
+    file = attestation_sidecars.own_bundle(folder, PATH)
+    assert file is not None
+    assert json.loads(file.read_bytes()) == own
+    by_key = KEY.bundle(statements.publish_statement(FILE, "ab" * 32, "c://d"))
+    folder.write(f"{PATH}.sigs", bundles.appended(json.dumps([theirs]).encode(), [by_key]))
+    assert attestation_sidecars.own_bundle(folder, PATH) is None, "a key's own attestation is not replaced by theirs"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links")
