@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,10 +17,11 @@ LONGEST = 1000  # characters of a fact that are shown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.provenance import Link
     from kiln.provenance.attestation_check import Attested
+    from kiln.provenance.signature_list import ListedAttestation
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,12 +82,13 @@ class VerifiedPackage:
     facts: tuple[str, ...]
     notes: tuple[str, ...] = ()
     attested: Attested | None = None
+    attestations: tuple[ListedAttestation, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         """Return the record as JSON values, with the attestation if one was verified."""
-        if self.attested is None:
-            return dict(self.record)
-        return {**self.record, "attestation": dataclasses.asdict(self.attested)}
+        attested = {"attestation": dataclasses.asdict(self.attested)} if self.attested else {}
+        listed = [dataclasses.asdict(one) for one in self.attestations]
+        return {**self.record, **attested, **({"attestations": listed} if listed else {})}
 
 
 def record(options: argparse.Namespace) -> VerifiedPackage:
@@ -99,7 +102,7 @@ def record(options: argparse.Namespace) -> VerifiedPackage:
     read = reader(channel)
     chain = read("provenance/chain.jsonl")
     chained = None if chain is None else chain_record(options, read, chain)
-    attested, notes = attestation(options, channel, read)
+    attested, attestations, notes = attestation(options, channel, read)
     if chained is None and options.allowed_signers:
         raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
     if chained is None and attested is None:
@@ -113,9 +116,10 @@ def record(options: argparse.Namespace) -> VerifiedPackage:
         facts = (*facts, *same_record(link.record, recovered(attested, options.package)))
     return VerifiedPackage(
         record=link.record if link else recovered(attested, options.package),
-        facts=(*facts, *(described(attested) if attested else ())),
-        notes=notes,
+        facts=(*facts, *(described(attested) if attested else ()), *in_words(attestations, verified=True)),
+        notes=(*notes, *in_words(attestations, verified=False)),
         attested=attested,
+        attestations=attestations,
     )
 
 
@@ -143,15 +147,17 @@ def chain_record(
 
 def attestation(
     options: argparse.Namespace, channel: str, read: Callable[[str], bytes | None]
-) -> tuple[Attested | None, tuple[str, ...]]:
-    """Return what the required signers attest, or anybody where none is required, and notes on what was not verified.
+) -> tuple[Attested | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
+    """Return what the required signers attest, or anybody where none is required, all attestations, and notes.
+
+    The notes say what was not verified.
 
     Raises:
         ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
     from kiln import channel_credentials, files
     from kiln.errors import ProvenanceBroken
-    from kiln.provenance import attestation_check
+    from kiln.provenance import attestation_check, signature_list
 
     required = attestation_arguments.signers(options, options.require_attestation)
     sidecar = sidecar_of(options.package, channel, read)
@@ -159,25 +165,34 @@ def attestation(
         if required:
             hint = "kiln publish --attest KEY publishes a package with attestations"
             raise ProvenanceBroken(f"{options.package.name} has no attestation in {channel}", hint=hint)
-        return None, ()
+        return None, (), ()
     anybody = attestation_check.TrustedSigner(root=attestation_check.trusted_root(options.trusted_root))
     url = (
         channel_credentials.bare(options.target_channel)
         if getattr(options, "target_channel", None)
         else url_of(channel)
     )
+    facts: dict[str, Any] = {"file": options.package.name, "sha256": files.sha256(options.package), "channel": url}
+    signers = required or (anybody,)
     try:
-        return attestation_check.checked(
-            sidecar,
-            file=options.package.name,
-            sha256=files.sha256(options.package),
-            channel=url,
-            signers=required or (anybody,),
-        ), () if required else ("any identity is accepted; --require-attestation SIGNER requires one",)
+        attested = attestation_check.checked(sidecar, **facts, signers=signers)
+        notes = () if required else ("any identity is accepted; --require-attestation SIGNER requires one",)
     except ProvenanceBroken as error:
         if required:
             raise
-        return None, (f"its attestations were not verified: {error.why}; --require-attestation SIGNER names a key",)
+        note = f"its attestations were not verified: {error.why}; --require-attestation SIGNER names a key"
+        claims: tuple[ListedAttestation, ...] = ()
+        with contextlib.suppress(ProvenanceBroken):  # not even a list
+            claims = signature_list.listed(sidecar, **facts, signers=())
+        return None, claims, (note,)
+    return attested, signature_list.listed(sidecar, **facts, signers=signers), notes
+
+
+def in_words(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
+    """Return who has signed which attestation, or is named in it, where they are not all of one signer."""
+    if len({(one.signer, one.verified, one.fault) for one in attestations}) == 1:
+        return []
+    return [one.text(len(attestations)) for one in attestations if one.verified is verified]
 
 
 def same_record(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ counts when the key of the verified publish attestation has signed it: such a ke
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -27,6 +28,7 @@ ISSUERS = {
     "https://github.com/": "https://token.actions.githubusercontent.com",
     "https://gitlab.com/": "https://gitlab.com",
 }
+MOST_IDENTITIES = 10  # publications of a package that are verified for a list
 LARGEST_ROOT = 1 << 20  # bytes of a file with a trusted root
 _FILE = re.compile(r"[^/\\\x00-\x1f]+-[^-/\\\x00-\x1f]+-[^-/\\\x00-\x1f]+(?:\.conda|\.tar\.bz2)")
 _HINT = "leave the package out, or request its attestations from the channel's owner"
@@ -115,10 +117,10 @@ def checked(
     """
     if not _FILE.fullmatch(file):
         raise ProvenanceBroken(f"{file!r} is not the name of a package file", hint=_HINT)
-    bundles = [_Parsed.of(value) for value in values(sidecar)]
+    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(values(sidecar))]
     reasons: list[str] = []
     for signer in signers:
-        found = _PackageCheck(
+        found = PackageCheck(
             sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=reasons
         ).by(signer)
         if found is not None:
@@ -131,28 +133,36 @@ def checked(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Parsed:
-    """A bundle with its statement, or why it is invalid."""
+class ParsedBundle:
+    """A bundle with its statement, or why it is invalid; ``number`` is its place in the sidecar."""
 
+    number: int
+    value: Mapping[str, Any]
     bundle: Bundle | None = None
     statement: Statement | None = None
     fault: str = ""
 
+    @property
+    def is_identitys_publication(self) -> bool:
+        """True for a publication that an identity has signed, or claims to have."""
+        return bool(self.bundle and self.bundle.certificate and self.statement and self.statement.kind == PUBLISH)
+
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> _Parsed:
+    def of(cls, number: int, value: Mapping[str, Any]) -> ParsedBundle:
+        """Return a bundle of a sidecar."""
         try:
             bundle = parsed_bundle(value)
-            return cls(bundle=bundle, statement=parsed_statement(bundle.payload))
+            return cls(number=number, value=value, bundle=bundle, statement=parsed_statement(bundle.payload))
         except ValueError as error:
-            return cls(fault=str(error))
+            return cls(number=number, value=value, fault=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PackageCheck:
+class PackageCheck:
     """The check of one package's bundles; ``reasons`` collects why some do not count."""
 
     sidecar: bytes
-    bundles: list[_Parsed]
+    bundles: list[ParsedBundle]
     file: str
     sha256: str
     channel: str | None
@@ -162,16 +172,39 @@ class _PackageCheck:
         """Return what a signer attests, or None."""
         return self._by_key(signer.key) if signer.key else self._by_identity(signer)
 
+    def signatures(self, signer: TrustedSigner) -> dict[int, str]:
+        """Return the numbers of the bundles about this package that a signer has signed, with the signer's name.
+
+        Publications of identities are verified one by one, wherever they are to; of these at most `MOST_IDENTITIES`.
+        """
+        if signer.key:
+            return {one.number: f"the key {signer.key.name}" for one in self._bundles_of(signer.key, self.bundles)}
+        numbers: dict[int, str] = {}
+        for one in [one for one in self.bundles if one.is_identitys_publication][:MOST_IDENTITIES]:
+            alone = dataclasses.replace(
+                self,
+                sidecar=json.dumps([one.value]).encode(),
+                bundles=[dataclasses.replace(one, number=0)],
+                channel=None,
+            )
+            verified = alone._verified(signer) if one.number not in numbers else None  # noqa: SLF001 - of this class
+            if verified is not None:
+                answer, bundle = verified
+                name = f"{answer['identity']} ({answer['issuer']})"
+                numbers |= {other.number: name for other in self._of_certificate(bundle.certificate)}
+        return numbers
+
     def _by_key(self, key: PublicKey) -> Attested | None:
-        statements = list(self._signed(key, self.bundles))
+        statements = [one.statement for one in self._bundles_of(key, self.bundles) if one.statement]
         publication = next((one for one in statements if one.kind == PUBLISH and self._is_here(one)), None)
         if publication is None:
             return None
         return Attested(signer=f"the key {key.name}", channel=publication.channel, provenance=_provenance(statements))
 
-    def _signed(self, key: PublicKey, bundles: Iterable[_Parsed]) -> Iterator[Statement]:
-        """Yield the statements about this package that a key has signed."""
-        for number, one in enumerate(bundles):
+    def _bundles_of(self, key: PublicKey, bundles: Iterable[ParsedBundle]) -> Iterator[ParsedBundle]:
+        """Yield the valid bundles about this package that a key has signed."""
+        for one in bundles:
+            number = one.number + 1
             if one.bundle is None or one.statement is None:
                 self.reasons.append(f"attestation {number} is invalid: {one.fault}")
             elif not key.signed(one.bundle.signed, one.bundle.signature):
@@ -179,7 +212,7 @@ class _PackageCheck:
             elif refusal := one.statement.refusal(self.file, self.sha256):
                 self.reasons.append(f"attestation {number}: {refusal}")
             else:
-                yield one.statement
+                yield one
 
     def _is_here(self, statement: Statement) -> bool:
         """Return whether a publication is one to this channel."""
@@ -190,6 +223,23 @@ class _PackageCheck:
         return False
 
     def _by_identity(self, signer: TrustedSigner) -> Attested | None:
+        """Return what an identity attests of a publication to this channel."""
+        verified = self._verified(signer)
+        if verified is None:
+            return None
+        answer, bundle = verified
+        statement = parsed_statement(bundle.payload)
+        if not self._is_here(statement):
+            return None
+        return Attested(
+            signer=f"{answer['identity']} ({answer['issuer']})",
+            channel=statement.channel,
+            logged=answer["logged"],
+            commit=answer["commit"],
+            provenance=_provenance(one.statement for one in self._of_certificate(bundle.certificate) if one.statement),
+        )
+
+    def _verified(self, signer: TrustedSigner) -> tuple[Mapping[str, Any], Bundle] | None:
         """Return what py-rattler verifies; its choice of a bundle is read again, by this reader's stricter rules."""
         hints = [one.bundle.hint for one in self.bundles if one.bundle is not None and not one.bundle.certificate]
         if len(hints) == len(self.bundles):
@@ -202,20 +252,12 @@ class _PackageCheck:
             return None
         one = self.bundles[answer["index"]]
         if one.bundle is None or one.statement is None or not one.bundle.certificate:
-            self.reasons.append(f"attestation {answer['index']} is invalid: {one.fault or 'it has no certificate'}")
+            self.reasons.append(f"attestation {one.number + 1} is invalid: {one.fault or 'it has no certificate'}")
             return None
         if one.statement.kind != PUBLISH or one.statement.refusal(self.file, self.sha256):
-            self.reasons.append(f"attestation {answer['index']} is not about this package")
+            self.reasons.append(f"attestation {one.number + 1} is not about this package")
             return None
-        if not self._is_here(one.statement):
-            return None
-        return Attested(
-            signer=f"{answer['identity']} ({answer['issuer']})",
-            channel=one.statement.channel,
-            logged=answer["logged"],
-            commit=answer["commit"],
-            provenance=_provenance(self._of_certificate(one.bundle.certificate)),
-        )
+        return answer, one.bundle
 
     def _request(self, folder: Path, signer: TrustedSigner) -> dict[str, Any]:
         """Return the request to py-rattler, which reads the sidecar from a folder."""
@@ -244,8 +286,8 @@ class _PackageCheck:
             "compares_channel": self.channel is not None,
         }
 
-    def _of_certificate(self, certificate: bytes) -> list[Statement]:
-        """Return the statements about this package that the key of a verified certificate has signed."""
+    def _of_certificate(self, certificate: bytes) -> list[ParsedBundle]:
+        """Return the bundles about this package that the key of a verified certificate has signed."""
         from cryptography import x509
 
         try:
@@ -253,7 +295,7 @@ class _PackageCheck:
         except ValueError:  # a kind of key that py-rattler knows and this module does not
             return []
         same = [one for one in self.bundles if one.bundle is not None and one.bundle.certificate == certificate]
-        return list(self._signed(key, same))
+        return list(self._bundles_of(key, same))
 
 
 def _provenance(statements: Iterable[Statement]) -> Mapping[str, Any]:

@@ -174,6 +174,29 @@ def test_a_package_is_verified_by_its_attestation_with_records_and_without(tmp_p
     assert (json.loads(told)["config"], json.loads(told)["attestation"]["channel"]) == ("config", channel.as_uri())
 
 
+def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -> None:
+    publishing.publish_new(tmp_path)
+    channel, key, other = tmp_path / "channel", tmp_path / "key.pub.pem", publishing.another_key()
+    key.write_bytes(publishing.public_pem(publishing.KEY))
+    package = channel / "noarch" / "app-1-0.conda"
+    words = ("verify", str(package), "--require-attestation", str(key))
+    assert "attestation 1 of" not in kiln(*words)[1], "all are of one signer"
+    sidecar = channel / "noarch" / "app-1-0.conda.sigs"
+    theirs = other.bundle(statements.publish_statement(package.name, files.sha256(package), channel.as_uri()))
+    sidecar.write_bytes(bundles.appended(sidecar.read_bytes(), [theirs]))
+    assert kiln("publish", "--to", str(channel), "--reindex")[0] == 0
+    code, facts, notes = kiln(*words)
+    assert code == 0
+    own = f"published to {channel.as_uri()}, signed by the key {publishing.KEY.public.name}"
+    assert f"verified: attestation 1 of 3: {own}" in facts
+    assert f"not verified; it names the key {other.public.name}" in notes
+    listed = json.loads(kiln(*words, "--json")[1])["attestations"]
+    assert [one["verified"] for one in listed] == [True, True, False]
+    code, _, notes = kiln("verify", str(package))
+    assert code == 0
+    assert "attestation 3 of 3" in notes
+
+
 def test_a_passphrase_comes_from_the_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key.pem"
     key.write_bytes(publishing.private_pem(publishing.KEY, "correct horse"))

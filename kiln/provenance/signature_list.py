@@ -1,0 +1,87 @@
+"""The list of a package's attestations: what each states, and who has signed it or claims to have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.provenance.attestation_check import PackageCheck, ParsedBundle
+from kiln.provenance.bundles import values
+from kiln.provenance.statements import PUBLISH, SLSA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kiln.provenance.attestation_check import TrustedSigner
+    from kiln.provenance.bundles import Bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedAttestation:
+    """One attestation: ``signer`` has signed it when it is verified; else it is what the bundle claims.
+
+    ``fault`` says why it is invalid.
+    """
+
+    number: int
+    states: str
+    signer: str
+    verified: bool
+    fault: str = ""
+
+    def text(self, total: int) -> str:
+        """The attestation in words; ``total`` is the number of all."""
+        start = f"attestation {self.number} of {total}: "
+        if self.fault:
+            return f"{start}invalid, {self.fault}"
+        return f"{start}{self.states}, " + (
+            f"signed by {self.signer}" if self.verified else f"not verified; it names {self.signer}"
+        )
+
+
+def listed(
+    sidecar: bytes, *, file: str, sha256: str, channel: str | None, signers: Sequence[TrustedSigner]
+) -> tuple[ListedAttestation, ...]:
+    """Return all attestations of a package, with those verified that one of the signers has signed.
+
+    Raises:
+        ProvenanceBroken: when the sidecar cannot be read.
+    """
+    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(values(sidecar))]
+    check = PackageCheck(sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=[])
+    verified: dict[int, str] = {}
+    for signer in signers:
+        for number, name in check.signatures(signer).items():
+            verified.setdefault(number, name)
+    return tuple(_listed(one, verified.get(one.number, ""), file, sha256) for one in bundles)
+
+
+def _listed(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAttestation:
+    fault, states, claimed = one.fault, "", ""
+    if one.bundle is not None and one.statement is not None:
+        fault = one.statement.refusal(file, sha256)
+        claimed = _claimed(one.bundle)
+        where = one.statement.channel or "a channel"
+        states = {PUBLISH: f"published to {where}", SLSA: "how it was built"}.get(
+            one.statement.kind, f"a statement of the type {one.statement.kind}"
+        )
+    return ListedAttestation(
+        number=one.number + 1, states=states, signer=signer or claimed, verified=bool(signer), fault=fault
+    )
+
+
+def _claimed(bundle: Bundle) -> str:
+    """Return who a bundle says has signed it."""
+    if not bundle.certificate:
+        return f"the key {bundle.hint}" if bundle.hint else "no key"
+    from cryptography import x509
+
+    try:
+        names = x509.load_der_x509_certificate(bundle.certificate).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        kinds = (x509.UniformResourceIdentifier, x509.RFC822Name)
+        texts = [text for kind in kinds for text in names.value.get_values_for_type(kind)]
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
+        texts = []
+    return f"the identity {texts[0]}" if texts else "a certificate without an identity"
