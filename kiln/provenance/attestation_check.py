@@ -208,7 +208,9 @@ class PackageCheck:
             if one.bundle is None or one.statement is None:
                 self.reasons.append(f"attestation {number} is invalid: {one.fault}")
             elif not key.signed(one.bundle.signed, one.bundle.signature):
-                self.reasons.append(f"attestation {number} is not signed by this key")
+                claimed = one.bundle.claimed_signer
+                other = "" if claimed == f"the key {key.name}" else f"; it names {claimed}"
+                self.reasons.append(f"attestation {number} is not signed by this key{other}")
             elif refusal := one.statement.refusal(self.file, self.sha256):
                 self.reasons.append(f"attestation {number}: {refusal}")
             else:

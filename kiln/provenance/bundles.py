@@ -40,6 +40,22 @@ class Bundle:
         """The bytes that the signature is over."""
         return signed_bytes(self.payload)
 
+    @property
+    def claimed_signer(self) -> str:
+        """The signer that the bundle names, which nothing has verified."""
+        if not self.certificate:
+            return f"the key {self.hint}" if self.hint else "no key"
+        from cryptography import x509
+
+        try:
+            certificate = x509.load_der_x509_certificate(self.certificate)
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+            texts = [*uris, *names.get_values_for_type(x509.RFC822Name)]
+        except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
+            texts = []
+        return f"the identity {texts[0]}" if texts else "a certificate without an identity"
+
 
 def signed_bytes(payload: bytes) -> bytes:
     """Return DSSE's encoding of a statement, over which a signature is made."""

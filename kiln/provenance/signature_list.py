@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.provenance.attestation_check import TrustedSigner
-    from kiln.provenance.bundles import Bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ def _listed(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAtt
     fault, states, claimed = one.fault, "", ""
     if one.bundle is not None and one.statement is not None:
         fault = one.statement.refusal(file, sha256)
-        claimed = _claimed(one.bundle)
+        claimed = one.bundle.claimed_signer
         where = one.statement.channel or "a channel"
         states = {PUBLISH: f"published to {where}", SLSA: "how it was built"}.get(
             one.statement.kind, f"a statement of the type {one.statement.kind}"
@@ -68,20 +67,3 @@ def _listed(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAtt
     return ListedAttestation(
         number=one.number + 1, states=states, signer=signer or claimed, verified=bool(signer), fault=fault
     )
-
-
-def _claimed(bundle: Bundle) -> str:
-    """Return who a bundle says has signed it."""
-    if not bundle.certificate:
-        return f"the key {bundle.hint}" if bundle.hint else "no key"
-    from cryptography import x509
-
-    try:
-        names = x509.load_der_x509_certificate(bundle.certificate).extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        )
-        kinds = (x509.UniformResourceIdentifier, x509.RFC822Name)
-        texts = [text for kind in kinds for text in names.value.get_values_for_type(kind)]
-    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
-        texts = []
-    return f"the identity {texts[0]}" if texts else "a certificate without an identity"

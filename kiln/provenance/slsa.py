@@ -108,13 +108,26 @@ def described(value: Mapping[str, Any]) -> list[str]:
     lines = [f"built by {builder.get('id')}" + (f" ({versions})" if versions else "")]
     if metadata.get("invocationId"):
         lines.append(f"in the run {metadata['invocationId']}")
+    if is_own(value):
+        lines.append(_described_build(_object(definition, "externalParameters")))
     dependencies = definition.get("resolvedDependencies")
-    for item in dependencies if isinstance(dependencies, list) else ():
-        if isinstance(item, dict):
-            digest = "; ".join(f"{name} {text}" for name, text in _object(item, "digest").items())
-            commit = "commit" if "gitCommit" in _object(item, "digest") else "input"
-            lines.append(f"{commit} {item.get('uri') or item.get('name')}" + (f", {digest}" if digest else ""))
-    return lines
+    items = dependencies if isinstance(dependencies, list) else ()
+    return [*lines, *(_described_input(item) for item in items if isinstance(item, dict))]
+
+
+def _described_build(parameters: Mapping[str, Any]) -> str:
+    """Return the config and the place of one of kiln's own builds."""
+    where = f"in the image {parameters.get('image')}" if parameters.get("image") else "on a host"
+    return f"built as the config {parameters.get('config')}, by {parameters.get('engine')} {where}"
+
+
+def _described_input(item: Mapping[str, Any]) -> str:
+    """Return an input with its hashes, or the commit of the feedstock or of a source."""
+    digests = dict(_object(item, "digest"))
+    name = item.get("uri") or item.get("name")
+    if commit := digests.pop("gitCommit", None):
+        return f"built from the commit {commit} of {str(name).removeprefix('git+')}"
+    return f"built from {name}" + "".join(f", {kind} {text}" for kind, text in digests.items())
 
 
 def _fields(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

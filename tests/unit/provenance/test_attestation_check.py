@@ -376,11 +376,14 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
     assert slsa.described(predicate) == [
         f"built by {WORKFLOW} (kiln 0.1.0 rattler-build 0.73.0)",
         "in the run https://a.org/run",
-        f"commit git+https://a.org/b, gitCommit {'c' * 40}",
-        f"input recipe, sha256 {'cd' * 32}",
-        f"input https://example.org/a-1.tar.gz, sha256 {'ef' * 32}",
-        "input docker://quay.io/a, sha256 12",
+        "built as the config config, by rattler-build in the image quay.io/a@sha256:12",
+        f"built from the commit {'c' * 40} of https://a.org/b",
+        f"built from recipe, sha256 {'cd' * 32}",
+        f"built from https://example.org/a-1.tar.gz, sha256 {'ef' * 32}",
+        "built from docker://quay.io/a, sha256 12",
     ]
+    host = slsa.predicate({**values, "image": None, "sources": []})
+    assert "built as the config config, by rattler-build on a host" in slsa.described(host)
     assert slsa.described({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == ["built by None"]
 
 
