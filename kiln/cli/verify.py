@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import attestation_arguments
 
+NAME_SIGNER = "; --require-attestation SIGNER names a signer"
 LONGEST = 1000  # characters of a fact that are shown
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from kiln.errors import ProvenanceBroken
     from kiln.provenance import Link
     from kiln.provenance.attestation_check import Attested
     from kiln.provenance.signature_list import ListedAttestation
@@ -101,17 +103,15 @@ def record(options: argparse.Namespace) -> VerifiedPackage:
     channel = options.channel or str(options.package.absolute().parents[1])
     read = reader(channel)
     chain = read("provenance/chain.jsonl")
-    chained = None if chain is None else chain_record(options, read, chain)
+    chained = None if chain is None or not has_record(chain, options.package) else chain_record(options, read, chain)
     attested, attestations, notes = attestation(options, channel, read)
     if chained is None and options.allowed_signers:
         raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
     if chained is None and attested is None:
-        raise ProvenanceBroken(
-            f"{options.package.name} has no record: the channel {channel} has none of any package",
-            why="; ".join(notes) or "a record is written when a package is published",
-            hint="kiln publish --to CHANNEL publishes it; --channel CHANNEL reads the records of another channel",
-        )
+        raise unverified(options.package, channel, notes, has_records=chain is not None)
     link, facts = chained or (None, ())
+    if link is None and attested:
+        facts = (f"the file is the attested one, by its hash {recovered(None, options.package)['sha256']}",)
     if link and attested and options.require_attestation:
         facts = (*facts, *same_record(link.record, recovered(attested, options.package)))
     return VerifiedPackage(
@@ -120,6 +120,36 @@ def record(options: argparse.Namespace) -> VerifiedPackage:
         notes=(*notes, *in_words(attestations, verified=False)),
         attested=attested,
         attestations=attestations,
+    )
+
+
+def has_record(chain: bytes, package: Path) -> bool:
+    """Return whether a channel's chain has a record of a package, or of another file of its name.
+
+    Raises:
+        ProvenanceBroken: when the chain is invalid.
+    """
+    from kiln import files, provenance
+
+    facts = ("file", package.name), ("sha256", files.sha256(package))
+    return any(link.record.get(key) == value for link in provenance.parsed(chain) for key, value in facts)
+
+
+def unverified(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
+    """Return the error for a package of which nothing could be verified."""
+    from kiln.errors import ProvenanceBroken
+
+    if notes:
+        return ProvenanceBroken(
+            f"{package.name} has attestations, of which none was verified, and no record in {channel}",
+            why="; ".join(note.removesuffix(NAME_SIGNER) for note in notes),
+            hint="--require-attestation SIGNER, with the signer's public key or identity",
+        )
+    others = "has records of other packages alone" if has_records else "has none of any package"
+    return ProvenanceBroken(
+        f"{package.name} has no record: the channel {channel} {others}",
+        why="a record is written when a package is published",
+        hint="kiln publish --to CHANNEL publishes it; --channel CHANNEL reads the records of another channel",
     )
 
 
@@ -180,7 +210,7 @@ def attestation(
     except ProvenanceBroken as error:
         if required:
             raise
-        note = f"its attestations were not verified: {error.why}; --require-attestation SIGNER names a key"
+        note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"
         claims: tuple[ListedAttestation, ...] = ()
         with contextlib.suppress(ProvenanceBroken):  # not even a list
             claims = signature_list.listed(sidecar, **facts, signers=())
@@ -211,7 +241,11 @@ def same_record(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[
 
 
 def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
-    """Return the attestations of a package in a channel, or next to it in a bundle, which has no index."""
+    """Return the attestations of a package in a channel, or next to it where the index does not name them.
+
+    A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
+    file there cannot sign for another.
+    """
     from kiln.conda_package.reader import read_object
     from kiln.errors import BrokenPackage
     from kiln.names import is_channel_folder
@@ -220,8 +254,8 @@ def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None])
 
     try:
         subdir = str(read_object(package, "index.json").get("subdir"))
-    except BrokenPackage:  # without a record of it, nothing more is to be said of the file
-        return None
+    except BrokenPackage:  # or of the older format: attestations are about the file, whatever is in it
+        subdir = package.absolute().parent.name
     if not is_channel_folder(subdir):
         return None
     index = read(f"{subdir}/repodata.json")
@@ -229,7 +263,9 @@ def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None])
         return read(f"{subdir}/{package.name}.sigs")
     record = adopted(subdir, index).records.get(package.name, {})
     named = record.get("attestations_sha256")
-    return None if named is None else advertised(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
+    if named is None:
+        return read(f"{subdir}/{package.name}.sigs")
+    return advertised(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
 
 
 def url_of(channel: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import io
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rattler.index import index_fs
 
 from kiln import files, provenance
 from kiln.cli import run
@@ -195,6 +197,75 @@ def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -
     code, _, notes = kiln("verify", str(package))
     assert code == 0
     assert "attestation 3 of 3" in notes
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A channel of others: packages that rattler-build and conda-package-streaming packed, indexed by rattler."""
+    from conda_package_streaming import transmute
+
+    folder = tmp_path_factory.mktemp("others")
+    channel = folder / "channel"
+    (channel / "noarch").mkdir(parents=True)
+    outputs = [
+        {
+            "package": {"name": name, "version": "1.0"},
+            "build": {"noarch": "generic", "script": ["mkdir -p $PREFIX/share", f"echo {name} >$PREFIX/share/{name}"]},
+        }
+        for name in ("one", "two")
+    ]
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(json.dumps({"recipe": {"name": "others", "version": "1.0"}, "outputs": outputs}))
+    request = {"files": [], "recipe": str(recipe), "folder": str(folder), "channels": [], "order": ["one", "two"]}
+    argv = (sys.executable, "-m", "tests.integration.rattler_builds")
+    subprocess.run(argv, input=json.dumps(request), text=True, cwd=ROOT, check=True, capture_output=True)
+    (first,) = folder.glob("noarch/one-1.0-*.conda")
+    (second,) = folder.glob("noarch/two-1.0-*.conda")
+    first.rename(channel / "noarch" / first.name)
+    transmute.transmute_tar_bz2(str(second), channel / "noarch")
+    old = next((channel / "noarch").glob("*.tar.bz2"))
+    transmute.transmute(str(old), channel / "noarch")
+    asyncio.run(index_fs(channel))
+    for package in (channel / "noarch").glob("*-1.0-*"):
+        statement = statements.publish_statement(package.name, files.sha256(package), channel.as_uri())
+        package.with_name(f"{package.name}.sigs").write_bytes(bundles.sidecar([publishing.KEY.bundle(statement)]))
+    return channel
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="rattler-build makes packages for Linux here")
+def test_packages_of_other_tools_in_a_channel_of_another_indexer_are_verified(others: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key.pub.pem"
+    key.write_bytes(publishing.public_pem(publishing.KEY))
+    packages = [path for path in sorted((others / "noarch").glob("*-1.0-*")) if path.suffix != ".sigs"]
+    assert [path.name.partition("-")[0] + path.suffix for path in packages] == ["one.conda", "two.conda", "two.bz2"]
+    for package in packages:
+        code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
+        assert code == 0, error
+        assert f"verified: the file is the attested one, by its hash {files.sha256(package)}" in facts
+        code, _, error = kiln("verify", str(package))
+        assert code == ProvenanceBroken.exit_code
+        assert "has attestations, of which none was verified" in error
+        changed = tmp_path / "noarch" / package.name
+        changed.parent.mkdir(exist_ok=True)
+        changed.write_bytes(package.read_bytes() + b" ")
+        code, _, error = kiln("verify", str(changed), "--channel", str(others), "--require-attestation", str(key))
+        assert code == ProvenanceBroken.exit_code
+        assert "it is about another" in error
+
+
+def test_a_package_without_a_record_beside_others_with_records_is_verified_by_its_attestation(tmp_path: Path) -> None:
+    publishing.publish_new(tmp_path)
+    channel, key = tmp_path / "channel", tmp_path / "key.pub.pem"
+    key.write_bytes(publishing.public_pem(publishing.KEY))
+    package = release_package(channel / "linux-64", "theirs")
+    code, _, error = kiln("verify", str(package))
+    assert code == ProvenanceBroken.exit_code
+    assert "has records of other packages alone" in error
+    statement = statements.publish_statement(package.name, files.sha256(package), channel.as_uri())
+    package.with_name(f"{package.name}.sigs").write_bytes(bundles.sidecar([publishing.KEY.bundle(statement)]))
+    code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
+    assert code == 0, error
+    assert "the file is the attested one" in facts
 
 
 def test_a_passphrase_comes_from_the_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
