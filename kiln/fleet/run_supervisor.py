@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 LOOK = 30.0  # seconds between two checks of the money spent
 AT_ONCE = 100  # events that are handled before the next decision, such as the refusals of all workers of a request
 NEVER = float("inf")
+# Events that prove that this computer's disk has space, and those that prove that a worker lives.
+WROTE = (
+    executor_messages.Provisioned,
+    executor_messages.Prepared,
+    executor_messages.BuildStarted,
+    executor_messages.Collected,
+)
+ANSWERS = (
+    executor_messages.Prepared,
+    executor_messages.JobsListed,
+    executor_messages.BuildStarted,
+    executor_messages.Heartbeat,
+    executor_messages.Reclaimed,
+    executor_messages.Renewed,
+    executor_messages.BuildFinished,
+    executor_messages.Collected,
+)
+OF_NO_WORKER = (executor_messages.TornDown, executor_messages.TearDownFailed)
 FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
 
 
@@ -87,14 +105,27 @@ class Supervisor:
         )
 
     def _handle_events(self) -> None:
-        """Wait for the next event, and handle it with those that have arrived at the same time."""
-        until = self._alarm()
+        """Wait for the next event that calls for a decision, and handle it with those that arrive at the same time."""
+        until = min(self._alarm(), self._forecast_at + FORECAST)
         for _ in range(AT_ONCE):
             event = self.state.executor.next_event(until)
             if event is None:
                 return
+            is_news = self._is_news(event)
             self._handle(event)
-            until = self.state.executor.now()
+            until = self.state.executor.now() if is_news else until
+
+    def _is_news(self, event: executor_messages.Event) -> bool:
+        """Return whether a decision may follow from an event: not if a worker answers, or is silent, as before."""
+        match event:
+            case executor_messages.LogLine():
+                return False
+            case executor_messages.Heartbeat() | executor_messages.Unreachable():
+                worker = self.state.inventory.workers.get(event.worker)
+                is_silent = isinstance(event, executor_messages.Unreachable)
+                return self.silence.cut_off or (worker is not None and (worker.silent_since is not None) != is_silent)
+            case _:
+                return True
 
     def _resume(self) -> None:
         """Queue the configs, and take over the workers and jobs of an earlier process of the run."""
@@ -126,34 +157,15 @@ class Supervisor:
             self._on_unreached(event)
         elif isinstance(event, executor_messages.Probed):
             self.silence.on_probed(event)
-        elif (
-            not isinstance(event, executor_messages.TornDown | executor_messages.TearDownFailed)
-            and event.worker in state.inventory.workers
-        ):
+        elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
             self._handle_answer(state.inventory.workers[event.worker], event)
 
     def _handle_answer(
         self, worker: Worker, event: executor_messages.WorkerEvent | executor_messages.BuildEvent
     ) -> None:
-        if isinstance(
-            event,
-            executor_messages.Provisioned
-            | executor_messages.Prepared
-            | executor_messages.BuildStarted
-            | executor_messages.Collected,
-        ):
+        if isinstance(event, WROTE):
             self.state.disk_full_since = None
-        if isinstance(
-            event,
-            executor_messages.Prepared
-            | executor_messages.JobsListed
-            | executor_messages.BuildStarted
-            | executor_messages.Heartbeat
-            | executor_messages.Reclaimed
-            | executor_messages.Renewed
-            | executor_messages.BuildFinished
-            | executor_messages.Collected,
-        ):
+        if isinstance(event, ANSWERS):
             self.silence.on_answer(worker)
         if isinstance(event, executor_messages.Renewed):
             self.workers.on_renewed(worker)
@@ -240,8 +252,11 @@ class Supervisor:
         for worker in self.state.inventory.present:
             if self.state.stop is not None:
                 return
-            self.workers.retry_due(worker, now)
-            if worker.silent_since is None and not (worker.is_building and now < worker.next_check) and worker.alive:
+            if worker.retries:
+                self.workers.retry_due(worker, now)
+            if worker.silent_since is not None or (worker.is_building and now < worker.next_check):
+                continue
+            if worker.alive:
                 self.jobs.stop_overdue(worker, now)
                 self.workers.advance(worker, now)
                 worker.next_check = self._next_check(worker)
@@ -310,9 +325,13 @@ class Supervisor:
         due = [time for time, _ in state.postponed]
         due += [] if state.disk_full_since is None else [state.disk_full_since + state.run_config.lease]
         for worker in state.inventory.present:
-            due += worker.retries.values()
-            if worker.silent_since is None and worker.alive:
-                due.append(worker.next_check if worker.is_building else self._next_check(worker))
+            if worker.retries:
+                due += worker.retries.values()
+        due += [
+            worker.next_check if worker.is_building else self._next_check(worker)
+            for worker in state.inventory.alive
+            if worker.silent_since is None
+        ]
         due += self.silence.due(now)
         due += [self.workers.next_request] if now < self.workers.next_request else []
         if state.run_config.time_limit is not None:

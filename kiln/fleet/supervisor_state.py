@@ -110,7 +110,9 @@ class FleetState:
             self.executor.submit(command)
         elif command.workers:
             builders = [name for name in command.workers if not self.inventory.workers[name].is_cache]
-            needs = {name: self._needs(self.queue.type_of(name)) for name in builders}
+            types = {name: self.queue.type_of(name) for name in builders}
+            sizes = {machine_type: self._needs(machine_type) for machine_type in set(types.values())}
+            needs = {name: sizes[machine_type] for name, machine_type in types.items()}
             self.executor.submit(dataclasses.replace(command, needs=needs))
 
     def _needs(self, machine_type: str) -> JobSize:

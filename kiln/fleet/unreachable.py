@@ -36,8 +36,8 @@ class Silence:
         timeout = self.state.run_config.unreachable_timeout
         return [
             worker
-            for worker in self.state.inventory.present
-            if worker.alive and worker.silent_since is not None and now >= worker.silent_since + timeout
+            for worker in self.state.inventory.alive
+            if worker.silent_since is not None and now >= worker.silent_since + timeout
         ]
 
     def probe_when_due(self, now: float) -> None:
@@ -47,9 +47,7 @@ class Silence:
         self._audit_at = math.inf
         self._probing = True
         names = [
-            worker.name
-            for worker in self.state.inventory.present
-            if worker.alive and worker.record.state is not WorkerState.REQUESTED
+            worker.name for worker in self.state.inventory.alive if worker.record.state is not WorkerState.REQUESTED
         ]
         self.state.submit(Probe(workers=tuple(names)))
 
@@ -60,8 +58,8 @@ class Silence:
     def due(self, now: float) -> list[float]:
         """Return the times of the next probes."""
         timeout = self.state.run_config.unreachable_timeout
-        silent = [worker.silent_since for worker in self.state.inventory.present if worker.alive]
-        times = [since + timeout for since in silent if since is not None]
+        alive = self.state.inventory.alive
+        times = [worker.silent_since + timeout for worker in alive if worker.silent_since is not None]
         if self._audit_at < math.inf:
             times.append(self._audit_at)
         return [] if self._probing else [max(time, self._next) if time <= now else time for time in times]
@@ -95,7 +93,9 @@ class Silence:
         """Terminate the machines of the run that no worker needs, such as half-made ones of refused requests."""
         inventory = self.state.inventory
         wanted = {worker.name: "" for worker in inventory.present}
-        machines = [Machine(name=name, owner="") for name in sorted(event.listed or ())]
+        if event.listed is None or event.listed <= wanted.keys():
+            return
+        machines = [Machine(name=name, owner="") for name in sorted(event.listed)]
         for action in reconcile(wanted, machines, owner=self.state.run_config.id):
             if action.step is Step.TERMINATE and action.name in inventory.workers:
                 self.state.submit(Terminate(worker=action.name))

@@ -108,6 +108,15 @@ class Worker:
         return keys
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lists:
+    """The workers of an inventory until one of them changes: see the properties of the same names."""
+
+    present: tuple[Worker, ...]
+    alive: tuple[Worker, ...]
+    builders: tuple[Worker, ...]
+
+
 class Inventory:
     """All workers and jobs of a run."""
 
@@ -116,6 +125,7 @@ class Inventory:
         self._store = store
         self.workers: dict[str, Worker] = {}
         self._present: dict[str, Worker] = {}
+        self._lists: _Lists | None = None  # they are read after every event
         self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
         self._jobs: dict[tuple[str, int], JobRecord] = {}
         self._attempts: dict[str, int] = {}
@@ -126,12 +136,23 @@ class Inventory:
     @property
     def present(self) -> tuple[Worker, ...]:
         """The workers that exist or may exist: neither terminated nor refused."""
-        return tuple(self._present.values())
+        return (self._lists or self._list()).present
 
     @property
-    def builders(self) -> list[Worker]:
+    def alive(self) -> tuple[Worker, ...]:
+        """The workers that exist or are being provisioned, and are not given up."""
+        return (self._lists or self._list()).alive
+
+    @property
+    def builders(self) -> tuple[Worker, ...]:
         """The workers that are alive and build."""
-        return [worker for worker in self._present.values() if worker.alive and not worker.is_cache]
+        return (self._lists or self._list()).builders
+
+    def _list(self) -> _Lists:
+        alive = tuple(worker for worker in self._present.values() if worker.alive)
+        builders = tuple(worker for worker in alive if not worker.is_cache)
+        self._lists = _Lists(present=tuple(self._present.values()), alive=alive, builders=builders)
+        return self._lists
 
     def spent(self, now: float) -> float:
         """Return the cost of all workers, of what was fetched from them, and of the controller, until ``now``."""
@@ -172,6 +193,7 @@ class Inventory:
                 is_prepared = record.state is WorkerState.READY
                 worker = Worker(record=record, is_prepared=is_prepared, renewed_at=now)
                 self.workers[record.name] = self._present[record.name] = worker
+        self._lists = None
         for job in previous.jobs:
             self._add_job(job)
 
@@ -181,6 +203,7 @@ class Inventory:
         self._store.keep_worker(self._run_config.id, worker.record)
         if worker.record.state in {WorkerState.TERMINATED, WorkerState.REFUSED}:
             self._present.pop(worker.name, None)
+        self._lists = None
 
     # Jobs
 

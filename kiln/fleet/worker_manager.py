@@ -44,7 +44,8 @@ class WorkerManager:
         self.loss_count = 0
         self.reclaim_count = 0
         run_config = state.run_config
-        self.offers = OfferList([offer for kind in run_config.counts for offer in run_config.offers_of(kind)])
+        self._offers = [run_config.offers_of(kind) for kind in run_config.counts]
+        self.offers = OfferList([offer for offers in self._offers for offer in offers])
         self.next_request = 0.0
         self.refused_since: float | None = None
         self.cache: str | None = None if state.run_config.cache is not None else ""
@@ -308,10 +309,9 @@ class WorkerManager:
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
             names.append(inventory.add(name, Offer(machine_type=cache, zone=self.offers.zone(now)), now=now).name)
-        offers = [run_config.offers_of(kind) for kind in run_config.counts]
-        refused = [self.offers.next_time(among) for among in offers if self.offers.first(now, among) is None]
+        refused = [self.offers.next_time(among) for among in self._offers if self.offers.first(now, among) is None]
         self.next_request = min(refused, default=0.0)
-        while sum(not each.is_reclaimed for each in inventory.builders) < self.max_workers:
+        while self.state.queue and self._present_workers() < self.max_workers:
             name = run_config.worker_name(self.request_count + 1)
             offer = self._next_offer(name, now)
             if offer is None:
@@ -319,13 +319,16 @@ class WorkerManager:
             self.request_count += 1
             worker = inventory.add(name, offer, now=now)
             self.jobs.reserve(worker, now)
-            if worker.assignment is not None and offer not in [
-                run_config.offers_of(kind)[0] for kind in run_config.counts
-            ]:
+            if worker.assignment is not None and offer not in [offers[0] for offers in self._offers]:
                 text = f"requesting {name} as {offer}: what is wanted more is refused, or taken back"
                 self.state.observer.config_line(worker.assignment.config, text, "")
             names.append(name)
-        self.state.submit(inventory.request(names))
+        if names:
+            self.state.submit(inventory.request(names))
+
+    def _present_workers(self) -> int:
+        """Return the number of workers that build, or will; not of those that their provider takes back."""
+        return sum([not worker.is_reclaimed for worker in self.state.inventory.builders])
 
     def _next_offer(self, name: str, now: float) -> Offer | None:
         """Return the offer of the next worker: of a type that a config waits for, and of which there may be more."""

@@ -6,6 +6,8 @@ KILN_BENCH_FATES sets the number of fates of each case, by default 1,000.
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import random
 import statistics
@@ -24,6 +26,8 @@ from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kiln.fleet.plan import Arrangement
+    from kiln.model.fleet import JobEstimate
     from tests.bench.timing import Row
 
 FATES = int(os.environ.get("KILN_BENCH_FATES", "1000"))
@@ -47,7 +51,8 @@ class SilentSupervisor(Supervisor):
     """A supervisor without forecasts of the cost, which decide nothing."""
 
     def _forecast(self, now: float) -> None:
-        """Forecast nothing."""
+        """Forecast nothing, at no time."""
+        self._forecast_at = math.inf
 
 
 def rows() -> Iterator[Row]:
@@ -73,14 +78,19 @@ def _ratios(values: list[float]) -> str:
     return f"{statistics.median(ordered):.2f} ({ordered[int(0.95 * len(ordered))]:.2f})"
 
 
+@functools.cache
+def planned(configs: int, workers: int) -> tuple[tuple[JobEstimate, ...], Arrangement]:
+    """Return the configs and what is planned for them, which is the same for all fates."""
+    jobs = estimates(configs, hours=HOURS)
+    bounds = FleetBounds(workers=workers)
+    return jobs, plan({MACHINE: jobs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
+
+
 def fate(
     configs: int, workers: int, *, rate: float = 0.0, minutes: int = 0, length: float = 0.0, seed: int = 0
 ) -> Fate:
     """Run with kiln's own limits of losses; the outage begins at a random moment of an undisturbed run's ``length``."""
-    jobs = estimates(configs, hours=HOURS)
-    selection = plan(
-        {MACHINE: jobs}, overheads=OVERHEADS, bounds=FleetBounds(workers=workers), optimize="time"
-    ).selection
+    jobs, selection = planned(configs, workers)
     limits = Namespace(spot=False, attempts=None, replacements=None)
     worker_seconds = sum(selection.worker_seconds)
     attempts, replacements = loss_limits(limits, workers=selection.workers, worker_seconds=worker_seconds)

@@ -29,6 +29,9 @@ from kiln.fleet.executor_messages import (
     BuildFinished,
     Collect,
     CollectFailed,
+    Event,
+    Heartbeat,
+    LogLine,
     Prepare,
     Probe,
     Provision,
@@ -1242,3 +1245,34 @@ def test_a_machine_type_that_is_refused_holds_back_only_its_own_configs() -> Non
         "config03": "gpu-2",
     }
     assert_nothing_left(run, simulation)
+
+
+class Talking(Simulation):
+    """A simulation whose first build prints a line each second, which its worker answers with a heartbeat."""
+
+    def __init__(self, configs: tuple[JobEstimate, ...]) -> None:
+        super().__init__(configs)
+        self._last = self.clock
+
+    def next_event(self, until: float) -> Event | None:
+        if self.built == [] and ONE in self.workers and self.workers[ONE].jobs and until > self._last + 1.0:
+            event = super().next_event(self._last + 1.0)
+            self._last = self.clock
+            line = LogLine(config="config00", step="compile", text="a line")
+            return event or (Heartbeat(worker=ONE) if int(self.clock) % 2 else line)
+        return super().next_event(until)
+
+
+def test_output_and_heartbeats_of_builds_cost_no_decisions_and_forecasts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3,600 lines and heartbeats each alone was once followed by a look at all workers."""
+    steps, costs, advance = [], [], Supervisor._advance
+
+    def counted(run: Supervisor) -> None:
+        steps.append(run.state.executor.now())
+        advance(run)
+
+    monkeypatch.setattr(Supervisor, "_advance", counted)
+    monkeypatch.setattr(NullStore, "update_cost", lambda *arguments: costs.append(arguments))
+    assert all_done(supervisor(Talking(FOUR[:1]), max_workers=1).execute())
+    assert len(steps) < 200
+    assert len(costs) >= 60
