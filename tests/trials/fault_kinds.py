@@ -1,0 +1,317 @@
+"""The faults of `tests.trials.faults`: each strikes a run on real workers, at a random moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+from tests.integration.fleet import test_notice, test_runs
+from tests.integration.fleet.helpers import building, containers, docker
+from tests.trials.kills import below, kill
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+SSH_BLOCK = "iptables -w -I INPUT -p tcp --dport 22 -j DROP"
+SSH_OPEN = "iptables -w -D INPUT -p tcp --dport 22 -j DROP"
+NOTICE = 40  # seconds between a worker's notice and its end: AWS gives 120
+# Shifts the wall clock of the controller and its playbooks by the seconds in a file, once that is there.
+CLOCK = """
+import os, time
+real, place = time.time, os.path.join(os.path.dirname(__file__), "shift")
+def shifted():
+    try:
+        with open(place) as file:
+            return real() + float(file.read())
+    except OSError:
+        return real()
+time.time = shifted
+"""
+# Refuses one container after the flag is there.
+REFUSE_ONE = """
+if [ "$1" = run ] && rm "$(dirname "$0")/flag" 2>/dev/null; then echo "quota exceeded" >&2; exit 125; fi
+exec "$real" "$@"
+"""
+SILENT_PROVIDER = """
+if [ -e "$(dirname "$0")/flag" ]; then echo "Cannot connect to the Docker daemon" >&2; exit 1; fi
+exec "$real" "$@"
+"""
+# Once, a package is cut in two on its way.
+CUT_PACKAGE = """
+"$real" "$@"; code=$?
+for package in "${@: -1}"linux-64/*.conda; do
+    [ -f "$package" ] && mkdir "$(dirname "$0")/flag" 2>/dev/null && truncate --size=300 "$package"
+done
+exit $code
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """A run that is under way in ``root``; ``shelf`` is a folder of its own, of which ``bin`` comes first on PATH."""
+
+    root: Path
+    shelf: Path
+    dice: random.Random
+    process: subprocess.Popen[bytes] | None = None
+    cleanups: list[Callable[[], object]] = field(default_factory=list)
+
+    @property
+    def flag(self) -> Path:
+        """The file that lets a wrapped program fail."""
+        return self.shelf / "bin" / "flag"
+
+    @property
+    def pid(self) -> int:
+        """The process of the controller."""
+        assert self.process is not None
+        return self.process.pid
+
+    def worker(self) -> str:
+        """Return one of the workers, one that builds if there is one."""
+        return self.dice.choice(sorted(building(self.root).values()) or sorted(containers(self.root)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault: ``strike`` brings it about.
+
+    It strikes while builds run, or at ``any`` moment of the run. ``ends`` when the command may end by it and is run
+    again. ``prepare`` comes before the run; ``program`` is wrapped by ``script``.
+    """
+
+    name: str
+    strike: Callable[[Trial], object]
+    any: bool = False
+    ends: bool = False
+    options: tuple[str, ...] = ()
+    prepare: Callable[[Trial], object] = lambda _: None
+    program: str = ""
+    script: str = ""
+
+
+def kill_build(trial: Trial) -> None:
+    """Kill all processes of a build, as the kernel does that is out of memory."""
+    config, worker = trial.dice.choice(sorted(building(trial.root).items()))
+    docker("exec", worker, "systemctl", "kill", "--signal=KILL", f"kiln-build@{config}.service")
+
+
+def freeze(trial: Trial) -> None:
+    """Stop a worker for longer than the timeout, and let it go on."""
+    worker = trial.worker()
+    docker("pause", worker)
+    time.sleep(30)
+    docker("unpause", worker)
+
+
+def block_all(trial: Trial) -> None:
+    """Block ssh to all workers for longer than the timeout."""
+    workers = containers(trial.root)
+    for worker in workers:
+        docker("exec", worker, "sh", "-c", SSH_BLOCK)
+    time.sleep(30)
+    for worker in workers:
+        docker("exec", worker, "sh", "-c", SSH_OPEN)
+
+
+def fill_worker(trial: Trial) -> None:
+    """Fill the disk of a worker, which is a small one of its own."""
+    fill = "dd if=/dev/zero of=/var/lib/kiln/project/build_artifacts/filler bs=1M 2>/dev/null || true"
+    docker("exec", trial.worker(), "sh", "-c", fill)
+
+
+def small_disk(trial: Trial) -> None:
+    """Give the workers small disks."""
+    (trial.shelf / "vars.json").write_text(json.dumps({"kiln_local_disk": "600m"}))
+
+
+def small_disk_here(trial: Trial) -> None:
+    """Put build_artifacts onto a small disk."""
+    disk = trial.root / "build_artifacts"
+    disk.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=160m", "none", str(disk)), check=True)
+    trial.cleanups.append(lambda: subprocess.run(("umount", "--lazy", str(disk)), check=True))
+
+
+def fill_here(trial: Trial) -> None:
+    """Leave no byte on this computer's small disk for a while."""
+    filler = test_runs.fill(trial.root / "build_artifacts")
+    time.sleep(30)
+    filler.unlink()
+
+
+def kill_everything(trial: Trial) -> None:
+    """Kill the controller with all its processes."""
+    kill([trial.pid, *below(trial.pid)])
+
+
+def kill_below(trial: Trial) -> None:
+    """Kill one process below the controller."""
+    processes = below(trial.pid)
+    kill([trial.dice.choice(processes)] if processes else [trial.pid])
+
+
+def signal_with(number: signal.Signals) -> Callable[[Trial], None]:
+    """Return a fault that sends the controller a signal."""
+    return lambda trial: os.kill(trial.pid, number)
+
+
+def damage_ledger(trial: Trial) -> None:
+    """Kill the controller, and overwrite a record of the ledger that names a worker."""
+    kill_everything(trial)
+    assert trial.process is not None
+    trial.process.wait()
+    artifacts = trial.root / "build_artifacts"
+    run = next((artifacts / "fleet").iterdir()).name
+    for path in (artifacts / "ledger.sqlite", artifacts / "ledger.sqlite-wal"):
+        content = bytearray(path.read_bytes() if path.exists() else b"")
+        places = [place for place in range(len(content)) if content.startswith(f"kiln-{run}".encode(), place)]
+        for place in trial.dice.sample(places, min(3, len(places))):
+            content[place - 8 : place + 24] = trial.dice.randbytes(32)
+        if places:
+            path.write_bytes(content)
+
+
+def lose_ledger(trial: Trial) -> None:
+    """Kill the controller, and remove the ledger with what SQLite has next to it."""
+    kill_everything(trial)
+    assert trial.process is not None
+    trial.process.wait()
+    for path in (trial.root / "build_artifacts").glob("ledger.sqlite*"):
+        path.unlink()
+
+
+def give_notice(trial: Trial) -> None:
+    """Announce the end of a worker by its provider's metadata, and end it then."""
+    worker = trial.worker()
+    server = ThreadingHTTPServer(("0.0.0.0", 0), test_notice.Metadata)  # containers ask it
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + NOTICE))
+        test_notice.Metadata.notice = json.dumps({"action": "terminate", "time": when})
+        address = f"http://{gateway}:{server.server_address[1]}"
+        docker("exec", worker, "sh", "-c", f"echo {address} >/etc/kiln-metadata; chmod 644 /etc/kiln-metadata")
+        end = time.monotonic() + NOTICE
+        while time.monotonic() < end and worker in containers(trial.root):
+            time.sleep(1)
+        subprocess.run(("docker", "kill", worker), check=False, capture_output=True)  # it may be gone already
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def refuse_the_next(trial: Trial) -> None:
+    """Kill a worker whose replacement is refused once."""
+    trial.flag.touch()
+    docker("kill", trial.worker())
+
+
+def silence_provider(trial: Trial) -> None:
+    """Let the provider fail, and a worker be lost meanwhile."""
+    trial.flag.touch()
+    docker("kill", trial.worker())
+    time.sleep(30)
+    trial.flag.unlink()
+
+
+def end_lease(trial: Trial) -> None:
+    """End a worker's lease, so that it shuts itself down."""
+    docker("exec", trial.worker(), "sh", "-c", "echo 0 >/run/kiln-lease; kiln-lease check")
+
+
+def restart_sshd(trial: Trial) -> None:
+    """Kill every sshd of a worker, with the connections; systemd starts it anew."""
+    worker = trial.worker()
+    docker("exec", worker, "sh", "-c", "pkill -9 sshd; systemctl reset-failed ssh; systemctl restart ssh")
+
+
+def shift_clock(seconds: float) -> Callable[[Trial], object]:
+    """Return a fault that sets the controller's clock."""
+    return lambda trial: (trial.shelf / "shift").write_text(str(seconds))
+
+
+def interrupt_teardown(trial: Trial) -> None:
+    """Interrupt the run; the playbook of its tear-down is killed by the wrapped docker."""
+    os.kill(trial.pid, signal.SIGINT)
+
+
+def remove_job(trial: Trial) -> None:
+    """Stop a build behind the controller's back, and remove all that the worker knows of it."""
+    config, worker = trial.dice.choice(sorted(building(trial.root).items()))
+    lose = f"systemctl stop kiln-build@{config}.service; rm -rf /run/kiln-jobs/{config}* /var/lib/kiln/jobs/{config}"
+    docker("exec", worker, "sh", "-c", lose)
+
+
+def cut_package(trial: Trial) -> None:
+    """Let a package be cut in two on its way: the wrapped rsync does."""
+    until(trial.flag.exists, "a package was cut", trial.process)
+
+
+SOON = ("--unreachable-timeout", "10s")
+FAULTS = (
+    Fault(name="all processes of a build killed", strike=kill_build),
+    Fault(name="a worker killed", strike=lambda trial: docker("kill", trial.worker()), options=SOON),
+    Fault(name="a worker rebooted", strike=lambda trial: docker("restart", "--time=1", trial.worker()), options=SOON),
+    Fault(name="a worker frozen for 30 s", strike=freeze, options=SOON),
+    Fault(
+        name="ssh to one worker blocked for good",
+        strike=lambda trial: docker("exec", trial.worker(), "sh", "-c", SSH_BLOCK),
+        options=SOON,
+    ),
+    Fault(name="ssh to all workers blocked for 30 s", strike=block_all, options=SOON),
+    Fault(name="sshd of a worker killed, and started", strike=restart_sshd),
+    Fault(
+        name="a worker cut off from the network",
+        strike=lambda trial: docker("network", "disconnect", "bridge", trial.worker()),
+        options=SOON,
+    ),
+    Fault(name="the disk of a worker full", strike=fill_worker, prepare=small_disk),
+    Fault(name="this computer's disk full for 30 s", strike=fill_here, prepare=small_disk_here),
+    Fault(name="a spot notice, then the worker's end", strike=give_notice, options=SOON),
+    Fault(name="a worker's lease ended", strike=end_lease, options=SOON),
+    Fault(name="a build and its record removed from a worker", strike=remove_job),
+    Fault(
+        name="a worker killed, its replacement refused once",
+        strike=refuse_the_next,
+        options=SOON,
+        program="docker",
+        script=REFUSE_ONE,
+    ),
+    Fault(
+        name="a worker killed, the provider silent for 30 s",
+        strike=silence_provider,
+        options=SOON,
+        program="docker",
+        script=SILENT_PROVIDER,
+    ),
+    Fault(name="a package cut in two on its way", strike=cut_package, program="rsync", script=CUT_PACKAGE),
+    Fault(name="controller's clock 3 h ahead", strike=shift_clock(10800.0), any=True),
+    Fault(name="controller's clock 3 h back", strike=shift_clock(-10800.0), any=True),
+    Fault(name="controller killed", strike=lambda trial: kill([trial.pid]), any=True, ends=True),
+    Fault(name="controller killed with all its processes", strike=kill_everything, any=True, ends=True),
+    Fault(name="a process below the controller killed", strike=kill_below, any=True, ends=True),
+    Fault(name="terminal closed (SIGHUP)", strike=signal_with(signal.SIGHUP), any=True, ends=True),
+    Fault(name="Ctrl-C", strike=signal_with(signal.SIGINT), any=True, ends=True),
+    Fault(
+        name="Ctrl-C, the tear-down's playbook killed",
+        strike=interrupt_teardown,
+        ends=True,
+        program="docker",
+        script=test_runs.KILL_PLAYBOOK.replace('if [ "$1" = rm ]', 'if [ "$1" = rm ] && mkdir "$(dirname "$0")/flag"'),
+    ),
+    Fault(name="controller killed, ledger damaged", strike=damage_ledger, ends=True),
+    Fault(name="controller killed, ledger lost", strike=lose_ledger, ends=True),
+)
