@@ -261,6 +261,7 @@ def cut_package(trial: Trial) -> None:
 
 
 SOON = ("--unreachable-timeout", "10s")
+LEASE = (*SOON, "--lease", "4min")  # a silent worker without others that answer is waited for that long
 FAULTS = (
     Fault(name="all processes of a build killed", strike=kill_build),
     Fault(name="a worker killed", strike=lambda trial: docker("kill", trial.worker()), options=SOON),
@@ -269,14 +270,14 @@ FAULTS = (
     Fault(
         name="ssh to one worker blocked for good",
         strike=lambda trial: docker("exec", trial.worker(), "sh", "-c", SSH_BLOCK),
-        options=SOON,
+        options=LEASE,
     ),
     Fault(name="ssh to all workers blocked for 30 s", strike=block_all, options=SOON),
     Fault(name="sshd of a worker killed, and started", strike=restart_sshd),
     Fault(
         name="a worker cut off from the network",
         strike=lambda trial: docker("network", "disconnect", "bridge", trial.worker()),
-        options=SOON,
+        options=LEASE,
     ),
     Fault(name="the disk of a worker full", strike=fill_worker, prepare=small_disk),
     Fault(name="this computer's disk full for 30 s", strike=fill_here, prepare=small_disk_here),

@@ -1,6 +1,6 @@
 """Inject faults into `kiln fleet run` on real workers at random moments, and compare with an undisturbed run.
 
-    .venv/bin/python -m tests.trials.faults [--seed N] [--trials N] [--only TEXT] [--minutes N]
+    .venv/bin/python -m tests.trials.faults [--seed N] [--trials N] [--first N] [--only TEXT] [--minutes N]
 
 The workers are containers that boot as machines do (`--provider local`); for a detached run they, and the machine of
 its controller, are hosts reached by ssh (`--provider static`). Each trial builds two configs of the small feedstock, of
@@ -49,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trials", type=int, default=30, metavar="N")
+    parser.add_argument("--first", type=int, default=1, metavar="N", help="begin with the trial of this number")
     parser.add_argument("--only", default="", metavar="TEXT", help="take only the faults whose names contain TEXT")
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N", help="begin no trial after so many")
     options = parser.parse_args()
@@ -59,7 +60,7 @@ def main() -> None:
         expected, seconds = undisturbed(Path(folder) / "undisturbed")
         print(f"undisturbed: {seconds:.0f} s, {len(expected)} packages\n\n{HEAD}", flush=True)
         wrong = 0
-        for number in range(options.trials):
+        for number in range(options.first - 1, options.trials):
             if time.monotonic() < end:
                 name = names[number % len(names)]
                 place = Path(folder) / str(number)
