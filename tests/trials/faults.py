@@ -66,7 +66,7 @@ def main() -> None:
                 place = Path(folder) / str(number)
                 dice = random.Random(f"{options.seed} {number}")
                 while (right := tried(name, place, dice, expected=expected, seconds=seconds)) is None:
-                    seconds *= 0.9  # it had ended before its moment came
+                    seconds *= 0.7  # it had ended before its moment came
                 wrong += not right
     print(f"\n{wrong} wrong")
     sys.exit(bool(wrong))
