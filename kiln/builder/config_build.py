@@ -21,7 +21,8 @@ from kiln.builder.compile_step import Compile
 from kiln.builder.engine_calls import EngineCalls, persistent
 from kiln.builder.job_main import for_tests, hashes, package_as_json, tidied
 from kiln.builder.wheel_collection import Wheels
-from kiln.job.output_matching import channels_for, matching, package_file_name, staging_matching, titles
+from kiln.job.config_needs import channels_for
+from kiln.job.output_matching import matching, package_file_name, staging_matching, titles
 from kiln.ledger import Ledger, record_json
 from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.matchspec_notation import package_name

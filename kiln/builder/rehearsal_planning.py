@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits, package_test, rehearse, render
 from kiln.errors import UnsupportedPython, UsageError
-from kiln.job.output_matching import pythons_of
+from kiln.job.config_needs import pythons_of
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.builder.job_main import hashes, report_as_json, tidied
-from kiln.job.output_matching import pythons_of
+from kiln.job.config_needs import pythons_of
 from kiln.ledger import record_json
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, feedstock_loader, masking, render
 from kiln.build import callers_variables
-from kiln.job.output_matching import needs_network
+from kiln.job.config_needs import needs_network
 from kiln.store import compile_cache_key
 from kiln.store.layout import ArtifactLayout
 

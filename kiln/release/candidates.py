@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from kiln import emulation, expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.output_matching import channels_for, package_file_name
+from kiln.job.config_needs import channels_for
+from kiln.job.output_matching import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release

@@ -9,7 +9,8 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import RecipeFault
-from kiln.job.output_matching import channel_sources, require_step
+from kiln.job.config_needs import channel_sources
+from kiln.job.output_matching import require_step
 from kiln.model.source_position import Place
 from kiln.run import (
     compatibility,

@@ -4,43 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
-from kiln.job.output_matching import channels_for, needs_network, pythons_of
 from kiln.model.build_config import BuildConfig
-from kiln.model.rendered import Checkout, Output, OutputTest, Rendered, Requirements, Source, Staging
+from kiln.model.rendered import Output, Rendered, Source, Staging
 from kiln.store.compile_cache_key import group_of
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
-LIB = Output(
-    name="lib", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}
-)
-APP = dataclasses.replace(LIB, name="app", requirements=Requirements(run=("lib 1 0", "__cuda")))
 
 
 def rendered(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> Rendered:
     config = dataclasses.replace(CONFIG, variant={key: (value,) for key, value in variant.items()})
     return Rendered(config=config, outputs=outputs, stagings=(Staging(sources=sources),))
-
-
-def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
-    assert channels_for(rendered(LIB, APP)) == ()
-    assert not needs_network(rendered(LIB, APP, sources=(Source(path="src"),)))
-
-
-def test_the_variants_channels_are_used_in_their_order() -> None:
-    needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
-    assert channels_for(rendered(needy)) == ("conda-forge",)
-    assert channels_for(rendered(needy, channel_sources="a, b")) == ("a", "b")
-    assert needs_network(rendered(needy))
-    assert not needs_network(rendered(needy, channel_sources="file:///c"))
-
-
-def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
-    skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
-    assert channels_for(rendered(LIB, skipped)) == ()
-    assert needs_network(rendered(LIB, sources=(Source(url=("https://a",)),)))
-    assert needs_network(rendered(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),)))
 
 
 def test_configs_of_one_cuda_share_a_group() -> None:
@@ -51,17 +24,3 @@ def test_configs_of_one_cuda_share_a_group() -> None:
 def test_configs_of_two_platforms_share_no_compile() -> None:
     arm = dataclasses.replace(rendered(cuda_compiler_version="12.9").config, platform="linux-aarch64")
     assert group_of(arm) == "cuda12.9-linux-aarch64"
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (("3.11.* *_cpython",), {"3.11"}),
-        (("3.10.* *_cpython", "3.13.* *_cp313"), {"3.10", "3.13"}),
-        (("3.11", "3.11.9"), {"3.11"}),
-        ((), set()),
-    ],
-)
-def test_the_pythons_of_a_config_are_minor_versions(values: tuple[str, ...], expected: set[str]) -> None:
-    assert pythons_of(dataclasses.replace(CONFIG, variant={"python": values})) == expected
-    assert pythons_of(CONFIG) == frozenset()
