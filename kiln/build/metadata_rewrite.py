@@ -13,7 +13,7 @@ from kiln.build import added_info_files, packed_recipe, solved_pins
 from kiln.build.depends_simplified import simplified
 from kiln.build.metadata_edits import LISTS
 from kiln.build.paths_json import changed_paths, legacy_files
-from kiln.conda_package import reader
+from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import legacy
 from kiln.zstd import FAST
@@ -62,7 +62,7 @@ def stamp(
     def edit(name: str, _: bytes) -> bytes | None:
         return new[name].data if name in new else None
 
-    reader.rewrite_info(package, target, edit, added=added, mtime=epoch, level=level)
+    rewriter.rewrite_info(package, target, edit, added=added, mtime=epoch, level=level)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The reader of .conda packages, and the rewriting of their metadata without changing the payload."""
+"""The reader of .conda packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import io
 import json
 import lzma
 import posixpath
-import shutil
 import struct
 import tarfile
 import zipfile
@@ -16,23 +15,21 @@ import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln import files
 from kiln.errors import BrokenPackage
-from kiln.zstd import FAST, packing, zstd
+from kiln.zstd import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     Members = Generator[tuple[tarfile.TarInfo, IO[bytes] | None], None, None]
 
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip file can have
 # The errors of Python's readers for damaged or malicious files; RuntimeError is zipfile's for encrypted members.
 _BROKEN = (
     *(zipfile.BadZipFile, zstd.ZstdError, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(ValueError, EOFError, LookupError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError),
 )
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 LARGEST_INFO = 1 << 28  # bytes; metadata beyond that is an attack or a mistake
 LARGEST_JSON = {"paths.json": 1 << 27}  # the list of a million files
 LARGEST_OTHER_JSON = 1 << 24
@@ -106,7 +103,7 @@ def read_info(package: Path, name: str) -> Any:
     with (
         _as_broken(package),
         zipfile.ZipFile(package) as file,
-        contextlib.closing(_unpacked(file, _info_member(file), LARGEST_INFO)) as members,
+        contextlib.closing(_unpacked(file, info_member(file), LARGEST_INFO)) as members,
     ):
         for member, content in members:
             if posixpath.normpath(member.name) == f"info/{name}":
@@ -123,7 +120,7 @@ def info_files(package: Path) -> dict[str, bytes]:
     with (
         _as_broken(package),
         zipfile.ZipFile(package) as file,
-        contextlib.closing(_unpacked(file, _info_member(file), LARGEST_INFO)) as members,
+        contextlib.closing(_unpacked(file, info_member(file), LARGEST_INFO)) as members,
     ):
         return {member.name.removeprefix("info/"): content.read() for member, content in members if content}
 
@@ -214,7 +211,7 @@ def _broken(package: Path, error: Exception) -> BrokenPackage:
 
 def _members(file: zipfile.ZipFile, *, limit: int) -> Members:
     payload = [name for name in file.namelist() if name.startswith("pkg-") and name.endswith(".tar.zst")]
-    yield from _unpacked(file, _info_member(file), LARGEST_INFO)
+    yield from _unpacked(file, info_member(file), LARGEST_INFO)
     for name in payload:
         yield from _unpacked(file, name, limit)
 
@@ -225,7 +222,7 @@ def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
         file.open(name) as packed,
         zstd.open(packed) as stream,
         tarfile.open(
-            fileobj=io.BufferedReader(_Bounded(stream, limit), _CHUNK), mode="r|", tarinfo=BoundedMember
+            fileobj=io.BufferedReader(_Bounded(stream, limit), CHUNK), mode="r|", tarinfo=BoundedMember
         ) as archive,
     ):
         for number, member in enumerate(archive):
@@ -235,51 +232,7 @@ def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
             yield member, archive.extractfile(member) if member.isreg() else None
 
 
-def rewrite_info(
-    package: Path,
-    target: Path,
-    edit: Callable[[str, bytes], bytes | None],
-    *,
-    added: Mapping[str, InfoFile] | None = None,
-    mtime: int | None = None,
-    level: int = FAST,
-) -> None:
-    """Write ``package`` to ``target`` with each file of its metadata passed through ``edit`` (name, content).
-
-    A file for which ``edit`` returns None is left out; ``added`` are further files by their names below ``info/``.
-
-    The same edit of the same package gives the same bytes. With ``mtime``, in seconds, every file in the package has
-    that time, so the same content gives the same bytes, too; without it, the payload is not packed again. ``level`` is
-    zstd's for what is packed.
-    """
-    with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
-        info = _info_member(old)
-        for name in old.namelist():
-            member = zipfile.ZipInfo(name, EPOCH)
-            if name == info:
-                new.writestr(member, zstd.compress(_edited(old.read(name), edit, added or {}, mtime), level))
-                continue
-            with old.open(name) as source, new.open(member, "w", force_zip64=True) as sink:
-                if mtime is not None and name.endswith(".tar.zst"):
-                    _restamp(source, sink, mtime, level)
-                else:
-                    shutil.copyfileobj(source, sink, _CHUNK)
-
-
-def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int, level: int) -> None:
-    """Copy a packed archive, with one time for all of its members."""
-    with (
-        zstd.open(source) as plain,
-        packing(sink, level=level) as packed,
-        tarfile.open(fileobj=plain, mode="r|") as old,
-        tarfile.open(fileobj=packed, mode="w|") as new,
-    ):
-        for member in old:
-            member.mtime, member.pax_headers = mtime, {}
-            new.addfile(member, old.extractfile(member) if member.isreg() else None)
-
-
-def _info_member(file: zipfile.ZipFile) -> str:
+def info_member(file: zipfile.ZipFile) -> str:
     """Return the name of the one archive with a package's metadata, which readers from either end find."""
     names = file.namelist()
     info = [name for name in names if name.startswith("info-") and name.endswith(".tar.zst")]
@@ -307,36 +260,3 @@ def _require_no_gaps(file: zipfile.ZipFile) -> None:
         end = start + slack
     if not start <= file.start_dir <= end:
         raise ValueError("there is data between its members and their directory")
-
-
-def _opened(compressed: bytes) -> tarfile.TarFile:
-    with zstd.open(io.BytesIO(compressed)) as stream:
-        plain = stream.read(LARGEST_INFO)
-    return tarfile.open(fileobj=io.BytesIO(plain))
-
-
-def _edited(
-    compressed: bytes,
-    edit: Callable[[str, bytes], bytes | None],
-    added: Mapping[str, InfoFile],
-    mtime: int | None,
-) -> bytes:
-    changed = io.BytesIO()
-    with _opened(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
-        for member in old:
-            content = old.extractfile(member) if member.isreg() else None
-            if mtime is not None:
-                member.mtime, member.pax_headers = mtime, {}
-            if content is None:
-                new.addfile(member)
-                continue
-            data = edit(member.name.removeprefix("info/"), content.read())
-            if data is None:
-                continue
-            member.size = len(data)
-            new.addfile(member, io.BytesIO(data))
-        for name, file in sorted(added.items()):
-            member = tarfile.TarInfo(f"info/{name}")
-            member.size, member.mode, member.mtime = len(file.data), file.mode, mtime or 0
-            new.addfile(member, io.BytesIO(file.data))
-    return changed.getvalue()

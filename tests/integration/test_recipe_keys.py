@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.conda_package import reader
+from kiln.conda_package import reader, rewriter
 from kiln.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed
 from kiln.local_channel import Channel
 from tests.feedstocks import written
@@ -312,7 +312,7 @@ def downstream(folder: Path, name: str, script: str) -> Path:
     package = conda_package(folder / f"{name}-1-0.conda", {**info, "test/run_test.sh.yaml": script}, payload={})
     changed = folder / "changed" / package.name
     changed.parent.mkdir(exist_ok=True)
-    reader.rewrite_info(package, changed, lambda file, data: script.encode() if file == "test/run_test.sh" else data)
+    rewriter.rewrite_info(package, changed, lambda file, data: script.encode() if file == "test/run_test.sh" else data)
     return changed
 
 
