@@ -19,7 +19,8 @@ from kiln.build import declared_repositories
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import Compile
 from kiln.builder.engine_calls import EngineCalls, persistent
-from kiln.builder.job_main import for_tests, hashes, package_as_json, tidied
+from kiln.builder.job_main import for_tests, tidied
+from kiln.builder.package_reports import hashes, package_as_json
 from kiln.builder.wheel_collection import Wheels
 from kiln.job.config_needs import channels_for
 from kiln.job.output_matching import matching, package_file_name, staging_matching, titles

@@ -16,7 +16,8 @@ from kiln import build, expand, feedstock_loader, files, rehearse, render
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.config_build import Builder
 from kiln.builder.engine_calls import EngineCalls
-from kiln.builder.job_main import for_tests, package_as_json, tidied
+from kiln.builder.job_main import for_tests, tidied
+from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
 from kiln.errors import RecipeFault, UnsupportedPython

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.builder.job_main import hashes, report_as_json, tidied
+from kiln.builder.job_main import tidied
+from kiln.builder.package_reports import hashes, report_as_json
 from kiln.job.config_needs import pythons_of
 from kiln.ledger import record_json
 from kiln.model.build_results import TestReport, TestVerdict

@@ -1,0 +1,56 @@
+"""Reports of a build's packages, as JSON values of the process's result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kiln.ledger import record_json
+from kiln.model.build_results import Artifact, PackageReport
+
+if TYPE_CHECKING:
+    from kiln.job.job_descriptions import BuildJob
+    from kiln.model.rendered import Output
+    from kiln.store.step_cache import StepResult
+
+
+def package_as_json(output: Output, result: StepResult, test_result: StepResult, job: BuildJob) -> dict[str, Any]:
+    """Return the report of one package, as JSON values."""
+    return report_as_json(
+        result, test_result, job, output.name, output.version, output.build_string, subdir=output.subdir
+    )
+
+
+def report_as_json(
+    result: StepResult,
+    test_result: StepResult,
+    job: BuildJob,
+    name: str,
+    version: str,
+    build_string: str,
+    *,
+    subdir: str,
+) -> dict[str, Any]:
+    """Return the report of a step's one file, as JSON values; its path is relative to the config's folder."""
+    ((path, sha256),) = result.paths.items()
+    artifact = Artifact(
+        path=path.relative_to(job.folder),
+        sha256=sha256,
+        size=path.stat().st_size,
+        config=job.config,
+        name=name,
+        version=version,
+        build_string=build_string,
+        subdir=subdir,
+    )
+    report = PackageReport(
+        artifact=artifact,
+        build_seconds=round(result.seconds, 3),
+        reused=result.reused,
+        tests=record_json.tests(test_result.detail),
+    )
+    return {**record_json.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
+
+
+def hashes(*results: StepResult) -> list[str]:
+    """Return the hashes of the files of steps, sorted."""
+    return sorted(sha256 for result in results for sha256 in result.paths.values())
