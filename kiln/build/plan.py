@@ -14,6 +14,7 @@ from kiln.build import (
     script_epilogue,
     shared_workdir,
     solved_pins,
+    source_preparation,
     source_routing,
 )
 from kiln.build.engine_build_section import index_json_entries
@@ -134,7 +135,7 @@ def plan_compile(
         *untraced(
             (
                 *source_routing.link_lines(staging.sources, recipe_folder),
-                *script_epilogue.prepare_sources(staging.sources),
+                *source_preparation.prepare_sources(staging.sources),
                 *shared_workdir.before_compile(folder),
             )
         ),
@@ -244,7 +245,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return script_epilogue.prepare_sources(output.sources)
+        return source_preparation.prepare_sources(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))

@@ -11,7 +11,7 @@ import pytest
 
 from kiln.build import script_epilogue
 from kiln.model.output_settings import BuildSettings, PythonSettings
-from kiln.model.rendered import Output, Requirements, Source
+from kiln.model.rendered import Output, Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,15 +109,3 @@ def test_the_egg_of_another_package_stays(tmp_path: Path) -> None:
     (tmp_path / "conda-meta" / "odd-1-0.json").write_text(json.dumps({"files": [egg]}))
     assert run(tmp_path, script_epilogue.unpack_eggs(output())).returncode == 0
     assert left(tmp_path) == {egg, "conda-meta/odd-1-0.json"}
-
-
-@pytest.mark.needs("git")
-@pytest.mark.parametrize("own", [False, True])
-def test_the_mark_of_a_checkout_is_removed_unless_the_repository_has_it(tmp_path: Path, own: bool) -> None:
-    written(tmp_path, "src/.ok")
-    subprocess.run(("git", "init", "-q", "src"), cwd=tmp_path, check=True)
-    if own:
-        subprocess.run(("git", "-C", "src", "add", ".ok"), cwd=tmp_path, check=True)
-    source = Source(git_url="https://g", folder="src")
-    assert run(tmp_path, script_epilogue.remove_checkout_marks((source,))).returncode == 0
-    assert (tmp_path / "src" / ".ok").exists() is own
