@@ -15,7 +15,8 @@ from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, nearest
 from kiln.model.source_position import Place
 from kiln.template.pieces import NotSeparable, cut
-from kiln.template.sandbox import COUNTED, Budget, Exhausted, UndefinedValue, Uses, spend
+from kiln.template.step_limit import COUNTED, Budget, Exhausted, spend
+from kiln.template.undefined_values import UndefinedValue, Uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

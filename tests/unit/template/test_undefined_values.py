@@ -1,11 +1,11 @@
-"""The parts of the sandbox: names without a value, and the bound on a template's steps."""
+"""Names without a value in templates."""
 
 from __future__ import annotations
 
 import jinja2
 import pytest
 
-from kiln.template.sandbox import COUNTED, Budget, Exhausted, UndefinedValue, Uses, spend
+from kiln.template.undefined_values import UndefinedValue, Uses
 
 
 def rendered(text: str) -> tuple[str, list[str]]:
@@ -43,28 +43,3 @@ def test_an_undefined_name_has_no_attributes_and_cannot_be_called(text: str) -> 
 
 def test_a_missing_attribute_of_a_value_is_not_an_undefined_name() -> None:
     assert rendered("{% set x = {} %}{{ x.missing }}") == ("", [])
-
-
-def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiln.template.sandbox._MAX_STEPS", 3)
-    budget = Budget()
-    for _ in range(3):
-        budget.step()
-    with pytest.raises(Exhausted, match="more than 3 loop steps and calls"):
-        budget.step()
-    budget.restart()
-    budget.step()
-
-
-def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiln.template.sandbox._MAX_STEPS", 12)
-    budget = Budget()
-    environment = jinja2.Environment()
-    environment.filters[COUNTED] = budget.counted
-    tree = environment.parse("{% for i in range(3) %}{% for j in range(n) %}{{ j }}{% endfor %}{% endfor %}")
-    spend(tree)
-    template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
-    assert template.render(n=3) == "012" * 3
-    budget.restart()
-    with pytest.raises(Exhausted):
-        template.render(n=4)
