@@ -13,7 +13,7 @@ from kiln.builder.job_main import tidied
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
 from kiln.model.build_steps import StagedFiles
-from kiln.store import compile_cache_key
+from kiln.store import compile_step_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,8 +90,8 @@ class Compile:
         events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
         for path in (events, profile, *bazel.earlier_calls(events), *bazel.earlier_calls(profile)):
             files.remove(path)
-        variables = {compile_cache_key.EVENTS: str(events), compile_cache_key.PROFILE: str(profile)}
-        text = compile_cache_key.settings({**job.compile, **variables})
+        variables = {compile_step_variables.EVENTS: str(events), compile_step_variables.PROFILE: str(profile)}
+        text = compile_step_variables.settings({**job.compile, **variables})
         watcher = interrupt_lines.lines(job.folder / interrupt_lines.NAME) if job.options.has_budget else ""
         files.write_text(job.folder / "compile.env", text + watcher)
         return events

@@ -29,7 +29,7 @@ from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
-from kiln.store import compile_cache_key
+from kiln.store import compile_step_variables
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
 from kiln.variants.cuda_version import offered_virtual_packages
 
@@ -49,7 +49,9 @@ def main(job_file: str) -> None:
 
 def do(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Return the result of a job."""
-    secrets = {name: os.environ.pop(name) for name in compile_cache_key.secrets(os.environ)}  # for the compile alone
+    secrets = {
+        name: os.environ.pop(name) for name in compile_step_variables.secrets(os.environ)
+    }  # for the compile alone
     builder = Builder.of(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.debug(job.options.debug)}
 
@@ -79,7 +81,7 @@ class Builder:
             config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
             rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
             render.require_supported([rendered], own_engine=True)
-        job_main.mask_secrets(rendered, compile_cache_key.with_parts(secrets))
+        job_main.mask_secrets(rendered, compile_step_variables.with_parts(secrets))
         channel = Channel(root=job.folder / "channel")
         channel.repair()
         return cls(
@@ -214,7 +216,7 @@ class Builder:
 
     def make(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
-        secrets = compile_cache_key.with_parts(self.engine.secrets)
+        secrets = compile_step_variables.with_parts(self.engine.secrets)
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with tidied(self.job, step.folder):

@@ -20,7 +20,7 @@ from kiln.executor import network_isolation
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
-from kiln.store import compile_cache_key
+from kiln.store import compile_step_variables
 from kiln.store.step_cache import folder_digest
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class EngineCalls:
     @property
     def origins(self) -> SourceMirrors:
         """Further places of source archives."""
-        folder = self.job.compile.get(compile_cache_key.DISTDIR)
+        folder = self.job.compile.get(compile_step_variables.DISTDIR)
         return SourceMirrors(
             folder=None if folder is None else Path(folder),
             mirror=self.job.options.mirror,

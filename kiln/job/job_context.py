@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, feedstock_loader, masking, render
 from kiln.build import callers_variables
 from kiln.job.config_needs import needs_network
-from kiln.store import compile_cache_key
+from kiln.store import compile_step_variables
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Task:
     def secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.is_foreign or self.job.options.rehearsal)
-        return {} if not compiles else {name: os.environ[name] for name in compile_cache_key.secrets(os.environ)}
+        return {} if not compiles else {name: os.environ[name] for name in compile_step_variables.secrets(os.environ)}
 
     @property
     def scripted(self) -> dict[str, str]:
@@ -80,7 +80,9 @@ class Task:
     def protect(self) -> None:
         """Have this process mask the secrets of the config's programs, and the password of pip's index."""
         masking.protect(masking.secrets_of_variables(os.environ))
-        masking.protect((*masking.script_secrets(self.scripted), *compile_cache_key.with_parts(self.secrets).values()))
+        masking.protect(
+            (*masking.script_secrets(self.scripted), *compile_step_variables.with_parts(self.secrets).values())
+        )
 
     @property
     def network(self) -> bool:

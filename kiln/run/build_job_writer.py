@@ -13,7 +13,7 @@ from kiln.ledger import record_json
 from kiln.model.build_results import TestVerdict
 from kiln.model.feedstock_build_settings import PackageSettings
 from kiln.run.options import HOST
-from kiln.store import build_cache, compile_cache_key
+from kiln.store import build_cache, compile_step_variables
 from kiln.store.build_cache import BuildInputs
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     """Return the variables of the compile step."""
     options = task.job.options
     return {
-        compile_cache_key.DISK_CACHE: str(executor.compile_cache),
-        compile_cache_key.CACHE_KEY: task.job.cache_key,
-        compile_cache_key.CPUS: str(task.job.cores),
-        compile_cache_key.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {compile_cache_key.DISTDIR: str(executor.distdir)}),
-        **({compile_cache_key.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
-        **({compile_cache_key.FALLBACK: "1"} if options.remote_fallback else {}),
+        compile_step_variables.DISK_CACHE: str(executor.compile_cache),
+        compile_step_variables.CACHE_KEY: task.job.cache_key,
+        compile_step_variables.CPUS: str(task.job.cores),
+        compile_step_variables.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {compile_step_variables.DISTDIR: str(executor.distdir)}),
+        **({compile_step_variables.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
+        **({compile_step_variables.FALLBACK: "1"} if options.remote_fallback else {}),
     }
 
 

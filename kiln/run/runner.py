@@ -24,7 +24,7 @@ from kiln.ledger import record_json
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system.process_groups import KILL
 from kiln.scheduling import local
-from kiln.store import build_cache, compile_cache_key
+from kiln.store import build_cache, compile_step_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,7 +139,7 @@ class MatrixRun:
                 (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(compile_cache_key.with_parts(self.plan.secrets).values()),
+                secrets=tuple(compile_step_variables.with_parts(self.plan.secrets).values()),
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,

@@ -1,30 +1,17 @@
-"""The caches that configs' compiles share, and the variables of a recipe's compile step.
-
-The names of the variables are the contract with the recipe's compile step; a recipe may ignore them.
-"""
+"""The caches that configs' compiles share: their groups and keys."""
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.store import remote_executor_credentials
 from kiln.store.step_cache import digest
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kiln.model.build_config import BuildConfig
 
-DISK_CACHE, REMOTE_CACHE, EVENTS = "BAZEL_DISK_CACHE", "BAZEL_REMOTE_CACHE", "BAZEL_BUILD_EVENTS"
-CPUS, MEMORY, DISTDIR, CACHE_KEY = "BAZEL_CPUS", "BAZEL_MEMORY_MB", "BAZEL_DISTDIR", "BAZEL_CACHE_KEY"
-PROFILE, EXECUTOR, CREDENTIALS = "BAZEL_PROFILE", "BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"
-JOBS, FALLBACK = "BAZEL_REMOTE_JOBS", "BAZEL_REMOTE_FALLBACK"
-SECRETS = (REMOTE_CACHE, EXECUTOR, CREDENTIALS)  # addresses may contain a password
 
 # Variant keys that may differ between configs that share a cache: Python and related keys, the image, whose digest
 # counts instead of its name, and the channels.
@@ -64,19 +51,3 @@ def toolchain(path: str) -> str:
 def _identity(program: Path) -> tuple[str, int, int]:
     status = program.stat()
     return str(program), status.st_size, status.st_mtime_ns
-
-
-def settings(variables: Mapping[str, str]) -> str:
-    """Return the shell lines that set a compile step's variables."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
-
-
-def secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the names of the secret variables that are set."""
-    return tuple(name for name in SECRETS if environment.get(name))
-
-
-def with_parts(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return secret variables, and the secrets inside of the credentials' variable under names of their own."""
-    parts = remote_executor_credentials.parts(secrets.get(CREDENTIALS, ""))
-    return {**secrets, **{f"{CREDENTIALS}_{number}": part for number, part in enumerate(parts)}}

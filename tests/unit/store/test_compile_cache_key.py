@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.store.compile_cache_key import cache_key, settings, toolchain
+from kiln.store.compile_cache_key import cache_key, toolchain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,3 @@ def test_a_machine_without_images_is_known_by_its_compilers(tmp_path: Path) -> N
     assert toolchain(str(tmp_path)) == before
     compiler.write_text("#!/bin/sh\n# another release\n")
     assert toolchain(str(tmp_path)) != before
-
-
-def test_a_compile_steps_settings_are_shell_lines() -> None:
-    assert settings({"B": "it's", "A": "/x"}) == "export A=/x\nexport B='it'\"'\"'s'\n"

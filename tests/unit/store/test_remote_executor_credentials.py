@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import UsageError
-from kiln.store import compile_cache_key, remote_executor_credentials
+from kiln.store import compile_step_variables, remote_executor_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +38,9 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
         "headers": [["authorization", "Bearer t0ken:1"], ["x-api-key", "k3y"]],
     }
     assert remote_executor_credentials.parts(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
-    secrets = compile_cache_key.with_parts({compile_cache_key.CREDENTIALS: variable})
+    secrets = compile_step_variables.with_parts({compile_step_variables.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
-    assert compile_cache_key.with_parts({"A": "b"}) == {"A": "b"}
+    assert compile_step_variables.with_parts({"A": "b"}) == {"A": "b"}
 
 
 @pytest.mark.parametrize(
