@@ -13,7 +13,7 @@ from kiln.build import conda_build_command
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
-from kiln.job.log import MemoryMonitor
+from kiln.job.memory_monitor import MemoryMonitor
 from kiln.process_table import memory_kills
 
 if TYPE_CHECKING:

@@ -1,11 +1,9 @@
-"""Record every line of a build, and monitor its memory."""
+"""Record every line of a build."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import threading
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,14 +13,12 @@ from kiln.job.messages import MARK, parse_message, send
 from kiln.job.untrusted_build_results import is_message
 from kiln.ledger import record_json
 from kiln.masking import masked
-from kiln.process_table import end_below, held_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import TextIO
 
 TEXTS = frozenset({"title", "notes"})  # the fields of a message that are shown to people
-LOOK = 1.0  # seconds between two measurements of memory
 
 
 class BuildLog:
@@ -69,33 +65,3 @@ class BuildLog:
 
 def _masked(text: str | list[str]) -> str | list[str]:
     return masked(text) if isinstance(text, str) else [masked(part) for part in text]
-
-
-class MemoryMonitor:
-    """Measures the memory of this process's descendants every second, and kills them beyond ``limit`` bytes.
-
-    It bounds memory where no container does; a build may exceed the limit for up to a second.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        self.most = 0
-        self.limit = limit
-        self.exceeded = False
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def _look(self) -> None:
-        while not self._over.wait(LOOK):
-            size = held_memory(os.getpid())
-            self.most = max(self.most, size)
-            if self.limit is not None and size > self.limit:
-                self.exceeded = True
-                end_below(os.getpid())
-
-    def __enter__(self) -> MemoryMonitor:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
