@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.publish.servers.api_requests import ServerCredentials
+    from kiln.publish.servers.server_credentials import ServerCredentials
     from kiln.publish.servers.trusted_publishing import TrustedPublisher
 
 _STATUS = re.compile(r"\(HTTP (\d{3})\)")

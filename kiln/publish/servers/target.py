@@ -20,8 +20,8 @@ from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageErr
 from kiln.publish import attestation_sidecars
 from kiln.publish.channel_provenance import CHAIN, add_records, chain_without, remove_bills
 from kiln.publish.journal import JournalFile
-from kiln.publish.servers.api_requests import ServerCredentials
 from kiln.publish.servers.retrying_client import ServerClient
+from kiln.publish.servers.server_credentials import ServerCredentials
 from kiln.publish.servers.trusted_publishing import HINT, LOOPBACK, TrustedPublisher
 from kiln.publish.stores.folder import Folder
 

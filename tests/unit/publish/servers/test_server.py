@@ -9,8 +9,9 @@ import pytest
 from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.api_requests import Api, ServerCredentials
+from kiln.publish.servers.api_requests import Api
 from kiln.publish.servers.server import Server, name_of
+from kiln.publish.servers.server_credentials import ServerCredentials
 
 if TYPE_CHECKING:
     from pathlib import Path
