@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -11,27 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln import channel_credentials, files, masking, process_runner, rattler_process
+from kiln import files, process_runner, rattler_process
 from kiln.build import engine_failures, fifos_and_devices, missing_licenses
 from kiln.build.engine_folder import host_prefixes
+from kiln.build.engine_secrets import credentials_file, for_fetching, handed_over, recipe_of, secrets_of
 from kiln.build.source_fetch import SourceFetch
 from kiln.build.source_mirrors import SourceMirrors, with_mirrors
 from kiln.errors import DownloadFailed, excerpt
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
-from kiln.script_commands import exports, untraced
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from kiln.errors import KilnError
     from kiln.model.build_steps import FetchedSource
 
 DIRECT = SourceMirrors()
-HANDED_OVER = "KILN_HANDED_OVER"
-# Lines before a script's own, untraced. The engine's own copy of the script's output is not masked, so it is removed.
-UNPACK = untraced((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',))
 _NAMES = {COMPILE: "the recipe's own build step"}
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
@@ -155,56 +151,6 @@ def servers(channels: Iterable[str]) -> str:
     """Return the hosts of channels, without credentials; a channel without an address is named as it is."""
     names = (urlsplit(channel).hostname or channel for channel in channels if not channel.startswith("file:"))
     return ", ".join(dict.fromkeys(names)) or "a source"
-
-
-@contextlib.contextmanager
-def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
-    """Write the credentials of a step's channels into a file of rattler's; yields the variable that names it."""
-    entries = channel_credentials.for_rattler(step.channels)
-    if not entries:
-        yield {}
-        return
-    file = step.folder / "auth.json"
-    files.write_text(file, json.dumps(entries), mode=0o600)
-    try:
-        yield {"RATTLER_AUTH_FILE": str(file)}
-    finally:
-        files.remove(file)
-
-
-def recipe_of(step: BuildStep | CompileStep) -> dict[str, Any]:
-    """Return the recipe for the engine: the plan's, whose script takes all secrets from one variable.
-
-    The engine masks each value of ``secrets`` separately, even a single letter, and so splits longer secrets into
-    pieces that cannot be found any more. In one variable with all of them, it masks nothing that matters.
-    """
-    names = secrets_of(step)
-    if not names:
-        return dict(step.recipe)
-    build = step.recipe["build"]
-    script = {**build["script"], "secrets": [HANDED_OVER], "content": [*UNPACK, *build["script"]["content"]]}
-    return {**step.recipe, "build": {**build, "script": script}}
-
-
-def secrets_of(step: BuildStep | CompileStep) -> tuple[str, ...]:
-    """Return the names of the secret variables of a step's script; its ``PATH`` is the build's own."""
-    names = step.recipe.get("build", {}).get("script", {}).get("secrets", ())
-    more = step.secrets if isinstance(step, CompileStep) else ()
-    return tuple(name for name in dict.fromkeys((*names, *more)) if name != "PATH")
-
-
-def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the engine's environment: all secrets in one variable, as shell lines, and none under its own name."""
-    values = {name: environment[name] for name in names if name in environment}
-    hidden = {name for name in values if not masking.is_public(name)}
-    rest = {name: value for name, value in environment.items() if name not in hidden}
-    return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
-
-
-def for_fetching(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
-    """Return the environment of programs that fetch sources: without the ``secrets`` of scripts, and other secrets."""
-    hidden = {name for name in secrets if not masking.is_public(name)}
-    return {name: value for name, value in environment.items() if name not in hidden and not masking.is_secret(name)}
 
 
 def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kiln import build, expand, feedstock_loader, render
-from kiln.build import engine_process, engine_run
+from kiln.build import engine_process, engine_secrets
 from kiln.conda_package.reader import info_files
 from kiln.errors import RecipeFault
 from kiln.model.build_steps import StagedFiles
@@ -153,7 +153,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
             plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
         ):
             engine_process.copy_packed(package.packed, recipe, tmp_path / "step" / engine_process.RECIPE)
-            recipes.append(engine_run.recipe_of(package))
+            recipes.append(engine_secrets.recipe_of(package))
             output = package.output
             expected.append([output.name, output.version, output.build_string])
     assert configs

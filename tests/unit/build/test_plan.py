@@ -10,7 +10,7 @@ import pytest
 
 from kiln import render
 from kiln.build import fifos_and_devices, in_order, plan_compile, plan_outputs, plan_rehearsal
-from kiln.build.engine_run import HANDED_OVER, UNPACK, for_fetching, handed_over, recipe_of, secrets_of
+from kiln.build.engine_secrets import HANDED_OVER, UNPACK, for_fetching, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
 from kiln.model.build_steps import Platforms, RunExport, StagedFiles
