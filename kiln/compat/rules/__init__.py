@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import cudnn, driver, gpu, serving, single_parts, tensorflow, wheel
+from kiln.compat.rules import cudnn, driver, fitting_releases, gpu, serving, single_parts, tensorflow, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,5 +61,5 @@ def one_by_one(combination: Combination) -> Iterator[Finding]:
     if not has_findings:
         yield from single_parts.facts(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from single_parts.releases(combination, RULES)
+        yield from fitting_releases.releases(combination, RULES)
     yield from single_parts.machines(combination)
