@@ -6,6 +6,7 @@ So it runs in a separate process, which the kernel and a watchdog hold to the li
 
 from __future__ import annotations
 
-from kiln.rattler_process.client import VARIABLE, call, limited, limits, limits_of
+from kiln.rattler_process.client import call
+from kiln.rattler_process.process_limits import VARIABLE, limited, limits, limits_of
 
 __all__ = ["VARIABLE", "call", "limited", "limits", "limits_of"]

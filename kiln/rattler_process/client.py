@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import contextvars
 import dataclasses
 import glob
 import os
@@ -16,50 +15,23 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import channel_credentials, errors, files, json_messages, process_runner
-from kiln.errors import BrokenIndex, BrokenPackage, KilnError, LimitExceeded, SolveFailed, UsageError
-from kiln.model.install_limits import Limits
+from kiln.errors import BrokenIndex, BrokenPackage, KilnError, LimitExceeded, SolveFailed
 from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
 from kiln.operating_system.process_groups import KILL, ProcessGroup
+from kiln.rattler_process.process_limits import allow, doubled, limits
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
 
-VARIABLE = "KILN_LIMITS"
+    from kiln.model.install_limits import Limits
+
 GRACE = 20.0  # seconds beyond a request's time for the process to end itself, and report why
 ENDING = 5.0  # seconds for it to remove its unfinished files when it is terminated
 _ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 _OUT_OF_MEMORY = ("memory allocation of", "MemoryError", "capacity overflow")
-_limits: contextvars.ContextVar[Limits] = contextvars.ContextVar("limits")
-
-
-def limits() -> Limits:
-    """Return the limits in force."""
-    return _limits.get(Limits())
-
-
-def limits_of(environment: Mapping[str, str]) -> Limits:
-    """Return the limits that an environment sets.
-
-    Raises:
-        UsageError: when a limit is invalid.
-    """
-    try:
-        return Limits.parse(environment.get(VARIABLE, ""))
-    except ValueError as error:
-        raise UsageError(f"{VARIABLE}: {error}", hint=f"{VARIABLE}='solve=1h memory=8GB'") from error
-
-
-@contextlib.contextmanager
-def limited(new: Limits) -> Iterator[None]:
-    """Replace the limits during the block."""
-    token = _limits.set(new)
-    try:
-        yield
-    finally:
-        _limits.reset(token)
 
 
 def call(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
@@ -215,16 +187,6 @@ def out_of_memory(bounds: Limits) -> LimitExceeded:
         why="an index or a package is larger than any real one, or made to fill the memory",
         hint=allow(f"memory={doubled(bounds.memory)}"),
     )
-
-
-def allow(limit: str) -> str:
-    """Return the hint to raise a limit."""
-    return f"if you trust the channel, allow more: {VARIABLE}='{limit}'"
-
-
-def doubled(size: int) -> str:
-    """Return twice a size, in the notation of limits."""
-    return f"{2 * size // 10**9}GB" if size >= 10**9 else f"{max(1, 2 * size // 10**6)}MB"
 
 
 def as_data(error: BaseException) -> dict[str, Any]:

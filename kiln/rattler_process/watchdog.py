@@ -17,7 +17,8 @@ from kiln.operating_system import resource_usage
 from kiln.operating_system.file_operations import own_descriptors
 from kiln.operating_system.process_groups import parent_is
 from kiln.operating_system.resource_usage import bytes_written, private_memory
-from kiln.rattler_process.client import VARIABLE, allow, doubled, out_of_memory
+from kiln.rattler_process.client import out_of_memory
+from kiln.rattler_process.process_limits import VARIABLE, allow, doubled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
