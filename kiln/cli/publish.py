@@ -143,7 +143,7 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     """Publish the finished packages in the ledger."""
     from kiln import feedstock_loader, provenance
     from kiln.publish import gate, transaction, upload_restrictions
-    from kiln.release import attest, bundle, candidates
+    from kiln.release import attest, bundle, candidates, staging_test
 
     signer = attester(options)
     feedstock = feedstock_loader.find(root)
@@ -170,7 +170,7 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     if options.bundle:
         bundle.write(options.bundle, matrix, release, attestation)
         return {"bundled": tuple(path.name for path in paths)}
-    trial = candidates.trial(
+    trial = staging_test.trial(
         matrix,
         release,
         channels=(channel.address(),) if published else (),

@@ -1,28 +1,24 @@
-"""Find the candidates of a release in the ledger, judge them, and test them from staging."""
+"""Find the candidates of a release in the ledger, and judge them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import emulation, expand, files, limits, render, repodata
+from kiln import expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.config_needs import channels_for
 from kiln.job.output_matching import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
-from kiln.package_test import PackageTester
 from kiln.publish import contents, require_release
 from kiln.store.layout import ArtifactLayout
-from kiln.variants.cuda_version import offered_virtual_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.local_channel import VirtualPackages
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, Rendered
@@ -128,50 +124,6 @@ class BuiltMatrix:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagingTest:
-    """The test of staged packages: each is installed from there into a clean prefix, and its tests run.
-
-    ``channels`` have the packages that were published before.
-    """
-
-    matrix: BuiltMatrix
-    candidates: tuple[Candidate, ...]
-    channels: tuple[str, ...]
-    machine: VirtualPackages
-    environment: Mapping[str, str]
-    on_line: Callable[[str], None]
-
-    def __call__(self, staged: str) -> None:
-        """Test all packages.
-
-        Raises:
-            SolveFailed, TestsFailed: for the first that fails.
-        """
-        for candidate in self.candidates:
-            output = self.matrix.output(candidate)
-            assert output is not None, "the gate refuses packages that no config renders"
-            runs = emulation.runs(candidate.artifact.subdir, in_container=False)
-            self.on_line(f"{'test' if runs else 'install'} {candidate.path.name}")
-            self._one(*output, staged, runs=runs)
-
-    def _one(self, rendered: Rendered, output: Output, staged: str, *, runs: bool) -> None:
-        layout = ArtifactLayout.of(self.matrix.feedstock)
-        folder = layout.root / "publish"
-        tester = PackageTester(
-            recipe=self.matrix.feedstock.recipe,
-            folder=folder,
-            channels=(staged, *self.channels, *channels_for(rendered)),
-            cache=folder / "cache",
-            machine=offered_virtual_packages(self.machine, rendered.config),
-        )
-        tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
-        if runs:
-            tester.run(tester.plan(output), environment=self.environment)
-        else:
-            tester.install(tester.plan(output))
-
-
 def judged(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
     """Return the packages of a release with their index entries; refuse an invalid release.
 
@@ -181,28 +133,6 @@ def judged(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
     require_release(release)
     paths = [candidate.path for candidate in release.candidates]
     return paths, [repodata.read(path) for path in paths]
-
-
-def trial(
-    matrix: BuiltMatrix,
-    release: Release,
-    *,
-    channels: tuple[str, ...],
-    environment: Mapping[str, str],
-    on_line: Callable[[str], None],
-) -> StagingTest:
-    """Return the test of the packages of a release that are new in its channel."""
-    from kiln.local_channel import machine_virtual_packages
-
-    files.remove(ArtifactLayout.of(matrix.feedstock).place("publish"))  # an earlier package may have had the same name
-    return StagingTest(
-        matrix=matrix,
-        candidates=new_of(release),
-        channels=channels,
-        machine=machine_virtual_packages(),
-        environment=environment,
-        on_line=on_line,
-    )
 
 
 def new_of(release: Release) -> tuple[Candidate, ...]:
