@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
-from kiln.cli.environment_passthrough import build_variables, ci_urls, client, pip_settings
+from kiln.cli.ci_identity import ci_urls
+from kiln.cli.environment_passthrough import build_variables, client, pip_settings
 
 if TYPE_CHECKING:
     import argparse

@@ -28,9 +28,6 @@ PASSED_ON = (
 CLIENT = re.compile(
     r"DOCKER_(?!IMAGE|EXECUTABLE)|CONTAINER|XDG_RUNTIME_DIR$|XDG_CONFIG_HOME$|DBUS_SESSION_BUS_ADDRESS$"
 )
-# Without credentials, query and fragment.
-WEB_ADDRESS = re.compile(r"https?://[\w.-]+(?::\d+)?(?:/[\w.~+-]+)*/?", re.ASCII)
-WORKFLOW = re.compile(r"https://[\w.-]+(?::\d+)?/[\w./~+-]+@[\w./~+-]+", re.ASCII)
 PROXIES = re.compile(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 
@@ -51,35 +48,6 @@ def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dic
                 variables["sha"], commit_time = result.stdout.split()
                 variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
     return variables
-
-
-def ci_urls(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the URLs of the feedstock's repository and of the CI's run, without credentials; empty where unknown.
-
-    ``remote_url`` is conda-forge's variable of the repository; the others are GitHub Actions' default variables
-    (https://docs.github.com/actions/reference/workflows-and-actions/variables).
-    """
-    from kiln import channel_credentials
-
-    server, repository, number = (environment.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
-    on_github = f"{server}/{repository}" if server and repository else ""
-    run = f"{on_github}/actions/runs/{number}" if on_github and number else ""
-    remote = environment.get("remote_url") or on_github
-    urls = (channel_credentials.bare(url) for url in (remote, run))
-    remote_url, ci_url = (url if WEB_ADDRESS.fullmatch(url) else "" for url in urls)
-    return remote_url, ci_url
-
-
-def ci_workflow(environment: Mapping[str, str]) -> str:
-    """Return the URI of the CI's workflow with its revision, as Sigstore's certificates name it; empty where unknown.
-
-    GITHUB_WORKFLOW_REF and CI_CONFIG_REF_URI are GitHub's and GitLab's variables of it.
-    """
-    server, workflow = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_WORKFLOW_REF")
-    uri = f"{server}/{workflow}" if server and workflow else ""
-    if not uri and environment.get("CI_CONFIG_REF_URI"):
-        uri = f"https://{environment['CI_CONFIG_REF_URI']}"
-    return uri if WORKFLOW.fullmatch(uri) else ""
 
 
 def client(environment: Mapping[str, str]) -> dict[str, str]:

@@ -199,7 +199,7 @@ def attester(options: argparse.Namespace) -> Attester | None:
 def attesting(options: argparse.Namespace, attester: Attester | None, channel: str) -> Attesting | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
     from kiln import channel_credentials
-    from kiln.cli.environment_passthrough import ci_urls, ci_workflow
+    from kiln.cli.ci_identity import ci_urls, ci_workflow
     from kiln.release.attest import Attesting
 
     if attester is None:
