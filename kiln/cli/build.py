@@ -69,9 +69,9 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     plan = job_chain.begun(chain, feedstock, plan, options)
     report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
-        from kiln.report import as_json
+        from kiln.serialization import to_json
 
-        print(json.dumps(with_errors(as_json(report), errors), indent=2))
+        print(json.dumps(with_errors(to_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_view import terminal_width
         from kiln.report import result_text

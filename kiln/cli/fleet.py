@@ -153,7 +153,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet import run as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
-    from kiln.report import as_json
+    from kiln.serialization import to_json
 
     layout = layout_of(feedstock)
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else NEEDED:
@@ -180,7 +180,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             observer = lost_terminal.ExpendableView(view)
             report, errors = fleet.execute(run_config, site, ledger=ledger, observer=observer, keep=keep)
     if options.json:
-        print(json.dumps(as_json(report), indent=2))
+        print(json.dumps(to_json(report), indent=2))
     return build.exit_code(report, errors)
 
 

@@ -1,14 +1,13 @@
-"""The packages of a run as text, and a run as JSON."""
+"""The packages of a run as text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.console.text import duration, folded, table
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
-from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
 
 SPEC = "tensorflow"  # the package of its rehearsal's install command; of others it is the last package
 _HEADER: tuple[str, ...] = ("package", "version", "build string", "size", "built", "tests", "tested")
-
-
-def as_json(report: MatrixReport) -> dict[str, Any]:
-    """Return the report as JSON values; times are in seconds, sizes in bytes."""
-    data: dict[str, Any] = to_json(report)
-    return data
 
 
 def result_text(report: MatrixReport, width: int | None = None) -> str:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
-from kiln.report import as_html, as_json, as_markdown, matrix_text
+from kiln.report import as_html, as_markdown, matrix_text
 from kiln.report.tail import LINES, WIDTH, tail
 from kiln.report.timeline import step_bars
+from kiln.serialization import to_json
 from tests import runs
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ def test_the_table_for_a_terminal_has_a_line_for_each_config() -> None:
 
 
 def test_a_run_is_json() -> None:
-    told = json.loads(json.dumps(as_json(runs.worked_through(VARIANTS))))
+    told = json.loads(json.dumps(to_json(runs.worked_through(VARIANTS))))
     assert told["configs"][0]["state"] == "done"
     assert told["configs"][0]["packages"][0]["artifact"]["size"] == 240_000_000
 
@@ -340,4 +341,4 @@ def test_the_cost_of_a_run_on_workers_is_shown_and_no_other(tmp_path: Path) -> N
     assert figure(page_of(replace(run, cost=cost), tmp_path), "cost") == "3.20 USD of about 16.20 USD in the end"
     assert figure(page_of(replace(run, cost=replace(cost, spent=16.2)), tmp_path), "cost") == "16.20 USD in total"
     assert matrix_text(replace(run, cost=cost), VARIANTS).endswith(", 3.20 of about 16.20 USD")
-    assert as_json(replace(run, cost=cost))["cost"]["expected"] == 16.2
+    assert to_json(replace(run, cost=cost))["cost"]["expected"] == 16.2
