@@ -6,7 +6,6 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kiln import channel_credentials
 from kiln.build import (
     about_texts,
     fifos_and_devices,
@@ -18,8 +17,9 @@ from kiln.build import (
     source_routing,
 )
 from kiln.build.engine_build_section import index_json_entries
-from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
+from kiln.build.engine_recipe import compiling, concrete, literal_variables
 from kiln.build.metadata_edits import metadata_edits, packed_files
+from kiln.build.script_variables import as_variables, cuda_override, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep, Platforms
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, OutputTest, Rendered, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
-NOT_VARIABLES = ("perl", "lua", "r", "numpy", "python")  # conda-build has variables of other names for them
 _DEFAULTS = PackageSettings()
 NO_PACKAGE = "unset PKG_NAME PKG_VERSION PKG_BUILDNUM PKG_BUILD_STRING PKG_HASH"
 
@@ -123,7 +122,7 @@ def plan_compile(
     """
     environment = {
         **variant_variables(rendered),
-        **_as_variables(staging.variant),
+        **as_variables(staging.variant),
         **_package(staging),
         "RECIPE_DIR": str(recipe_folder),
         **literal_variables(staging.script_env),
@@ -291,49 +290,7 @@ def _licenses(output: Output) -> tuple[str, ...]:
     return (files,) if isinstance(files, str) else tuple(files)
 
 
-def callers_variables(rendered: Rendered) -> tuple[str, ...]:
-    """Return the names of the caller's variables that scripts of a config get, from ``build/script_env``."""
-    outputs = (name for output in rendered.outputs for name in output.script_env)
-    steps = (name for staging in rendered.stagings for name in staging.script_env)
-    return caller_names((*steps, *outputs))
-
-
-def cuda_override(rendered: Rendered) -> dict[str, str]:
-    """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
-    version = rendered.config.variant.get("cuda_compiler_version", ("None",))[0]
-    return {} if version == "None" else {"CONDA_OVERRIDE_CUDA": version}
-
-
 def platforms(rendered: Rendered) -> Platforms:
     """Return the platforms of a config: those of its packages and of the machine that builds them."""
     config = rendered.config
     return Platforms(target=config.platform, build=config.build_platform or config.platform)
-
-
-def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) -> dict[str, str]:
-    """Return the variables that conda-build sets for a script and rattler-build does not.
-
-    They are every variant key whose name can be a variable's, and the recipe's folder.
-    """
-    variables = _as_variables({**output.variant, **output.used_texts})
-    return {**variant_variables(rendered), **variables, "RECIPE_DIR": str(recipe_folder)}
-
-
-def variant_variables(rendered: Rendered) -> dict[str, str]:
-    """Return the config's variant as variables, the first value of each key; and the other keys of a meta.yaml.
-
-    A script may read keys of the variant file in the recipe's folder that no config has, because the recipe does not
-    use them. Source: get_dict in conda_build/environ.py.
-    """
-    others = rendered.outputs[0].all_keys if rendered.outputs else {}
-    texts = {key: value for key, value in others.items() if isinstance(value, str) and key not in NOT_VARIABLES}
-    return _as_variables({**texts, **{key: values[0] for key, values in rendered.config.variant.items() if values}})
-
-
-def _as_variables(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the values whose names can be variables', without channels' credentials: packages contain them."""
-    return {
-        key: ",".join(map(channel_credentials.bare, value.split(",")))
-        for key, value in values.items()
-        if key.isidentifier() and not key.startswith("__")
-    }

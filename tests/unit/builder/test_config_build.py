@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import expand, render
-from kiln.build.plan import variant_variables
+from kiln.build.script_variables import variant_variables
 from kiln.builder.config_build import with_emulator
 from tests.feedstocks import written
 
