@@ -22,6 +22,7 @@ from kiln.cli import (
     fleet_lost_runs,
     fleet_prices,
     fleet_slurm,
+    fleet_terms,
     fleet_test,
     lost_terminal,
 )
@@ -101,7 +102,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if options.gpu_tests:
             tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
         plan = plan_of(options, feedstock, configs, ledger, tests)
-    terms = None if options.provider == fleet_slurm.SLURM else fleet_fallbacks.terms_of(options, plan)
+    terms = None if options.provider == fleet_slurm.SLURM else fleet_terms.terms_of(options, plan)
     print(json.dumps(formatting.as_json(plan, terms), indent=2) if options.json else formatting.as_text(plan, terms))
     return 0
 
@@ -193,7 +194,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
-        fleet_fallbacks.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
+        fleet_terms.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
         fleet_lost_runs.require_alone(options, feedstock, selection.configs, ledger)
     return fleet_detached_start.start(options, feedstock, selection.configs)
 
@@ -242,7 +243,7 @@ def prepare(
         type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
         type_offers={} if is_slurm else fleet_fallbacks.type_offers(options, plan),
         capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
-        lifetime=fleet_fallbacks.lifetime_of(options, plan),
+        lifetime=fleet_terms.lifetime_of(options, plan),
         controller=fleet_controller.charge_of(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_arguments import loss_limits, seconds
-from kiln.cli.fleet_controller import KEEP
-from kiln.cli.fleet_plan_inputs import controller_type, priced_offers
-from kiln.cli.fleet_prices import playbook_variable
+from kiln.cli.fleet_plan_inputs import priced_offers
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.fleet.plan import FleetPlan
-    from kiln.fleet.replacement_terms import RunTerms
     from kiln.model.fleet import JobEstimate, MachineType, Offer
 
 CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
@@ -96,45 +92,3 @@ def _check(offer: Offer, jobs: Sequence[JobEstimate]) -> None:
             why=f"it needs {job.size}",
             hint="choose a larger type, or change its size in fleet-sizes.yml or the recipe",
         )
-
-
-def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
-    """Return the seconds after which workers end themselves: a day, or twice the plan if that is longer.
-
-    Raises:
-        UsageError: when the playbooks' variable ``kiln_lifetime`` is too short for a build.
-    """
-    from kiln.fleet.leases import LIFETIME
-
-    text = playbook_variable("kiln_lifetime", options.vars)
-    if not text:
-        return max(LIFETIME, 2 * plan.selection.seconds)
-    longest = max(job.cold for job in plan.estimates)
-    if not text.isdecimal() or int(text) <= longest:
-        why = f"the longest build takes {longest:.0f} s, and a worker ends itself at the end of its lifetime"
-        raise UsageError(f"invalid kiln_lifetime {text!r}", why=why, hint="leave it out: it follows from the plan")
-    return float(text)
-
-
-def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
-    """Return the terms of a run by a plan."""
-    from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.replacement_terms import RunTerms, most_lost
-
-    way, (first, *others) = plan.selection, type_offers(options, plan).values()
-    attempts, replacements = loss_limits(options, workers=way.workers, worker_seconds=sum(way.worker_seconds))
-    return RunTerms(
-        offers=first,
-        other_offers=tuple(others),
-        attempts=attempts,
-        replacements=replacements,
-        losses=most_lost(
-            plan,
-            [offer for offers in (first, *others) for offer in offers],
-            replacements,
-            Assumptions.read().startup,
-        ),
-        lifetime=lifetime_of(options, plan),
-        controller=controller_type(options),
-        keep=seconds(options.keep or KEEP),
-    )
