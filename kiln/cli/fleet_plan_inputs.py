@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller, fleet_slurm
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
-from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, playbook_value, region_of
+from kiln.cli.fleet_playbook_vars import playbook_value
+from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

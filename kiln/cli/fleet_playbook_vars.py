@@ -16,7 +16,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
@@ -101,9 +101,7 @@ def site_of(
 
 def region_of(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
     """Return the variables of a run's region, in which it began."""
-    from kiln.cli import fleet_prices
-
-    aws_region = fleet_prices.playbook_variable("kiln_aws_region", options.vars)
+    aws_region = playbook_variable("kiln_aws_region", options.vars)
     return fleet_region.of_run(folder, run, provider, fleet_region.named(provider, os.environ, aws_region))
 
 
@@ -111,7 +109,7 @@ def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> Non
     """Store the region in which a run begins, in its folder."""
     from kiln.cli import fleet_prices
 
-    aws_region = fleet_prices.playbook_variable("kiln_aws_region", options.vars)
+    aws_region = playbook_variable("kiln_aws_region", options.vars)
     place = fleet_region.named(provider, os.environ, aws_region)
     fleet_region.keep(folder, provider, place, default=fleet_prices.DEFAULT_REGION)
 
@@ -151,3 +149,26 @@ def image_of(text: str) -> dict[str, str]:
             f"invalid image {text!r}", hint="--image FILE=TAG, with the file that kiln image base has written"
         )
     return {"archive": str(Path(file).absolute()), "tag": tag}
+
+
+def playbook_variable(name: str, files: Iterable[Path]) -> str:
+    """Return a text of the playbooks from files of variables; see `playbook_value`."""
+    return str(playbook_value(name, files) or "")
+
+
+def playbook_value(name: str, files: Iterable[Path]) -> Any:
+    """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads values with Ansible's tags, such as ``!vault``, as None."""
+
+    Loader.add_multi_constructor("!", lambda *_: None)
+    value = None
+    for path in files:
+        try:
+            data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - it is safe_load's
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"{path} cannot be read", why=str(error)) from error
+        value = (data.get(name) or value) if isinstance(data, dict) else value
+    return value

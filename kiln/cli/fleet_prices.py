@@ -7,10 +7,10 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.cli.fleet_playbook_vars import ANSIBLE
+from kiln.cli.fleet_playbook_vars import ANSIBLE, playbook_variable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,26 +120,3 @@ def _openstack_region(environment: Mapping[str, str]) -> str:
         return host or cloud
     region = environment.get("OS_REGION_NAME", "").upper()
     return f"OVH {OVH_REGIONS.get(region) or ('LZ' if '-LZ-' in region else '')}".strip()
-
-
-def playbook_variable(name: str, files: Iterable[Path]) -> str:
-    """Return a text of the playbooks from files of variables; see `playbook_value`."""
-    return str(playbook_value(name, files) or "")
-
-
-def playbook_value(name: str, files: Iterable[Path]) -> Any:
-    """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Reads values with Ansible's tags, such as ``!vault``, as None."""
-
-    Loader.add_multi_constructor("!", lambda *_: None)
-    value = None
-    for path in files:
-        try:
-            data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - it is safe_load's
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise UsageError(f"{path} cannot be read", why=str(error)) from error
-        value = (data.get(name) or value) if isinstance(data, dict) else value
-    return value

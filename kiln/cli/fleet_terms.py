@@ -8,7 +8,7 @@ from kiln.cli.fleet_arguments import loss_limits, seconds
 from kiln.cli.fleet_controller import KEEP
 from kiln.cli.fleet_fallbacks import type_offers
 from kiln.cli.fleet_plan_inputs import controller_type
-from kiln.cli.fleet_prices import playbook_variable
+from kiln.cli.fleet_playbook_vars import playbook_variable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
