@@ -8,20 +8,20 @@ credentials separately. This process keeps them, and sends them to no other serv
 from __future__ import annotations
 
 import base64
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from kiln import masking
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rattler.networking import Client
 
-_CHANNEL = re.compile(r"(?P<scheme>https?://)(?:(?P<user>[^/?#\s]*)@)?(?P<host>[^/?#@\s]+)(?P<path>[^?#\s]*)")
-_TOKEN = re.compile(r"/t/(?P<token>[^/]+)")
+_CHANNEL = lazy_pattern(r"(?P<scheme>https?://)(?:(?P<user>[^/?#\s]*)@)?(?P<host>[^/?#@\s]+)(?P<path>[^?#\s]*)")
+_TOKEN = lazy_pattern(r"/t/(?P<token>[^/]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

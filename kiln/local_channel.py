@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiln import channel_credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex, UsageError
+from kiln.lazy_pattern import lazy_pattern
 from kiln.matchspec_notation import package_name
 from kiln.names import channel_folders
 from kiln.rattler_process.package_records import dumped, loaded
@@ -23,7 +23,7 @@ UNINDEXED = ".unindexed"  # exists in the channel while the index differs from t
 SUBDIRS = ("linux-64", "noarch")  # of every channel that is made here
 _ARCHSPEC = {"64": "x86_64", "32": "x86"}  # the architecture in a subdir: its build of __archspec, where they differ
 OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
-_VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
+_VERSION = lazy_pattern(r"\d{1,9}(\.\d{1,9}){0,5}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,24 +6,25 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PLAIN = re.compile(r"([\w.-]+)\s+([\w.-]+)$")  # a name and a version without an operator
-_COMMENT = re.compile(r"#[^\]]*$")
-_PARTS = re.compile(r"([,|()])")
-_NAME = re.compile(r"([^\s=<>!~\[]*)\s*(.*)", re.DOTALL)
+_PLAIN = lazy_pattern(r"([\w.-]+)\s+([\w.-]+)$")  # a name and a version without an operator
+_COMMENT = lazy_pattern(r"#[^\]]*$")
+_PARTS = lazy_pattern(r"([,|()])")
+_NAME = lazy_pattern(r"([^\s=<>!~\[]*)\s*(.*)", re.DOTALL)
 # A version, and the build after a blank or an equals sign that no operator precedes: conda's rule.
-_VERSION_BUILD = re.compile(r"(.*?[^\s=!|,<>~])(?:\s+|=)([^-=,|<>~\s][^=,|<>~\s]*)")
-_APART = re.compile(r"[^\s=!|,<>~(]\s+[^\s=!|,<>~)]")
-_BRACKETS = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]$")  # a value may be a list, in brackets itself
-_KEY_VALUE = re.compile(r"""\s*([A-Za-z0-9_-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|(\[[^\[\]]*\])|([^,"']*?))\s*(?:,|$)""")
-_VALID_NAME = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.+*-]*")  # with an asterisk, all names that match
-_VALID_VERSION = re.compile(r"(?:[<>]=?|[!=]=|=|~=|!=~|==~|=<|=>)?\s*([A-Za-z0-9_.+!*-]+)|\^.*\$")
-_PLAIN_BUILD = re.compile(r"[A-Za-z0-9_.+*]+")
-_FILE = re.compile(r"(?:[a-z]+://|[./~]).*\.(?:conda|tar\.bz2)(?:#\w+|\[.*\])?", re.DOTALL)
+_VERSION_BUILD = lazy_pattern(r"(.*?[^\s=!|,<>~])(?:\s+|=)([^-=,|<>~\s][^=,|<>~\s]*)")
+_APART = lazy_pattern(r"[^\s=!|,<>~(]\s+[^\s=!|,<>~)]")
+_BRACKETS = lazy_pattern(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]$")  # a value may be a list, in brackets itself
+_KEY_VALUE = lazy_pattern(r"""\s*([A-Za-z0-9_-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|(\[[^\[\]]*\])|([^,"']*?))\s*(?:,|$)""")
+_VALID_NAME = lazy_pattern(r"[A-Za-z0-9_*][A-Za-z0-9_.+*-]*")  # with an asterisk, all names that match
+_VALID_VERSION = lazy_pattern(r"(?:[<>]=?|[!=]=|=|~=|!=~|==~|=<|=>)?\s*([A-Za-z0-9_.+!*-]+)|\^.*\$")
+_PLAIN_BUILD = lazy_pattern(r"[A-Za-z0-9_.+*]+")
+_FILE = lazy_pattern(r"(?:[a-z]+://|[./~]).*\.(?:conda|tar\.bz2)(?:#\w+|\[.*\])?", re.DOTALL)
 _KEYS = frozenset({
     "build", "build_number", "channel", "extras", "features", "flags", "fn", "license", "license_family", "md5", "name",
     "namespace", "sha256", "subdir", "track_features", "url", "version", "when",

@@ -6,8 +6,9 @@ and those that only rattler knows.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,18 +20,17 @@ CONDA_PLATFORMS = (
 )  # fmt: skip
 PLATFORMS = frozenset({*CONDA_PLATFORMS, "linux-loong64", "linux-riscv32"})
 _SYSTEMS = frozenset(platform.partition("-")[0] for platform in PLATFORMS)
-_SUBDIR = re.compile(r"[a-z0-9]+(?:-[a-z0-9_]+)+")
+_SUBDIR = lazy_pattern(r"[a-z0-9]+(?:-[a-z0-9_]+)+")
 _MISSPELT = 0.8  # the likeness from which a name is a misspelling: linux-x86_64, linux-46
 MAX_LENGTH = 64  # characters of a package's name, a version, a build string
 
 # C0 and C1 controls, and characters that reorder or hide text: bidirectional marks, zero widths, variation selectors.
-HIDDEN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]"
-)
-_ON_A_TERMINAL = re.compile(f"(?![\n\t]){HIDDEN.pattern}|[\ud800-\udfff]")
-_PACKAGE = re.compile(r"_?[a-z0-9]+(?:[._-][a-z0-9]+)*[._-]?")
-_VERSION = re.compile(r"[A-Za-z0-9._+!]+")
-_BUILD = re.compile(r"[A-Za-z0-9._+]+")
+_HIDDEN = r"[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]"
+HIDDEN = lazy_pattern(_HIDDEN)
+_ON_A_TERMINAL = lazy_pattern(f"(?![\n\t]){_HIDDEN}|[\ud800-\udfff]")
+_PACKAGE = lazy_pattern(r"_?[a-z0-9]+(?:[._-][a-z0-9]+)*[._-]?")
+_VERSION = lazy_pattern(r"[A-Za-z0-9._+!]+")
+_BUILD = lazy_pattern(r"[A-Za-z0-9._+]+")
 _RULES = {
     "package name": (_PACKAGE, "lower-case letters and digits, separated by single hyphens, periods or underscores"),
     "version": (_VERSION, "letters, digits, '.', '_', '+' and '!'"),
@@ -79,4 +79,6 @@ def is_config(name: str) -> bool:
 
 def escaped(text: str) -> str:
     """Return text for a terminal, with escapes for the characters that could move, hide or reorder it."""
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text  # most of it, without the expression
     return _ON_A_TERMINAL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from kiln import channel_credentials, files, http_client
 from kiln.archive_kinds import HEADER, kind_of_content, kind_of_name
 from kiln.errors import DownloadFailed
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ UNFINISHED = ".fetch-"  # the beginning of the names of folders with unfinished 
 MOST_BYTES = 8_000_000_000  # of one file
 MOST_SECONDS = 3600.0  # for one file
 _CHUNK = 1 << 18
-_UNREACHED = re.compile(r"<urlopen error (?:\[Errno -?\d+\] )?(.*)>")
+_UNREACHED = lazy_pattern(r"<urlopen error (?:\[Errno -?\d+\] )?(.*)>")
 
 
 def fetch(

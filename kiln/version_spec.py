@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.versions import Version
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     Test = Callable[[Version], bool]
 
-_TOKEN = re.compile(r"\s*([(),|]|[^(),|]+)")
-_CONSTRAINT = re.compile(r"(==|!=|<=|>=|~=|<|>|=)?\s*(\S+?)\s*$")
+_TOKEN = lazy_pattern(r"\s*([(),|]|[^(),|]+)")
+_CONSTRAINT = lazy_pattern(r"(==|!=|<=|>=|~=|<|>|=)?\s*(\S+?)\s*$")
 _LONGEST = 1_000
 
 

@@ -7,11 +7,13 @@ from functools import lru_cache, total_ordering
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
+
 if TYPE_CHECKING:
     from kiln.model.rendered import Pin
 
-_ALLOWED = re.compile(r"[*.+!_0-9a-z]+")
-_RUNS = re.compile(r"[0-9]+|[*]+|[^0-9*]+")
+_ALLOWED = lazy_pattern(r"[*.+!_0-9a-z]+")
+_RUNS = lazy_pattern(r"[0-9]+|[*]+|[^0-9*]+")
 
 Part = list[int | float | str]
 

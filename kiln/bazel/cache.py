@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
+from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # An entry's path: results of actions in ac, files in cas, since Bazel 2 in folders by the first two digits of the hash;
 # since Bazel 7 below the name of another hash function than SHA-256.
-ENTRY = re.compile(r"(?:[a-z0-9]{3,16}/)?(ac|cas)/(?:[0-9a-f]{2}/)?([0-9a-f]{32,128})")
+ENTRY = lazy_pattern(r"(?:[a-z0-9]{3,16}/)?(ac|cas)/(?:[0-9a-f]{2}/)?([0-9a-f]{32,128})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

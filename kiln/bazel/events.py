@@ -6,12 +6,12 @@ import base64
 import contextlib
 import gzip
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.compile_report import CompileReport
 
 LONGEST = 1 << 16  # bytes at the end of an action's output that are kept
@@ -19,15 +19,15 @@ PROFILE_LIMIT = 1 << 28  # bytes of a profile that are read
 KEPT = 40  # error lines of Bazel that are kept
 
 # "[1,234 / 5,678] Compiling a.cc; 12s local ... (8 actions running)", and "[5,678 / 5,678] 2 actions running"
-_COUNTS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
-_COMPLAINT = re.compile(r"^(?:ERROR|FATAL|Error|FAILED):")
-_PROCESSES = re.compile(r"([\d,]+) ([a-z][^,.]*)")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_COUNTS = lazy_pattern(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
+_COMPLAINT = lazy_pattern(r"^(?:ERROR|FATAL|Error|FAILED):")
+_PROCESSES = lazy_pattern(r"([\d,]+) ([a-z][^,.]*)")
+_COLOURS = lazy_pattern(r"\x1b\[[0-9;]*[A-Za-z]")
 # "Critical Path: 10.17s, Remote (99.94% of the time): [parse: 1.20%, queue: 70.94%, ...]", then a line for each action.
-_CRITICAL = re.compile(r"^Critical Path: ([\d.]+)s(?:, Remote \([\d.]+% of the time\): \[([^\]]*)\])?")
-_QUEUE = re.compile(r"\bqueue: ([\d.]+)%")
+_CRITICAL = lazy_pattern(r"^Critical Path: ([\d.]+)s(?:, Remote \([\d.]+% of the time\): \[([^\]]*)\])?")
+_QUEUE = lazy_pattern(r"\bqueue: ([\d.]+)%")
 # The lines that --sandbox_debug, the default of Debian's Bazel, adds to the output of every action.
-_SANDBOX = re.compile(r"^\d+\.\d+: src/main/tools/")
+_SANDBOX = lazy_pattern(r"^\d+\.\d+: src/main/tools/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

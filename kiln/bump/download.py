@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -13,6 +12,7 @@ from kiln import http_client, source_download
 from kiln.bump.remote_refs import references
 from kiln.bump.upstream import project_of
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import package_index
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 
-_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
 
 
 def digests(

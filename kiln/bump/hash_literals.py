@@ -6,20 +6,20 @@ out is replaced by a mark, and where the mark comes out, there belongs the hash.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import HASHES, Literal, place, replaced
 from kiln.errors import RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.bump.recipe_views import RecipeText, SourceView, Views
 
-_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

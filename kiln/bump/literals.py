@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.yamltext import PlacedText, Scalars, parse
 
@@ -16,16 +17,16 @@ HASHES = {"md5": 32, "sha1": 40, "sha224": 56, "sha256": 64, "sha384": 96, "sha5
 
 _COMMENT_LINE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 _TEMPLATE_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
-_SET = re.compile(r"\{%[-+]?\s*set\s+(?P<key>\w+(?:\s*,\s*\w+)*)\s*=(?P<value>.*?)[-+]?%\}", re.DOTALL)
-_CONSTANT = re.compile(
+_SET = lazy_pattern(r"\{%[-+]?\s*set\s+(?P<key>\w+(?:\s*,\s*\w+)*)\s*=(?P<value>.*?)[-+]?%\}", re.DOTALL)
+_CONSTANT = lazy_pattern(
     r"\"(?P<double>[^\"\\\n]*)\"|'(?P<single>[^'\\\n]*)'|(?<![\w.])(?P<number>\d+(?:\.\d+)?)(?![\w.])"
 )
-_PAIR = re.compile(
+_PAIR = lazy_pattern(
     r"(?<![\w.-])(?P<key>version|number|git_rev|git_tag|" + "|".join(HASHES) + r")['\"]?[ \t]*:[ \t]+"
     r"(?:\"(?P<double>[^\"\\\n{]*)\"|'(?P<single>[^'\n{]*)'|(?P<plain>[^\s'\"{}#,\[\]&*!|>%@`][^\s{}#,\[\]]*))"
 )
-_URL_LINE = re.compile(r"^.*(?:://|git_rev|git_tag).*$", re.MULTILINE)
-_BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")  # a line break of YAML 1.1
+_URL_LINE = lazy_pattern(r"^.*(?:://|git_rev|git_tag).*$", re.MULTILINE)
+_BREAK = lazy_pattern(r"\r\n|[\n\r\x85\u2028\u2029]")  # a line break of YAML 1.1
 _V1_KEYS = frozenset({"version", "number", "url", "git", "rev", "tag", "expected_commit", "md5", "sha256"})
 
 

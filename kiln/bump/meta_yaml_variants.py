@@ -11,6 +11,7 @@ from kiln import expand
 from kiln.bump.literals import literals_v0, versions_in_urls_v0
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError, RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_at
@@ -35,7 +36,7 @@ _VARIANTS = 8  # variants of one config
 _CHOICES = 64  # values that are tried for a selector's names
 _OTHERS = ("True", "0", "1000")  # values of a name besides those that a selector compares it with
 _USUAL = {"py": ("27", "36", "37", "38", "39", "310", "311", "312", "313", "314")}
-_RELEVANT = re.compile(r"set\b|url|git_|fn:|version|number|://|" + "|".join(_HASHES))
+_RELEVANT = lazy_pattern(r"set\b|url|git_|fn:|version|number|://|" + "|".join(_HASHES))
 
 World = tuple["Recipe", Variant]
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from kiln import process_runner
 from kiln.bump.remote_refs import references
 from kiln.errors import DownloadFailed, MissingTool
+from kiln.lazy_pattern import lazy_pattern
 from kiln.versions import Version
 
 if TYPE_CHECKING:
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 
 _SECONDS = 180.0
 # The layouts of a Python package index: by project, and by the hash of the file.
-_BY_PROJECT = re.compile(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
-_BY_HASH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/(?P<file>[^/]+)$")
+_BY_PROJECT = lazy_pattern(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
+_BY_HASH = lazy_pattern(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/(?P<file>[^/]+)$")
 # Archives of a tag, and files of a release, of GitHub, GitLab and Gitea.
-_OF_TAG = re.compile(
+_OF_TAG = lazy_pattern(
     r"(?P<repository>https?://[^/]+/[^/]+/[^/]+?)/(?:-/)?"
     r"(?:releases/download/(?P<release>[^/]+)/.+|(?:archive/(?:refs/tags/)?|tarball/)(?P<tag>.+))$"
 )
-_ENDING = re.compile(r"(?:/[^/]*)?\.(?:tar\.\w+|tgz|zip)$")
-_PRERELEASE = re.compile(r"(?<![a-z])(?:a|b|c|rc|alpha|beta|dev|pre|preview|m)\.?\d*(?![a-z])")
+_ENDING = lazy_pattern(r"(?:/[^/]*)?\.(?:tar\.\w+|tgz|zip)$")
+_PRERELEASE = lazy_pattern(r"(?<![a-z])(?:a|b|c|rc|alpha|beta|dev|pre|preview|m)\.?\d*(?![a-z])")
 _VERSION = r"(\d+(?:[._-]\d\w*)*(?:[._-]?post\d+)?)"
 
 

@@ -9,6 +9,7 @@ from kiln import names
 from kiln.bump.literals import lines_of, place, replaced
 from kiln.bump.recipe_views import effect
 from kiln.errors import RecipeFault, UsageError
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.versions import Version
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.bump.literals import Literal
     from kiln.bump.recipe_views import RecipeText, RecipeView, Views
 
-_ARGUMENT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
+_ARGUMENT = lazy_pattern(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
 _MARK = "kilnmark{}x"
 _TRIED = 60  # literals
 

@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system import users
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ PASSED_ON = (
     "KILN_LIMITS",
 )
 # Further variables that the client of a container engine needs.
-CLIENT = re.compile(
+CLIENT = lazy_pattern(
     r"DOCKER_(?!IMAGE|EXECUTABLE)|CONTAINER|XDG_RUNTIME_DIR$|XDG_CONFIG_HOME$|DBUS_SESSION_BUS_ADDRESS$"
 )
-PROXIES = re.compile(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
+PROXIES = lazy_pattern(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 
 def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:

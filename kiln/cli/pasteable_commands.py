@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import COMMANDS
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
 
 # A command of kiln's after its bare name, which is neither the end of a path nor a module's.
-_COMMAND = re.compile(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMANDS)})\b)")
+_COMMAND = lazy_pattern(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMANDS)})\b)")
 
 
 def pasteable(text: str, root: Path) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.errors import UsageError
+from kiln.lazy_pattern import lazy_pattern
 
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-TIME = re.compile(r"(?=\d)(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", re.IGNORECASE)
-ACTIONS = re.compile(r"(\d+) ?actions?")
+SIZE = lazy_pattern(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+TIME = lazy_pattern(r"(?=\d)(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", re.IGNORECASE)
+ACTIONS = lazy_pattern(r"(\d+) ?actions?")
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 

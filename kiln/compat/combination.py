@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.compat import tables, version_ranges
 from kiln.errors import UsageError, nearest
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +26,8 @@ EXAMPLES = {  # of versions that can be left open, by their names
     "glibc": "2.28",
 }
 VERSIONS = tuple(EXAMPLES)
-_CAPABILITY = re.compile(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
-_COMPILER = re.compile(r"(?P<name>gcc|clang)[ -]?(?P<version>\d{1,3}(?:\.\d{1,3}){0,2})")
+_CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
+_COMPILER = lazy_pattern(r"(?P<name>gcc|clang)[ -]?(?P<version>\d{1,3}(?:\.\d{1,3}){0,2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

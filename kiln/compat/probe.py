@@ -16,6 +16,7 @@ from kiln import container, process_runner
 from kiln.compat.combination import Combination, Gpu
 from kiln.container.engine import ASIDE
 from kiln.errors import KilnError, MissingTool
+from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))  # folders of the container devic
 SECONDS = 20.0  # for a program to print its version
 _NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
 _VERSION_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
-_VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
-_MODULE = re.compile(r"Kernel Module(?: for \S{1,40})? {1,8}(\d{1,6}(?:\.\d{1,6}){1,3})")
+_VERSION = lazy_pattern(r"\d{1,6}(?:\.\d{1,6}){1,3}")
+_MODULE = lazy_pattern(r"Kernel Module(?: for \S{1,40})? {1,8}(\d{1,6}(?:\.\d{1,6}){1,3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

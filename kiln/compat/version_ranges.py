@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
+
+from kiln.lazy_pattern import lazy_pattern
 
 Line = tuple[float, ...]
 
-_NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,5}")
+_NUMBERS = lazy_pattern(r"\d{1,9}(?:\.\d{1,9}){0,5}")
 _NEWEST = float("inf")
 
 

@@ -5,11 +5,11 @@ Source: CEP 46, https://github.com/conda/ceps/blob/main/cep-0046.md.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from kiln.compat import version_ranges
 from kiln.errors import UsageError
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = "__cuda_arch"
 OVERRIDE = "CONDA_OVERRIDE_CUDA_ARCH"
 CUDA_OVERRIDE = "CONDA_OVERRIDE_CUDA"
-_CAPABILITY = re.compile(r"\d{1,4}\.\d{1,4}")
+_CAPABILITY = lazy_pattern(r"\d{1,4}\.\d{1,4}")
 
 
 def version(overrides: Mapping[str, str], *, has_cuda: bool, capabilities: Callable[[], Iterable[str]]) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.console.progress_lines import BAD, GOOD, ProgressLog, progress_text
 from kiln.console.text import one_line, shown_line
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 TAIL = 20  # stored lines of each step, shown if it fails
 # Build scripts run under `set -x`: the trace has each variable of the environment twice, and then the recipe's script.
-TRACED_VARIABLE = re.compile(r"\++ (?:export )?[A-Za-z_]\w*=")
-_TRACED_SCRIPT = re.compile(r"\+ bash -e /\S+$")
+TRACED_VARIABLE = lazy_pattern(r"\++ (?:export )?[A-Za-z_]\w*=")
+_TRACED_SCRIPT = lazy_pattern(r"\+ bash -e /\S+$")
 
 
 @dataclass(slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.names import HIDDEN
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _CENT = 0.01
 _LONGEST = 4096  # characters of a line that are processed
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-_BREAKS = re.compile(r"[\s_.,/+-]")
+_ESCAPES = lazy_pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_BREAKS = lazy_pattern(r"[\s_.,/+-]")
 _HANG = 2  # columns by which the further lines of a folded one are indented
 _NARROWEST = 10  # characters of a column whose texts are broken
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_SURROGATES = lazy_pattern(r"[\ud800-\udfff]")
 
 
 def plain(text: str) -> str:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from kiln.container.engine import Engine, EngineKind
 from kiln.errors import UsageError
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
+_NAME = lazy_pattern(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 
 
 def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:

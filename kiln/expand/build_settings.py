@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from kiln import limits
 from kiln.conda_forge_yml import TypedSettings
 from kiln.conda_forge_yml.schema import table
 from kiln.errors import RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.feedstock_build_settings import PackageSettings
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LEVEL = 16  # conda-forge's zstd level
 _LEVELS = range(1, 23)
 _STRICT, _FLEXIBLE = "strict", "flexible"
 _ENGINES = ("docker", "podman")
-_SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options of `docker run` that show the container nothing of the machine; true for those with a value.
 _HARMLESS = {
     "--cpus": True,

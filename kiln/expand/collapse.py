@@ -7,12 +7,12 @@ so the cost grows with the values and the configs, not with the product of all t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.variants.files import as_list
 from kiln.versions import Version
 
@@ -45,7 +45,7 @@ ALWAYS = frozenset(
     ]
 )
 _STDLIB, _TARGET, _SDK = "c_stdlib_version", "MACOSX_DEPLOYMENT_TARGET", "MACOSX_SDK_VERSION"
-PYTHON_MIN = re.compile(r".*\{\{ python_min \}\}")
+PYTHON_MIN = lazy_pattern(r".*\{\{ python_min \}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.console.text import quantity
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, nearest
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.yamltext import Document
 
-_PLATFORM = re.compile(r"(linux|osx|win|freebsd|emscripten|wasi|zos)_([a-z0-9]+)_")
+_PLATFORM = lazy_pattern(r"(linux|osx|win|freebsd|emscripten|wasi|zos)_([a-z0-9]+)_")
 _SETTINGS = {"zip_keys", "pin_run_as_build"}
 
 

@@ -11,6 +11,7 @@ from kiln.expand import matrix_settings
 from kiln.expand.collapse import Package, Packages, job_variants
 from kiln.expand.keys_without_value import HINT
 from kiln.expand.naming import config_name
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from kiln.variants.combine import Spec
     from kiln.variants.files import VariantFile
 
-_CUDA = re.compile(r"^[^\#\n]*compiler\((\"cuda\"|\'cuda\')\).*", re.MULTILINE)
+_CUDA = lazy_pattern(r"^[^\#\n]*compiler\((\"cuda\"|\'cuda\')\).*", re.MULTILINE)
 
 
 def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | None = None) -> tuple[BuildConfig, ...]:

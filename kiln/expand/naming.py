@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import TYPE_CHECKING
+
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-_FORBIDDEN = re.compile(r"[<>:?*,\"\/\|\\]")
+_FORBIDDEN = lazy_pattern(r"[<>:?*,\"\/\|\\]")
 # The longest path that Windows allows, less the folder into which a GitHub runner checks out a feedstock.
 _LONGEST_PATH = 259
 _SUFFIX = len("_h01234567.yaml")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.expand import ci_limits, matrix_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
+from kiln.lazy_pattern import lazy_pattern
 from kiln.variants.cuda_version import cuda_of
 from kiln.variants.varying_keys import labels
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 NAME = ".github/workflows/build.yml"
-FURTHER = re.compile(r"build-(?:\d+|chain)\.yml")  # the workflows beside the first one
+FURTHER = lazy_pattern(r"build-(?:\d+|chain)\.yml")  # the workflows beside the first one
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
 ENTRY = "build-locally.py"
 JOB_MINUTES = "job minutes"  # the limit of a service

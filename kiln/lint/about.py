@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.licenses import FAMILIES, LicenseExpression, is_family
 from kiln.lint.located_yaml import key_of, mapping
 from kiln.lint.model import Problem, hint, lint
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.lint.subject import LintedFeedstock
     from kiln.model.source_position import Place
 
-_NAME = re.compile(r"[a-z0-9_\-.]+")
+_NAME = lazy_pattern(r"[a-z0-9_\-.]+")
 # Families whose licenses ask for their text to be distributed, as conda-smithy lists them.
 _TEXT_REQUIRED = ("gpl", "bsd", "mit", "apache", "psf")
 _LICENSE_IN_NAMES = ("unlicense", "licenseref", "-license")

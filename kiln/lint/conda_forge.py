@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import macos_rules, python_rules, workflow_settings
 from kiln.lint.about import feedstock_name
 from kiln.lint.located_yaml import branch_texts, mapping, read_values, repeated_keys, texts
@@ -28,7 +29,7 @@ _REPLACED = {
     "MINIFORGE_HOME": "workflow_settings.tools_install_dir",
     "SET_PAGEFILE": "workflow_settings.pagefile_size",
 }
-_REMOTE = re.compile(r'\[remote "(upstream|origin)"\][^\[]*?\n\s*url\s*=\s*(\S+)')
+_REMOTE = lazy_pattern(r'\[remote "(upstream|origin)"\][^\[]*?\n\s*url\s*=\s*(\S+)')
 _MAX_CONFIG = 1 << 20  # bytes of .git/config
 
 

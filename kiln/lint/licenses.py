@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kiln.lazy_pattern import lazy_pattern
+
 # Identifiers of the SPDX License List (spdx.org/licenses), without deprecated ones, as of August 2026.
 SPDX = Path(__file__).with_name("spdx.csv")
-_TOKEN = re.compile(r"[()]|[^\s()]+")
-_REFERENCE = re.compile(r"LicenseRef[a-zA-Z0-9\-.]*")
+_TOKEN = lazy_pattern(r"[()]|[^\s()]+")
+_REFERENCE = lazy_pattern(r"LicenseRef[a-zA-Z0-9\-.]*")
 _OPERATORS = frozenset({"and", "or"})
 
 # conda_build/license_family.py: the families, and the words that stand for a part of them.

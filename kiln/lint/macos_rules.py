@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import branches, items, mapping, read_values
 from kiln.lint.model import Problem, lint
 from kiln.lint.subject import VARIANT_FILES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BASELINE = "11.0"  # conda-forge's minimum for both processors
 _TARGET, _STDLIB, _SDK = "MACOSX_DEPLOYMENT_TARGET", "c_stdlib_version", "MACOSX_SDK_VERSION"
 # A value for another system, by its selector; keys stay, or their values would have none.
-_OTHER_SYSTEM = re.compile(r"^([^:\#]*?)\s+\#\s\[.*(not\s(osx|unix)|(?<!not\s)(linux|win)).*\]\s*$")
+_OTHER_SYSTEM = lazy_pattern(r"^([^:\#]*?)\s+\#\s\[.*(not\s(osx|unix)|(?<!not\s)(linux|win)).*\]\s*$")
 _NAMES = {"unix": True, "osx": True, "linux": False, "win": False}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import branch_texts, items, mapping, texts
 from kiln.lint.model import Problem, hint
 from kiln.lint.requirement_rules import is_version_independent
@@ -36,7 +37,7 @@ BACKENDS = frozenset(
     ]
 )
 _SELF_BUILT = frozenset({"hatchling", "pdm-backend", "setuptools"})
-_CROSS_PYTHON = re.compile(r"cross-python(?:_|\s|$)")
+_CROSS_PYTHON = lazy_pattern(r"cross-python(?:_|\s|$)")
 
 
 class PythonPackage(NamedTuple):

@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.stub_template import COMPATIBLE_PIN, SUBPACKAGE_PIN
 from kiln.versions import version_or_none
 
-_BRACKETS = re.compile(r".*(\[.*\])")
+_BRACKETS = lazy_pattern(r".*(\[.*\])")
 _PARENTHESES = re.compile(r".*(\(.*\))")
-_KEYS = re.compile(r"([a-zA-Z0-9_-]+)=")
-_NAME = re.compile(r"([^ =<>!~]+)([><!=~ ].+)?")
-_VALID_NAME = re.compile(r"(?:__[a-z0-9]|(?:[a-z0-9]|[a-z0-9_](?!_)))[._-]?(?:[a-z0-9]+(?:\.|-|_|$))*$")
-_VERSION_BUILD = re.compile(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))?$")
-_RELATION = re.compile(r"(=|==|!=|<=|>=|<|>|~=)(?![=<>!~])(\S+)$")
+_KEYS = lazy_pattern(r"([a-zA-Z0-9_-]+)=")
+_NAME = lazy_pattern(r"([^ =<>!~]+)([><!=~ ].+)?")
+_VALID_NAME = lazy_pattern(r"(?:__[a-z0-9]|(?:[a-z0-9]|[a-z0-9_](?!_)))[._-]?(?:[a-z0-9]+(?:\.|-|_|$))*$")
+_VERSION_BUILD = lazy_pattern(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))?$")
+_RELATION = lazy_pattern(r"(=|==|!=|<=|>=|<|>|~=)(?![=<>!~])(\S+)$")
 _ARCHIVES = (".conda", ".tar.bz2")
 _OTHER_KEYS = frozenset(
     ["build_number", "channel", "subdir", "fn", "url", "md5", "sha256", "license", "license_family", "track_features",

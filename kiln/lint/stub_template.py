@@ -6,7 +6,6 @@ of rattler-build-conda-compat: rules recognize them. All selectors and all branc
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import jinja2
 
 from kiln import limits
 from kiln.errors import KilnError
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import typed_scalar
 from kiln.recipe.functions import DATETIME, TIME
 from kiln.template.jinja import Environment, Template
@@ -30,7 +30,7 @@ SUBPACKAGE_PIN = "subpackage_pin "
 COMPILER = "_compiler_stub"
 STDLIB = "_stdlib_stub"
 PYTHON_MIN = "9999"  # the value of python_min, which rules look for
-_SETS_PYTHON_MIN = re.compile(r"{%\s+set\s+python_min\s+=")
+_SETS_PYTHON_MIN = lazy_pattern(r"{%\s+set\s+python_min\s+=")
 
 
 class NameText(jinja2.Undefined):

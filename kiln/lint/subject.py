@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import stub_template
 from kiln.lint.located_yaml import (
     branch_texts,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 META, RECIPE_YAML = "recipe/meta.yaml", "recipe/recipe.yaml"
 SETTINGS = "conda-forge.yml"
 VARIANT_FILES = ("conda_build_config.yaml", "variants.yaml")
-_JINJA = re.compile(r"\{\{|\{%")
-_BRANCH = re.compile(r"\{%-?\s*(?:if|for)\b")
+_JINJA = lazy_pattern(r"\{\{|\{%")
+_BRANCH = lazy_pattern(r"\{%-?\s*(?:if|for)\b")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.model import Problem, hint, lint
 
 if TYPE_CHECKING:
@@ -15,18 +16,18 @@ if TYPE_CHECKING:
 # PyPI's address and its former one, put together: no file of the project names a registry.
 INDEX, FORMER_INDEX = (f"https://pypi.{end}/" for end in ("org", "io"))
 # conda-build's pattern of a selector: with a comment sign, or alone at the end of a line.
-SELECTOR = re.compile(r"(?P<text>.+?)\s*(?P<sign>#.*)?\[(?P<expression>[^\[\]]+)\](?(sign).*)$")
-TIDY_SELECTOR = re.compile(r"(.+?)\s{2,}#\s\[(.+)\](?(2).*)$")
-OLD_PYTHON = re.compile(r".+#\s*\[.*?(py\d{2,3}).*\]")
+SELECTOR = lazy_pattern(r"(?P<text>.+?)\s*(?P<sign>#.*)?\[(?P<expression>[^\[\]]+)\](?(sign).*)$")
+TIDY_SELECTOR = lazy_pattern(r"(.+?)\s{2,}#\s\[(.+)\](?(2).*)$")
+OLD_PYTHON = lazy_pattern(r".+#\s*\[.*?(py\d{2,3}).*\]")
 STILL_DEFINED = frozenset({27, 34, 35, 36})  # Python versions whose old selector conda-build still defines
-JINJA_SET = re.compile(r"\s*\{%\s*(set)\s+[^\s]+\s*=\s*[^\s]+\s*%\}")
-TIDY_SET = re.compile(r"\s*\{%\s(set)\s[^\s]+\s=\s[^\s]+\s%\}")
+JINJA_SET = lazy_pattern(r"\s*\{%\s*(set)\s+[^\s]+\s*=\s*[^\s]+\s*%\}")
+TIDY_SET = lazy_pattern(r"\s*\{%\s(set)\s[^\s]+\s=\s[^\s]+\s%\}")
 EXPRESSIONS = (re.compile(r"{{(.*?)}}"), re.compile(r"\${{(.*?)}}"))  # of meta.yaml and recipe.yaml
-_PURE_WHEEL = re.compile(r"[:-]\s+(http.*-none-any\.whl)\s")
-_WHEEL = re.compile(r"[:-]\s+(http.*\.whl)\s")
-_ABI3_TEXT = re.compile(r"is_abi3\s*(==|!=)\s*('|\")(true|false)('|\")")
-_SP_DIR = re.compile(r"\s*(?:-\s+)?(?:then:\s+)?(?:export\s+)?SP_DIR\s*=")
-_SITE_PACKAGES = re.compile(r"%PREFIX%[\\/]+Lib[\\/]+site-packages", re.IGNORECASE)
+_PURE_WHEEL = lazy_pattern(r"[:-]\s+(http.*-none-any\.whl)\s")
+_WHEEL = lazy_pattern(r"[:-]\s+(http.*\.whl)\s")
+_ABI3_TEXT = lazy_pattern(r"is_abi3\s*(==|!=)\s*('|\")(true|false)('|\")")
+_SP_DIR = lazy_pattern(r"\s*(?:-\s+)?(?:then:\s+)?(?:export\s+)?SP_DIR\s*=")
+_SITE_PACKAGES = lazy_pattern(r"%PREFIX%[\\/]+Lib[\\/]+site-packages", re.IGNORECASE)
 _PLATFORMS = frozenset({"win", "linux", "osx", "unix"})
 _OPERATORS = frozenset({"not", "and", "or"})
 _MAX_LINE = 4_000  # characters; longer lines are data, and patterns would take long

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from kiln.lazy_pattern import lazy_pattern
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -19,9 +21,9 @@ WINDOW = 8  # characters of base64 that count as a part of a secret
 HEX_WINDOW = 16
 SURE = 2 * HEX_WINDOW  # an encoded text of this length contains a whole window at a multiple of its length
 _HEX_SEPARATORS, _OCTAL_SEPARATORS = ("%", "\\x", " ", ":"), (" ", "\\")  # between the bytes of a dump
-_BLANKS = re.compile(r"[ \t\n]+|.", re.DOTALL)  # or one other character
-_PLAIN = re.compile(r"[A-Za-z0-9]+")  # what no format escapes; HTML by numbers escapes even "_"
-_WORDLIKE = re.compile(r"[\w.+/-]+")
+_BLANKS = lazy_pattern(r"[ \t\n]+|.", re.DOTALL)  # or one other character
+_PLAIN = lazy_pattern(r"[A-Za-z0-9]+")  # what no format escapes; HTML by numbers escapes even "_"
+_WORDLIKE = lazy_pattern(r"[\w.+/-]+")
 # One blank in any form, without a quantifier that another could share a text with: patterns stay linear.
 _BLANK = (
     r"(?:[ \t\r\n]|\\{1,8}(?:[rnt \t\n]|x20|u0020|0?40|x09|u0009|0?11|x0[ad]|u000[ad]|01[25])"

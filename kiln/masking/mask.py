@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.masking import forms, urls
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _TO_SPACES = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code in b"+/_-") else 32 for code in range(256)
 )
-_RUN = re.compile(r"[A-Za-z0-9+/_-]+")
+_RUN = lazy_pattern(r"[A-Za-z0-9+/_-]+")
 _PADDED = 4  # characters next to a part of base64 that hold bits of it, or pad it
 _WORTH = 2 * forms.WINDOW - 1  # a run this long has a whole window at a multiple of its length
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.masking import forms
 from kiln.masking.urls import MASKED
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 LONGEST_LINE = 1 << 16  # characters; the beginning of a longer line is passed on
 BETWEEN = 16  # other lines between two lines of a secret
 FEW = 8  # lines to search one by one
-_ENCODED_START = re.compile(r"\s*([A-Za-z0-9+/_-]+=*)")
+_ENCODED_START = lazy_pattern(r"\s*([A-Za-z0-9+/_-]+=*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from kiln.lazy_pattern import lazy_pattern
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -14,16 +16,16 @@ _NAMES = (
     r"(?:[a-z_-]*(?:token|signature|password|passwd|secret)|sig|pwd|auth|key|api[-_]?key|awsaccesskeyid"
     r"|x-(?:amz|goog)-credential)"
 )
-_USER = re.compile(r"(?<=://)[^/\s?#'\"<>]+(?=@)")
-_PATH = re.compile(r"(?<=/t/)(?:[A-Za-z]{2}-[0-9A-Fa-f-]{20,}|[^/\s?#'\"<>]+)")
-_QUERY = re.compile(rf"(?<=[?&;]){_NAMES}=(?P<value>[^&\s'\"#<>;]+)", re.IGNORECASE)
-_HEADER = re.compile(
+_USER = lazy_pattern(r"(?<=://)[^/\s?#'\"<>]+(?=@)")
+_PATH = lazy_pattern(r"(?<=/t/)(?:[A-Za-z]{2}-[0-9A-Fa-f-]{20,}|[^/\s?#'\"<>]+)")
+_QUERY = lazy_pattern(rf"(?<=[?&;]){_NAMES}=(?P<value>[^&\s'\"#<>;]+)", re.IGNORECASE)
+_HEADER = lazy_pattern(
     r"\b(?:authorization|x-api-key|x-jfrog-art-api)['\"]?\s{0,4}[:=]\s{0,4}['\"]?"
     r"(?:(?:basic|bearer|token)\s{1,4})?(?P<value>[^\s'\",]+)",
     re.IGNORECASE,
 )
 _HEADER_WORDS = ("uthorization", "AUTHORIZATION", "-api-key", "-Api-Key", "-API-KEY", "-art-api", "-Art-Api")
-_IN_URL = re.compile(r"://[^\s'\"<>]*?/t/")
+_IN_URL = lazy_pattern(r"://[^\s'\"<>]*?/t/")
 
 
 def spans(text: str) -> Iterator[tuple[int, int]]:
@@ -32,7 +34,7 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
         yield from (match.span() for match in _USER.finditer(text))
     if "/t/" in text:
         yield from _tokens(text)
-    if "=" in text:
+    if "=" in text and ("?" in text or "&" in text or ";" in text):
         yield from (match.span("value") for match in _QUERY.finditer(text))
     if any(word in text for word in _HEADER_WORDS):
         yield from (match.span("value") for match in _HEADER.finditer(text))

@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.masking import urls
 from kiln.masking.mask import is_maskable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_NAME = re.compile(
+_NAME = lazy_pattern(
     r"TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)PASS$|(?:^|_)PWD$",
     re.IGNORECASE,
 )
-_PLACE = re.compile(r"_(?:FILE|PATH|DIR|URL|URI|HOST|NAME|TYPE|ENDPOINT|EXPIRATION)S?$|^(?:OLD)?PWD$", re.IGNORECASE)
+_PLACE = lazy_pattern(r"_(?:FILE|PATH|DIR|URL|URI|HOST|NAME|TYPE|ENDPOINT|EXPIRATION)S?$|^(?:OLD)?PWD$", re.IGNORECASE)
 
 
 # Variables that recipes pass to their scripts, and others that are never secret.
-_PUBLIC = re.compile(
+_PUBLIC = lazy_pattern(
     r"PATH|HOME|USER|LANG|LC_\w+|TERM|TMPDIR|SHELL|PWD|CI|CONFIG|CPU_COUNT|FEEDSTOCK_NAME|UPLOAD_PACKAGES|IS_PR_BUILD"
     r"|HOST_USER_ID|BUILD_WITH_CONDA_DEBUG|BUILD_OUTPUT_ID|GIT_BRANCH|UPLOAD_ON_BRANCH|flow_run_id|sha|GITHUB_ACTIONS"
     r"|SOURCE_DATE_EPOCH|SSL_CERT_(?:FILE|DIR)|REQUESTS_CA_BUNDLE|NO_PROXY|no_proxy|PYENV_ROOT|XDG_\w+"
@@ -42,7 +43,7 @@ def script_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     return (*values, *secrets_of(environment))
 
 
-_SWITCH = re.compile(r"\d*|y|n|yes|no|on|off|all", re.IGNORECASE)
+_SWITCH = lazy_pattern(r"\d*|y|n|yes|no|on|off|all", re.IGNORECASE)
 
 
 def too_short(variables: Mapping[str, str]) -> tuple[str, ...]:

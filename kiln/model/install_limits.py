@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 
+from kiln.lazy_pattern import lazy_pattern
+
 _UNITS = {"": 1, "s": 1, "min": 60, "h": 3600, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_AMOUNT = re.compile(r"(\d{1,9})(s|min|h|kB|MB|GB|TB)?")
+_AMOUNT = lazy_pattern(r"(\d{1,9})(s|min|h|kB|MB|GB|TB)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ the keys of older outputs, ``test/script``, and three of ``build``.
 from __future__ import annotations
 
 import csv
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import nearest
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
 from kiln.model.source_position import Place
 from kiln.recipe.refused_values import unsupported_values
@@ -27,7 +27,7 @@ _NESTED = ("build", "requirements", "test", "about")  # sections that an output 
 _ONLY_OUTPUTS = {("test", "script")}
 # The presence of these keys counts, whatever their values.
 _BY_PRESENCE = {("source", "path_via_symlink"), ("source", "no_hoist")}
-_KEY = re.compile(r"(\s*(?:-\s+)*)['\"]?([A-Za-z_][\w-]*)['\"]?\s*:(?:\s|$)")
+_KEY = lazy_pattern(r"(\s*(?:-\s+)*)['\"]?([A-Za-z_][\w-]*)['\"]?\s*:(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.names import fault
 from kiln.recipe.specs import name_of, sections, texts
 from kiln.recipe.usage_regions import region
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
 _NEVER_HASHED = ("python", "r_base", "perl", "lua")
 _BOOLEANS = dict.fromkeys(("y", "on", "true", "yes"), True) | dict.fromkeys(("n", "no", "false", "off"), False)
-_HASH = re.compile(r"h[0-9a-f]{7}")
+_HASH = lazy_pattern(r"h[0-9a-f]{7}")
 # The languages in a build string: prefix, package names, number of version components.
 _LANGUAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("np", ("numpy",), 2),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.matchspec_notation import with_star
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-_XX = re.compile(r"([0-9a-zA-Z\.\-\_]+)\s+x\.x")
-_NAME = re.compile(r"[^\s=<>!~\[(]+")
+_XX = lazy_pattern(r"([0-9a-zA-Z\.\-\_]+)\s+x\.x")
+_NAME = lazy_pattern(r"[^\s=<>!~\[(]+")
 _SECTIONS = ("build", "host", "run", "run_constrained")
 
 

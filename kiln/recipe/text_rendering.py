@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe import functions
 from kiln.recipe.usage import check_length
@@ -34,12 +35,12 @@ _BUILD_NAMES = {
     "LD_RUN_PATH": "$PREFIX/lib", "HTTP_PROXY": "", "HTTPS_PROXY": "", "REQUESTS_CA_BUNDLE": "", "DIRTY": "",
     "NPY_DISTUTILS_APPEND_FLAGS": "1",
 }  # fmt: skip
-_SET = re.compile(r"\{%-?\s*(?:set|for|macro)\s+([\w\s,]+)")
-_BLOCK = re.compile(r"\{%-?\s*(?:if|for)\b")
-_BLOCK_END = re.compile(r"\{%-?\s*end(?:if|for)\b")
-_KEY = re.compile(r"[\s-]*['\"]?([^\s:'\"{]+)['\"]?\s*:")
-GIT_NAME = re.compile(r"(?:GIT|HG)_[A-Z_0-9]+")  # names that are defined once the source is checked out
-_OF_REVISION = re.compile(r"GIT_(?:DESCRIBE_|BUILD_STR|FULL_HASH)")  # the names that git answers
+_SET = lazy_pattern(r"\{%-?\s*(?:set|for|macro)\s+([\w\s,]+)")
+_BLOCK = lazy_pattern(r"\{%-?\s*(?:if|for)\b")
+_BLOCK_END = lazy_pattern(r"\{%-?\s*end(?:if|for)\b")
+_KEY = lazy_pattern(r"[\s-]*['\"]?([^\s:'\"{]+)['\"]?\s*:")
+GIT_NAME = lazy_pattern(r"(?:GIT|HG)_[A-Z_0-9]+")  # names that are defined once the source is checked out
+_OF_REVISION = lazy_pattern(r"GIT_(?:DESCRIBE_|BUILD_STR|FULL_HASH)")  # the names that git answers
 _PACKAGE = frozenset({"PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM", "PKG_HASH", "PKG_BUILD_STRING"})
 _EVERY = functions.NAMES | _BUILD_NAMES.keys() | _PACKAGE
 _LANGUAGE = {

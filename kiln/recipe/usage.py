@@ -11,12 +11,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml
+from kiln.lazy_pattern import lazy_pattern
 from kiln.template.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_TOOL = re.compile(r"(.*?)_(compiler|stdlib)(_version)?$")
+_TOOL = lazy_pattern(r"(.*?)_(compiler|stdlib)(_version)?$")
 _MAX_LENGTH = 10_000
 _MAX_STATEMENT_LENGTH = 4_000
 _SYSROOT = "CONDA_BUILD_SYSROOT"

@@ -9,20 +9,22 @@ from __future__ import annotations
 import re
 from functools import cached_property, lru_cache
 
+from kiln.lazy_pattern import lazy_pattern
+
 _FLAGS = re.MULTILINE | re.DOTALL
-_BLOCK = re.compile(r"^\ +-\ +(?:name|type):.+?(?=^\w|\Z|^\ +-\ +(?:name|type))", _FLAGS)
-_OUTPUTS = re.compile(r"(^outputs:.*?)(?=^test:|^extra:|^about:|\Z)", _FLAGS)
-_IDENTITY = re.compile(r"(^.*?)(?=^requirements:|^test:|^extra:|^about:|^outputs:|\Z)", _FLAGS)
-_TOP_REQUIREMENTS = re.compile(r"(^requirements:.*?)(?=^test:|^extra:|^about:|^outputs:|\Z)", _FLAGS)
-_OUTPUT_REQUIREMENTS = re.compile(
+_BLOCK = lazy_pattern(r"^\ +-\ +(?:name|type):.+?(?=^\w|\Z|^\ +-\ +(?:name|type))", _FLAGS)
+_OUTPUTS = lazy_pattern(r"(^outputs:.*?)(?=^test:|^extra:|^about:|\Z)", _FLAGS)
+_IDENTITY = lazy_pattern(r"(^.*?)(?=^requirements:|^test:|^extra:|^about:|^outputs:|\Z)", _FLAGS)
+_TOP_REQUIREMENTS = lazy_pattern(r"(^requirements:.*?)(?=^test:|^extra:|^about:|^outputs:|\Z)", _FLAGS)
+_OUTPUT_REQUIREMENTS = lazy_pattern(
     r"(^\s*requirements:.*?)(?=^\s*test:|^\s*extra:|^\s*about:|^\s*-\s+name:|^outputs:|\Z)", _FLAGS
 )
-_REQUIREMENTS = re.compile(r"requirements:.+?(?=^\w|\Z|^\s+-\s(?=name|type))", _FLAGS)
-_NUMPY_XX = re.compile(r"(numpy\s*x\.x)|pin_compatible\([\'\"]numpy.*max_pin=[\'\"]x\.x[\'\"]")
-_NUMPY_PIN = re.compile(r"pin_\w+\([\'\"]numpy[\'\"]")
-_NUMPY_PLACES = re.compile(r"pin_\w+\([\'\"]numpy[\'\"].*((?<=x_pin=[\'\"])[x\.]*(?=[\'\"]))")
-_HASH = re.compile(r"h\{\{\s*PKG_HASH\s*\}\}")
-_SUBPACKAGE = re.compile(r"{{\s*pin_subpackage\(.*\)\s*}}")
+_REQUIREMENTS = lazy_pattern(r"requirements:.+?(?=^\w|\Z|^\s+-\s(?=name|type))", _FLAGS)
+_NUMPY_XX = lazy_pattern(r"(numpy\s*x\.x)|pin_compatible\([\'\"]numpy.*max_pin=[\'\"]x\.x[\'\"]")
+_NUMPY_PIN = lazy_pattern(r"pin_\w+\([\'\"]numpy[\'\"]")
+_NUMPY_PLACES = lazy_pattern(r"pin_\w+\([\'\"]numpy[\'\"].*((?<=x_pin=[\'\"])[x\.]*(?=[\'\"]))")
+_HASH = lazy_pattern(r"h\{\{\s*PKG_HASH\s*\}\}")
+_SUBPACKAGE = lazy_pattern(r"{{\s*pin_subpackage\(.*\)\s*}}")
 
 
 class Region:

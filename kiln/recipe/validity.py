@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from kiln import matchspec_notation
 from kiln.errors import RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
 from kiln.recipe.specs import name_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.recipe.recipe import Recipe
 
 _NOARCH = frozenset({"python", "generic", "True"})
-_IGNORED = re.compile(r"\[[^\]=]*\].*$")  # brackets without a key=value, with what follows: conda skips them
+_IGNORED = lazy_pattern(r"\[[^\]=]*\].*$")  # brackets without a key=value, with what follows: conda skips them
 _SECTIONS = ("build", "host", "run", "run_constrained")
 
 

@@ -7,14 +7,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SPEC = re.compile(r"(?:([^\s:\[\]]+)::)?([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(.*)", re.DOTALL)
+_SPEC = lazy_pattern(r"(?:([^\s:\[\]]+)::)?([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(.*)", re.DOTALL)
 _SIGNS = ("==", "!=", ">=", "<=", "~=", "=", ">", "<")
-_LOOSE = re.compile(r"\s*([,|])\s*")
-_BETWEEN = re.compile(r"(==|!=|>=|<=|~=|[=<>])\s+")
-_FIELD = re.compile(r"(\w+)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s,'\"]+)")
+_LOOSE = lazy_pattern(r"\s*([,|])\s*")
+_BETWEEN = lazy_pattern(r"(==|!=|>=|<=|~=|[=<>])\s+")
+_FIELD = lazy_pattern(r"(\w+)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s,'\"]+)")
 _PIN_KINDS = frozenset({"pin_subpackage", "pin_compatible"})
 
 

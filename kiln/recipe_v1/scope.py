@@ -6,11 +6,11 @@ Every key of the variant that is read is recorded: these are the keys that the r
 from __future__ import annotations
 
 import json
-import re
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.names import CONDA_PLATFORMS
 from kiln.recipe_v1.compiled_expression import tool_keys
 from kiln.recipe_v1.expression_values import Invalid, Undefined, defined, is_true, text
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # Folders that are known to a build alone, for paths of patches and licenses.
 LATE = ("PREFIX", "BUILD_PREFIX", "SRC_DIR", "RECIPE_DIR", "BUILD_DIR", "HOST_PREFIX")
 _ARCHITECTURES = {"32": "x86", "64": "x86_64"}
-_PLAIN = re.compile(r"[0-9A-Za-z.]*")
-_BOUND = re.compile(r"x(\.x)*|[0-9A-Za-z_.+!]+")
+_PLAIN = lazy_pattern(r"[0-9A-Za-z.]*")
+_BOUND = lazy_pattern(r"x(\.x)*|[0-9A-Za-z_.+!]+")
 _NOT_HERE = {
     "git": "kiln reads no repository while rendering",
     "load_from_file": "kiln reads no other file while rendering",

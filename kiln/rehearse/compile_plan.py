@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import RehearsalRefused
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
 from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.resolution import RequirementsConflict
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_search import MissingSource, SourceSearch
 
-_FREE_THREADED = re.compile(r"_cp\d+t$")
+_FREE_THREADED = lazy_pattern(r"_cp\d+t$")
 # Pythons whose interpreters can be packaged, the newest last; conda-forge has had packages for all of them.
 PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 

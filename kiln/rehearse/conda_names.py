@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -14,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from kiln import files
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import Specifier
 
 NAMES = Path(__file__).with_name("names.csv")
-_STARRED = re.compile(r"\.\*$")
+_STARRED = lazy_pattern(r"\.\*$")
 
 
 class WheelLayout(Enum):

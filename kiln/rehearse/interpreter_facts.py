@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner
 from kiln.errors import MissingTool, UnsupportedPython
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse.wheel_locks import PYTHONS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PROBE = Path(__file__).with_name("interpreter_probe.py")
 _PROBE_SECONDS = 60
 _SYSTEM_PREFIX = Path("/usr")  # shared with all other programs: a library there does not belong to the interpreter
-_LIBPYTHON = re.compile(r"libpython3\.\d+\.so")
+_LIBPYTHON = lazy_pattern(r"libpython3\.\d+\.so")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln import process_runner
 from kiln.errors import MissingTool
+from kiln.lazy_pattern import lazy_pattern
 from kiln.version_spec import matches
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 TABLE = Path(__file__).with_name("stand_ins.csv")
 UNKNOWN_VERSION = "0"
 _SECONDS = 30.0
-_VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+)+)")
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+_VERSION = lazy_pattern(r"(?<![\w.])v?(\d+(?:\.\d+)+)")
+_NUMBERS = lazy_pattern(r"\d+(?:\.\d+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from packaging.utils import canonicalize_name
 
 from kiln import channel_credentials, http_client, process_runner
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 _SECONDS = 60.0
 _LARGEST = 100_000_000  # bytes of an answer
-_SETTING = re.compile(r"^(?P<place>[^.]+)\.(?P<key>[\w-]+)=(?P<value>.+)$", re.MULTILINE)
-_SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
+_SETTING = lazy_pattern(r"^(?P<place>[^.]+)\.(?P<key>[\w-]+)=(?P<value>.+)$", re.MULTILINE)
+_SHA256 = lazy_pattern(r"sha256=([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

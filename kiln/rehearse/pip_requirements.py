@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_CLAUSE = re.compile(r"(==|!=|<=|>=|~=|<|>|=)?\s*(\S+)")
+_CLAUSE = lazy_pattern(r"(==|!=|<=|>=|~=|<|>|=)?\s*(\S+)")
 
 
 @cache

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from kiln import process_runner
 from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, metadata_package, package
 from kiln.errors import BuildFailed, UnsupportedPython
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse.conda_names import abi_spec
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ _LEFT_OUT = frozenset(
 )
 _NOT_NEEDED = frozenset({".a", ".o", ".pyc", ".exe"})
 _SYSTEM_PREFIX = Path("/usr")
-_HOLDS_PREFIX = re.compile(r"_sysconfigdata_.*\.py|Makefile|python-config\.py")
-_SCHEME_ANCHOR = re.compile(r"^def get_preferred_scheme\(", re.MULTILINE)
+_HOLDS_PREFIX = lazy_pattern(r"_sysconfigdata_.*\.py|Makefile|python-config\.py")
+_SCHEME_ANCHOR = lazy_pattern(r"^def get_preferred_scheme\(", re.MULTILINE)
 _NOTE = "the system libraries that the standard library uses are those of the machine that this was made on"
 
 _SCHEMES = '''\

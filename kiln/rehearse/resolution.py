@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from kiln import channel_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names, pip_without_programs
 from kiln.rehearse.rehearsal_plan import LockedWheel
 from kiln.rehearse.wheel_package import PackageTarget
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _SECONDS = 600.0
-_UNAVAILABLE = re.compile(
+_UNAVAILABLE = lazy_pattern(
     r"Could not find a version that satisfies the requirement (?P<requirement>[^\n]+?)"
     r" \(from versions: (?P<versions>[^)]*)\)"
 )
-_REQUIRED_BY = re.compile(r"^(?P<requirement>.*?) \(from (?P<parents>.+)\)$")
+_REQUIRED_BY = lazy_pattern(r"^(?P<requirement>.*?) \(from (?P<parents>.+)\)$")
 _WORKERS = 8
-_GLIBC = re.compile(r"(\d+)\.(\d+)")
+_GLIBC = lazy_pattern(r"(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

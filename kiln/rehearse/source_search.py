@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from kiln import files, folder_lock, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import package_index
 from kiln.rehearse.rehearsal_plan import SourceFile
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from kiln.model.rendered import Source
 
-_BY_PROJECT = re.compile(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
-_BY_HASH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
-_VERSION = re.compile(r"[-_]v?\d.*$")
+_BY_PROJECT = lazy_pattern(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
+_BY_HASH = lazy_pattern(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
+_VERSION = lazy_pattern(r"[-_]v?\d.*$")
 _TIMEOUT = 30.0  # seconds for an address to answer
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import compilers, conda_names, machine_programs, pip_requirements, resolution
 from kiln.rehearse.rehearsal_plan import StandIn
 from kiln.rehearse.required_packages import Section
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.required_packages import RequiredPackage
 
 OF_INTERPRETER = frozenset({"python", "python_abi"})
-_PROJECT = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
+_PROJECT = lazy_pattern(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
 _NOT_PYTHON = ("lib", "r-", "perl-", "ruby-", "lua-", "cross-")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.console.text import duration
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 _REPORTS = 3.0  # seconds between two reports of a download
 _STAMPS = ".verified.json"
 _UNFINISHED = ".fetch-"
-_BROKEN = re.compile(r"after connection broken by '(.*)': ")
-_MISMATCH = re.compile(
+_BROKEN = lazy_pattern(r"after connection broken by '(.*)': ")
+_MISMATCH = lazy_pattern(
     r"DO NOT MATCH THE HASHES.*?(?P<what>\S+)(?: from [^\n]*)?\n\s*Expected sha256 (?P<expected>[0-9a-f]{64})"
     r"\s+Got\s+(?P<got>[0-9a-f]{64})",
     re.DOTALL,

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, package
 from kiln.errors import Interrupted
+from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_reader import EntryPoint, Member, Wheel, broken_wheel, license_files, opened
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 CONVERTER = 2  # raise it when the same wheel gives another package
 _WORKERS = 2
 _PYTHON_SHEBANG = re.compile(rb"\A#!pythonw?(?=\s)")
-_LEGACY = re.compile(r"manylinux(?:1|2010|2014)(?=_)")
-_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
-_COMPONENT = re.compile(r"nvidia/([^/]+)/(.+)")
+_LEGACY = lazy_pattern(r"manylinux(?:1|2010|2014)(?=_)")
+_MANYLINUX = lazy_pattern(r"manylinux_(\d+)_(\d+)_")
+_COMPONENT = lazy_pattern(r"nvidia/([^/]+)/(.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

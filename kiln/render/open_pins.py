@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import Pin
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
     from kiln.recipe.recipe import Recipe
 
-_MARK = re.compile(r"KILN-PIN-([0-9a-f]+)")
+_MARK = lazy_pattern(r"KILN-PIN-([0-9a-f]+)")
 
 
 def marker(kind: str, name: str, **bounds: Any) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.variants.files import as_list
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
 
 LINK_SCRIPTS = ("pre-link", "post-link", "pre-unlink")
-_COMPILER = re.compile(r"\{\{\s*compiler\(.*\)\s*\}\}")
+_COMPILER = lazy_pattern(r"\{\{\s*compiler\(.*\)\s*\}\}")
 # The endings of scripts that test a package, in the order in which conda-build runs them.
 TEST_SCRIPTS = (".py", ".pl", ".r", ".lua", ".sh")
 

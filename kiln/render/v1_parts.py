@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import OutputTest, Requirements, Script, Source, Staging
 from kiln.names import MAX_LENGTH, fault
 from kiln.recipe_v1.recipe import variant_versions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.recipe_v1.requirement import Requirement
 
 DEFAULT, SUFFIX = "build.sh", ".sh"
-_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
+_UNSAFE = lazy_pattern(r"[^A-Za-z0-9._]+")
 _MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}
 _OF_SOURCES = ("filter", "lfs", "submodules", "expected_commit")  # which the engine knows by the same names
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.console.progress_lines import SIGNS, count_text
 from kiln.console.text import cost_text, duration, one_line, table
+from kiln.lazy_pattern import lazy_pattern
 from kiln.report import totals
 from kiln.report.tail import cut
 from kiln.variants.varying_keys import labels
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEADER = ("config", "state", "took", "memory", "cached", "packages", "tests", "why")
 _RIGHT = (2, 3, 4, 5)
-_MARKED = re.compile(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
+_MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
 def matrix_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.run_state import TRACED_VARIABLE
 from kiln.console.text import shown_line
+from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system.file_operations import open_regular
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LINES = 40
 WIDTH = 300  # characters of a line
 _BYTES = 1 << 16
-_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: |$)")  # before each line of a config's log
+_TIME = lazy_pattern(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: |$)")  # before each line of a config's log
 
 
 def opened(log: Path) -> IO[bytes]:

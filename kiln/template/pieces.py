@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from kiln.lazy_pattern import lazy_pattern
+
 # With these, pieces depend on each other, or on the text around them.
-_NOT_SEPARABLE = re.compile(
+_NOT_SEPARABLE = lazy_pattern(
     r"\{[{%#][-+]|[-+][}%#]\}|\{%\s*(?:macro|call|import|from|include|extends|block|raw|filter|autoescape|with|trans)\b"
 )
-_MARK = re.compile(r"\{\{|\{%|\{#")
-_OPENING = re.compile(r"\s*(if|for)\b")
-_CLOSING = re.compile(r"\s*(endif|endfor)\b")
-_BLOCK_SET = re.compile(r"\s*(set\b[^=]*$|endset\b)")
+_MARK = lazy_pattern(r"\{\{|\{%|\{#")
+_OPENING = lazy_pattern(r"\s*(if|for)\b")
+_CLOSING = lazy_pattern(r"\s*(endif|endfor)\b")
+_BLOCK_SET = lazy_pattern(r"\s*(set\b[^=]*$|endset\b)")
 _MAX_LINES = 500  # of one construct, which is scanned again with each line; a longer one is almost certainly unclosed
-_INSIDE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[({]|[\])}]|%\}""", re.DOTALL)
+_INSIDE = lazy_pattern(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[({]|[\])}]|%\}""", re.DOTALL)
 
 
 class NotSeparable(Exception):

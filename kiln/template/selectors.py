@@ -6,13 +6,13 @@ and a line whose selector does not hold is dropped, so that block scalars have n
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import SelectorFault, UnsafeTemplate, nearest
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.template.recent import Recent
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.template.namespace import Names
 
 _MAX_LENGTH = 50_000
-_KEY = re.compile(r"[\s-]*['\"]?([^\s:'\"]+)['\"]?\s*:")
+_KEY = lazy_pattern(r"[\s-]*['\"]?([^\s:'\"]+)['\"]?\s*:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, VariantFault, nearest
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
 from kiln.template.namespace import Names
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from kiln.variants.platform import Platform
 
-_KEY = re.compile(r"^([A-Za-z_]\w*)\s*:", re.MULTILINE)
-_PIN = re.compile(r"x(?:\.x)*")  # of pin_run_as_build: the places of both bounds
+_KEY = lazy_pattern(r"^([A-Za-z_]\w*)\s*:", re.MULTILINE)
+_PIN = lazy_pattern(r"x(?:\.x)*")  # of pin_run_as_build: the places of both bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

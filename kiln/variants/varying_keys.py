@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.lazy_pattern import lazy_pattern
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 # Keys that readers know come before others; the others by the number of their values.
 FIRST = ("cuda_compiler_version", "python", "target_platform")
 NAMES = {"cuda_compiler_version": "CUDA", "python": "Python", "target_platform": "platform", "numpy": "NumPy"}
-_PIN = re.compile(r"\.\*.*| .*")  # of ``3.10.* *_cpython`` readers need 3.10
+_PIN = lazy_pattern(r"\.\*.*| .*")  # of ``3.10.* *_cpython`` readers need 3.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
