@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -69,6 +68,8 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     plan = job_chain.begun(chain, feedstock, plan, options)
     report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
+        import json
+
         from kiln.serialization import to_json
 
         print(json.dumps(with_errors(to_json(report), errors), indent=2))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -78,12 +76,16 @@ def _limits(options: argparse.Namespace) -> dict[str, Any]:
 
 def _arguments_of(record: type[RunOptions | BuildOptions], options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that have the names of a record's fields."""
+    import dataclasses
+
     fields = {field.name for field in dataclasses.fields(record)}
     return {name: value for name, value in vars(options).items() if name in fields}
 
 
 def typed_command(words: Sequence[str]) -> str:
     """Return the command as the user typed it, without the words that an entry script adds."""
+    import shlex
+
     from kiln.cli import top_parser
 
     if "--called" not in words[:1]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tarfile
-import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kiln.cli import pinning_selection
 from kiln.cli.pasteable_commands import pasteable
@@ -26,8 +23,7 @@ if TYPE_CHECKING:
 _TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(NamedTuple):
     """A tree of files that define a matrix, and the pinning to expand it with."""
 
     root: Path
@@ -149,6 +145,9 @@ def tree_of(root: Path, revision: str) -> Iterator[Path]:
         UsageError: if git does not know the revision.
         UnsupportedPython: if it lacks PEP 706, and would unpack links and paths that lead out of the folder.
     """
+    import tarfile
+    import tempfile
+
     if not hasattr(tarfile, "data_filter"):
         raise UnsupportedPython("this Python cannot unpack a revision safely", hint="3.10.12, 3.11.4 or newer can")
 

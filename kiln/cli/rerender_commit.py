@@ -7,7 +7,6 @@ version.
 from __future__ import annotations
 
 import os
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from kiln import __version__
@@ -24,6 +23,8 @@ _TOOLS = ("py-rattler-build", "py-rattler")  # that render recipes and fetch pin
 
 def message(pinning: str) -> str:
     """Return the message of a commit; ``pinning`` is the version of conda-forge-pinning, empty without one."""
+    from importlib import metadata
+
     with_pinning = f" and conda-forge-pinning {pinning}" if pinning else ""
     tools = "\n".join(f"- {name} {metadata.version(name)}" for name in _TOOLS)
     return f"MNT: Re-rendered with kiln {__version__}{with_pinning}\n\nOther tools:\n{tools}\n"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kiln.errors import UsageError
 from kiln.lazy_pattern import lazy_pattern
@@ -95,8 +95,7 @@ def channel(name: str) -> str:
     return path.resolve().as_uri() if path.is_dir() else name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(NamedTuple):
     """A limit of a build: in seconds from now on, or of finished actions of Bazel."""
 
     seconds: float | None = None

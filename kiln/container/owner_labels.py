@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +36,8 @@ class Owner:
     @classmethod
     def of_process(cls, pid: int) -> Owner | None:
         """Return the running process ``pid``, or None."""
+        import platform
+
         process = process_table.read(pid)
         if not exists(pid) or (process is not None and process.state in process_table.ENDED):
             return None

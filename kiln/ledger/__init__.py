@@ -13,8 +13,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.container.owner_labels import Owner, is_gone
-from kiln.ledger import record_json
 from kiln.ledger.damage_repair import back_up_finished, decoding, retry_after_repair
 from kiln.ledger.database import Database
 from kiln.model.run import ConfigState
@@ -140,6 +138,9 @@ class Ledger(Database):
 
     def begin(self, report: MatrixReport) -> int:
         """Store that a run of this process begins, with all of its configs, and return its number."""
+        from kiln.container.owner_labels import Owner
+        from kiln.ledger import record_json
+
         with self._writing() as connection:
             cursor = connection.execute(
                 "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
@@ -183,6 +184,8 @@ class Ledger(Database):
 
         Configs that were running when their run was killed are reported as interrupted.
         """
+        from kiln.ledger import record_json
+
         row = self._row(
             "SELECT id, command, started, finished, owner, detail FROM run WHERE id = coalesce(?, id)"
             " ORDER BY id DESC LIMIT 1",
@@ -264,12 +267,16 @@ class Ledger(Database):
 
     @staticmethod
     def _lives(label: str) -> bool:
+        from kiln.container.owner_labels import Owner, is_gone
+
         owner = Owner.parse(label)
         return owner is not None and not is_gone(owner, Owner.here(), Owner.of_process(owner.pid))
 
 
 def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun) -> None:
     """Replace the record of a config, and add the change to the history."""
+    from kiln.ledger import record_json
+
     detail = json.dumps(record_json.config_detail(config))
     row = (
         run,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from kiln import files
 from kiln.errors import DiskFull, KilnError, LedgerFault, NotWritable
-from kiln.ledger import migration, record_json, schema
+from kiln.ledger import migration, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -268,6 +268,8 @@ def _copy(table: str, source: sqlite3.Connection, target: sqlite3.Connection) ->
 
 def _is_sound(table: str, row: dict[str, Any]) -> bool:
     """Return whether a row can be decoded."""
+    from kiln.ledger import record_json
+
     try:
         detail = json.loads(row["detail"]) if "detail" in row else {}
         if table == "config_run":

@@ -8,7 +8,7 @@ encodes all of it (base64, hexadecimal) is found by windows of the encoded text,
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 
@@ -33,14 +33,16 @@ _QUOTE = r"""|'\\{1,8}''|'"'"'|''|&apos;"""
 _CONTROL = {"\r": "r", "\a": "a", "\b": "b", "\f": "f", "\v": "v", "\x1b": "[eE]"}
 
 
-class Forms(NamedTuple):
+class Forms:
     """The forms of one secret: ``trigger`` is in each text that ``pattern`` matches; empty where no text surely is.
 
-    Not a dataclass: every command imports this module, and should not wait for that one.
+    A plain class: every command imports this module, and making a dataclass or a named tuple takes a millisecond.
     """
 
-    trigger: str
-    pattern: re.Pattern[str]
+    __slots__ = ("pattern", "trigger")
+
+    def __init__(self, *, trigger: str, pattern: re.Pattern[str]) -> None:
+        self.trigger, self.pattern = trigger, pattern
 
 
 def escaped(secret: str) -> Forms:
