@@ -99,13 +99,16 @@ def capture(
     cwd: Path | None = None,
     timeout: float | None = None,
     secrets: Sequence[str] = (),
+    stdin: str | None = None,
 ) -> Result:
     """Run a program and return its standard output, complete and unmasked; the tail has only its errors.
+
+    The program reads ``stdin``, or nothing.
 
     Raises MissingTool when the program is not found.
     """
     with _Listener(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
-        return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True)
+        return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True, stdin=stdin)
 
 
 def start(

@@ -101,14 +101,8 @@ def _location_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
 
 
-def _compile_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--remote-cache",
-        metavar="URL",
-        type=values.remote_cache,
-        help="share Bazel's cache between machines: http(s):// or grpc(s)://; the variable BAZEL_REMOTE_CACHE does the "
-        "same, hidden from process lists",
-    )
+def remote_executor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a remote executor, for builds here or on the workers of a fleet."""
     parser.add_argument(
         "--remote-executor",
         metavar="URL",
@@ -135,6 +129,17 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         help="run actions here if the remote executor does not answer (default: fail; actions that must not run "
         "remotely always run here)",
     )
+
+
+def _compile_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--remote-cache",
+        metavar="URL",
+        type=values.remote_cache,
+        help="share Bazel's cache between machines: http(s):// or grpc(s)://; the variable BAZEL_REMOTE_CACHE does the "
+        "same, hidden from process lists",
+    )
+    remote_executor_arguments(parser)
     parser.add_argument(
         "--compile-cache",
         metavar="FOLDER",

@@ -46,8 +46,8 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     arguments["remote_executor"] = options.remote_executor or values.remote_executor(
         environment.get("BAZEL_REMOTE_EXECUTOR", "")
     )
-    folder = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
-    arguments["remote_credentials"] = options.remote_credentials or (values.credentials(folder) if folder else None)
+    text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
+    arguments["remote_credentials"] = options.remote_credentials or values.credentials_variable(text)
     remote_url, ci_url = ci_urls(environment)
     return run.RunOptions(
         **{**arguments, "configs": configs},

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import secrets
 import shlex
 import sys
 import time
@@ -18,6 +16,7 @@ from kiln.cli import (
     fleet_controller,
     fleet_detached_runs,
     fleet_detached_start,
+    fleet_executor,
     fleet_fallbacks,
     fleet_lost_runs,
     fleet_prices,
@@ -41,7 +40,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kiln.fleet.playbook_runner import PlaybookSite
@@ -74,6 +73,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_slurm.check_options(options)
         fleet_fallbacks.check_options(options)
         fleet_detached_start.check_options(options)
+    if options.action == "run":
+        fleet_executor.check_options(options, os.environ)
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
         return (DETACHED.get(options.action) or fleet_detached_runs.show_status)(options, root)
     feedstock = feedstock_loader.find(root)
@@ -128,6 +129,8 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
+    if options.action == "run":
+        fleet_executor.require(feedstock, names, options)
     configs = worker_results.remote_configs(feedstock, tuple(names), options=build_options(options))
     finished = {} if options.rebuild else worker_results.finished(feedstock, configs)
     cached = tuple(
@@ -221,6 +224,7 @@ def prepare(
     ledger: FleetLedger,
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
+    from kiln import masking
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.run_config import FleetRunConfig, cache_of
 
@@ -230,13 +234,13 @@ def prepare(
         options.cache = options.cache or cache_of(previous)
         require_types(options, previous)
     plan = plan_of(options, feedstock, selection.configs, ledger)
-    run_id = new_id(os.environ) if previous is None else previous.id
+    run_id = fleet_detached_start.new_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
     worker_seconds = sum(plan.selection.worker_seconds)
     attempts, replacements = loss_limits(options, workers=plan.selection.workers, worker_seconds=worker_seconds)
     run_config = FleetRunConfig(
         id=run_id,
-        command=shlex.join(("kiln", *sys.argv[1:])),
+        command=masking.masked(shlex.join(("kiln", *sys.argv[1:]))),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
@@ -270,12 +274,6 @@ def prepare(
     if is_slurm:
         return run_config, fleet_slurm.run_site(options, feedstock, run_id, sizes_of(feedstock, selection.all))
     return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
-
-
-def new_id(environment: Mapping[str, str]) -> str:
-    """Return the name of a new run: a random one, or the one that a controller was given."""
-    name = environment.get(fleet_detached_start.ID, "")
-    return name if re.fullmatch(r"[0-9a-f]{8}", name) else secrets.token_hex(4)
 
 
 def view_of(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Any:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import common_arguments, values
+from kiln.cli import build_arguments, common_arguments, values
 from kiln.errors import UsageError
 from kiln.fleet import leases
 
@@ -31,6 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         _slurm_arguments(command)
         _detach_arguments(command)
     _run_arguments(run)
+    build_arguments.remote_executor_arguments(run)
     attach, collect = _detached_commands(commands)
     test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
     _test_arguments(test, plan)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import secrets
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from kiln.cli import fleet_executor
 from kiln.cli.environment_passthrough import client
 from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_controller import CONTROLLER_TYPE, KEEP, as_variable, small_type
@@ -29,7 +31,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kiln.fleet.detached.sending import ControllerSettings
     from kiln.fleet.playbook_runner import PlaybookSite
@@ -46,8 +48,15 @@ HERE = frozenset(
     {
         *("help", "configs", "filter", "all", "failed", "rebuild", "json", "vars", "prices", "image"),
         *("detach", "controller", "controller_type", "keep"),
+        *("remote_executor", "remote_credentials"),
     }
 )
+
+
+def new_id(environment: Mapping[str, str]) -> str:
+    """Return the name of a new run: a random one, or the one that a controller was given."""
+    name = environment.get(ID, "")
+    return name if re.fullmatch(r"[0-9a-f]{8}", name) else secrets.token_hex(4)
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -138,12 +147,13 @@ def settings_of(
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = controller_type(options)
     price = {} if kind is None else as_variable(kind, time.time())
+    executor = fleet_executor.job_secrets(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
         key=key,
         keep=seconds(options.keep or KEEP),
-        environment={**contract_variables(feedstock), **index, **variables, **more, **price, ID: run},
+        environment={**contract_variables(feedstock), **index, **variables, **more, **price, **executor, ID: run},
         files={**texts, **certificates},
         feedstock={"fleet-sizes.yml": sending.text_of(sizes)} if sizes.is_file() else {},
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli import fleet_region
+from kiln.cli import fleet_executor, fleet_region
 from kiln.cli.environment_passthrough import build_variables, client
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import UsageError
@@ -33,6 +33,11 @@ INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which ho
 def build_options(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the options of ``kiln build`` on the workers."""
     return () if options.container is None else ("--container", options.container)
+
+
+def job_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options of ``kiln build`` on the workers, with those that have no part in the packages."""
+    return (*build_options(options), *fleet_executor.job_options(options))
 
 
 def layout_of(feedstock: Feedstock) -> ArtifactLayout:
@@ -59,10 +64,12 @@ def site_of(
     from kiln import bootstrap
     from kiln.fleet import lost_run_recovery
     from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.store import compile_cache_key
 
     python = bootstrap.fleet(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = folder_of(feedstock, run)
     environment = {**playbook_environment(os.environ, python), **region_of(options, folder, run, provider)}
+    job_secrets = {} if run_config is None else fleet_executor.job_secrets(options, os.environ)
     variables: dict[str, Any] = {
         "kiln_run": run,
         "kiln_owner": run,  # it is random, and so unique
@@ -93,8 +100,9 @@ def site_of(
         variables=variables,
         variable_files=tuple(path.absolute() for path in options.vars),
         environment=environment,
-        secrets=masking.secrets_of_variables(environment),
-        options=build_options(options) if run_config is not None else (),
+        secrets=(*masking.secrets_of_variables(environment), *compile_cache_key.with_parts(job_secrets).values()),
+        options=job_options(options) if run_config is not None else (),
+        job_secrets=job_secrets,
         poll=seconds(options.poll) if run_config is not None else 5.0,
     )
 

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.cli import fleet_executor
 from kiln.cli.environment_passthrough import client, pip_settings
 from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_playbook_vars import PACKAGE_ROOT, build_options, contract_variables, folder_of, layout_of
+from kiln.cli.fleet_playbook_vars import PACKAGE_ROOT, contract_variables, folder_of, job_options, layout_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
         settings,
         sizes=sizes,
         variables=contract_variables(feedstock),
-        options=build_options(options),
+        secrets=fleet_executor.job_secrets(options, os.environ),
+        options=job_options(options),
         poll=seconds(options.poll),
     )
 
@@ -131,6 +133,7 @@ def _site(
     *,
     sizes: Mapping[str, JobSize] | None = None,
     variables: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
     options: tuple[str, ...] = (),
     poll: float = 5.0,
 ) -> SlurmSite:
@@ -147,6 +150,7 @@ def _site(
         ledger=layout_of(feedstock).ledger.absolute(),
         environment=program_environment(os.environ),
         variables=variables or {},
+        secrets=secrets or {},
         options=options,
         poll=poll,
     )

@@ -80,6 +80,13 @@ def credentials(text: str) -> Path:
     return path
 
 
+def credentials_variable(text: str) -> Path | str | None:
+    """Return the value of BAZEL_REMOTE_CREDENTIALS: a folder, or what a fleet has made of one; None if empty."""
+    from kiln.store import remote_executor_credentials
+
+    return (text if remote_executor_credentials.is_variable(text) else credentials(text)) if text else None
+
+
 def mirror(url: str) -> str | None:
     """Return the URL of a mirror, None if empty; one with a password is refused: logs and job files would show it."""
     if url and not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):

@@ -118,13 +118,20 @@ class ExecutorSession(EventSession):
         )
 
     def ssh(
-        self, worker: str, words: str, *, seconds: float = SSH_SECONDS, options: tuple[str, ...] = ()
+        self,
+        worker: str,
+        words: str,
+        *,
+        seconds: float = SSH_SECONDS,
+        options: tuple[str, ...] = (),
+        stdin: str | None = None,
     ) -> process_runner.Result:
-        """Run a command on a worker, with the ssh settings in the run's folder."""
+        """Run a command on a worker, which reads ``stdin``, with the ssh settings in the run's folder."""
         config = self.site.folder / "ssh" / f"{worker}.config"
         return process_runner.capture(
             ("ssh", "-F", str(config), *options, worker, *filter(None, (words,))),
             env=self.site.marked,
             timeout=seconds,
             secrets=self.site.secrets,
+            stdin=stdin,
         )

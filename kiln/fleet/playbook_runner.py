@@ -30,7 +30,7 @@ class PlaybookSite:
 
     Every playbook gets ``variables`` and the files of variables in ``variable_files``; ``environment`` is that of its
     process, of which ``secrets`` are masked in all output. ``options`` are those of ``kiln build`` on the workers;
-    builds are polled every ``poll`` seconds.
+    builds are polled every ``poll`` seconds. ``job_secrets`` are secret variables of every build.
     """
 
     folder: Path
@@ -40,6 +40,7 @@ class PlaybookSite:
     environment: Mapping[str, str] = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False, default=())
     options: tuple[str, ...] = ()
+    job_secrets: Mapping[str, str] = field(repr=False, default_factory=dict)
     variable_files: tuple[Path, ...] = ()
     poll: float = 5.0
 

@@ -127,17 +127,17 @@ def stop(session: ExecutorSession, command: StopBuild) -> None:
         session.events.put(Unreached(command=command, reason=result.tail[-REASON_LENGTH:] or "it did not answer"))
 
 
-def job_settings(key: str, options: str = "") -> str:
-    """Return the settings of one build's unit: the hash over the config's inputs, and its own options."""
-    settings = {"KILN_FLEET_KEY": key, "KILN_JOB_OPTIONS": options}
+def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None = None) -> str:
+    """Return the settings of one build's unit: the hash over the config's inputs, its own options, and secrets."""
+    settings = {"KILN_FLEET_KEY": key, "KILN_JOB_OPTIONS": options, **(secrets or {})}
     return "".join(f"{name}={value}\n" for name, value in settings.items() if value)
 
 
 def _start_alone(session: ExecutorSession, command: StartBuild, options: str) -> Event:
-    """Start a build that needs only its own settings, and those that the worker was prepared with."""
-    settings, config = shlex.quote(job_settings(command.key, options)), shlex.quote(command.config)
-    words = f"printf %s {settings} | sudo kiln-job start {config}"
-    result = session.ssh(command.worker, words, seconds=START_SECONDS)
+    """Start a build; its own settings and its secrets are sent on standard input."""
+    words = f"sudo kiln-job start {shlex.quote(command.config)}"
+    settings = job_settings(command.key, options, session.site.job_secrets)
+    result = session.ssh(command.worker, words, seconds=START_SECONDS, stdin=settings)
     reason = result.tail[-REASON_LENGTH:] or "it did not answer"
     if result.exit_code in NO_CONNECTION:
         return Unreached(command=command, reason=reason)

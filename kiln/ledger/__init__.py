@@ -233,7 +233,10 @@ class Ledger(Database):
 
     @retry_after_repair
     def build_durations(self) -> tuple[BuildDuration, ...]:
-        """Return the durations of each config's last cold and last warm build; rehearsals do not count."""
+        """Return the durations of each config's last cold and last warm build.
+
+        Rehearsals do not count, nor builds with remote actions: the machine's own cores do not explain their time.
+        """
         rows = self._rows(
             "SELECT known.config, known.detail, known.duration, run.detail FROM known"
             " JOIN run ON run.id = known.run"
@@ -243,8 +246,12 @@ class Ledger(Database):
         latest = {}
         for config, detail, seconds, run_detail in rows:
             with decoding():
-                cold, run = bool(json.loads(detail)["cold"]), json.loads(run_detail)
+                entry, run = json.loads(detail), json.loads(run_detail)
+                compiles = [step.get("compile") or {} for step in entry.get("steps", ())]
                 cores = float(run["cores"]) and max(1.0, float(run["cores"]) / max(1, int(run["jobs"])))
+                cold = bool(entry["cold"])
+            if any(report.get("remote") for report in compiles):
+                continue
             latest[config, cold] = BuildDuration(config=config, cold=cold, seconds=seconds, cores=cores)
         return tuple(latest.values())
 

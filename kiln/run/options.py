@@ -26,7 +26,8 @@ class RunOptions:
     ``client`` the variables of a container engine's client, and of pip for a rehearsal. ``python_channel`` is the
     channel of a rehearsal's Python that the machine lacks. ``remote_cache`` is the address of Bazel's remote cache,
     which may contain a password, ``cache_bound`` the bytes of all caches on the disk. ``build`` goes to each job.
-    ``remote_executor`` is the address of a server that runs Bazel's actions, ``remote_credentials`` a folder for it.
+    ``remote_executor`` is the address of a server that runs Bazel's actions, ``remote_credentials`` a folder for it,
+    or the variable that is made of one.
     ``remote_url`` is the feedstock's repository, ``ci_url`` the page of the CI's run; both empty where unknown.
     """
 
@@ -43,7 +44,7 @@ class RunOptions:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     remote_cache: str | None = field(default=None, repr=False)
     remote_executor: str | None = field(default=None, repr=False)
-    remote_credentials: Path | None = None
+    remote_credentials: Path | str | None = field(default=None, repr=False)
     cache_bound: int = CACHE_BOUND
     remote_url: str = ""
     ci_url: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import render
@@ -12,7 +13,6 @@ from kiln.store.compile_step_variables import CREDENTIALS, EXECUTOR, REMOTE_CACH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
@@ -29,7 +29,7 @@ def secrets(options: RunOptions) -> dict[str, str]:
     variables = {
         REMOTE_CACHE: options.remote_cache,
         EXECUTOR: options.remote_executor,
-        CREDENTIALS: None if credentials is None else remote_executor_credentials.read(credentials),
+        CREDENTIALS: remote_executor_credentials.read(credentials) if isinstance(credentials, Path) else credentials,
     }
     return {name: value for name, value in variables.items() if value}
 

@@ -55,6 +55,15 @@ def read(folder: Path) -> str:
     return variable
 
 
+def is_variable(text: str) -> bool:
+    """Return whether a text is the variable's value, and not the name of a folder."""
+    try:
+        value = json.loads(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return False
+    return isinstance(value, dict) and value.keys() <= {HEADERS, *CERTIFICATES.values()}
+
+
 def parts(variable: str) -> tuple[str, ...]:
     """Return the secrets inside the variable, which are masked like the whole: headers' values and the key.
 

@@ -109,7 +109,7 @@ class Attempt:
         copy(FEEDSTOCK, site.feedstock, attempt.feedstock)
         job = {
             "argv": build_argv(site, project, attempt.feedstock, config),
-            "environment": dict(site.variables),
+            "environment": {**site.variables, **site.secrets},  # in a file that its owner alone can read
             "key": key,
             "after": after,
         }

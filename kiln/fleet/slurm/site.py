@@ -124,7 +124,7 @@ class SlurmSite:
     ``sizes`` are those of configs that have their own.
     ``feedstock`` and ``project`` (the clone of kiln) are copied from here, ``python`` is the interpreter that makes
     kiln's environment. ``environment`` is that of Slurm's programs, ``variables`` are passed to builds, and hold no
-    secret. ``options`` are those of ``kiln build``. ``ledger`` knows the run. The
+    secret, ``secrets`` are. ``options`` are those of ``kiln build``. ``ledger`` knows the run. The
     states of jobs are read every ``poll`` seconds.
     """
 
@@ -138,6 +138,7 @@ class SlurmSite:
     ledger: Path
     environment: Mapping[str, str] = field(repr=False)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: tuple[str, ...] = ()
     poll: float = 5.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import time
 from typing import TYPE_CHECKING
@@ -111,6 +112,11 @@ def test_a_remote_executor_of_the_environment(tmp_path: Path, monkeypatch: pytes
     options = options_of(tmp_path / "a")
     assert (options.remote_executor, options.remote_credentials) == ("grpcs://e.example.org/one", tmp_path)
     assert options_of(tmp_path / "b", "--remote-executor", "grpc://e").remote_executor == "grpc://e"
+    content = base64.b64encode(b'{"headers": [["authorization", "Bearer t0ken"]]}').decode()
+    monkeypatch.setenv("BAZEL_REMOTE_CREDENTIALS", content)
+    options = options_of(tmp_path / "d")
+    assert options.remote_credentials == content, "as a fleet passes it"
+    assert content not in repr(options)
     monkeypatch.setenv("BAZEL_REMOTE_CREDENTIALS", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="folder not found"):
         options_of(tmp_path / "c")

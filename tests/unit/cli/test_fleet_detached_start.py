@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from argparse import ArgumentParser, Namespace
@@ -12,7 +13,6 @@ import yaml
 
 from kiln import bootstrap, cli, process_runner
 from kiln.cli import fleet_controller, fleet_detached_start, fleet_lost_runs
-from kiln.cli.fleet import new_id
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.feedstock_loader import find
@@ -73,7 +73,12 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
     (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
     (tmp_path / "fleet-sizes.yml").write_text("- cores: 2\n")
-    options = options_of("--provider", "aws", "--all", "--detach", "--rebuild")
+    monkeypatch.setenv("BAZEL_REMOTE_EXECUTOR", "grpcs://other.example.org")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "headers").write_text("authorization: Bearer t0ken\n")
+    (tmp_path / "c" / "headers").chmod(0o600)
+    executor = ("--remote-executor", "grpcs://e.example.org", "--remote-credentials", str(tmp_path / "c"))
+    options = options_of("--provider", "aws", "--all", "--detach", "--rebuild", *executor)
     settings = fleet_detached_start.settings_of(
         options, find(tmp_path), ["a", "b"], run="0a1b2c3d", key="ssh-ed25519 A"
     )
@@ -87,6 +92,8 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     assert time.time() - charge.since < 60
     assert settings.environment["PIP_INDEX_URL"].startswith("https://me:word@")
     assert settings.arguments == ("fleet", "run", "a", "b", "--provider=aws", "--json"), "what it collects it keeps"
+    assert settings.environment["BAZEL_REMOTE_EXECUTOR"] == "grpcs://e.example.org"
+    assert b"t0ken" in base64.b64decode(settings.environment["BAZEL_REMOTE_CREDENTIALS"]), "its content, no folder"
     assert settings.keep == 72 * 3600
     assert settings.feedstock == {"fleet-sizes.yml": "- cores: 2\n"}
 
@@ -170,9 +177,9 @@ def test_a_start_that_fails_leaves_nothing_behind(
 
 
 def test_a_controller_names_its_run_as_it_was_told() -> None:
-    assert new_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
+    assert fleet_detached_start.new_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
     for name in ("", "../x", "0A1B2C3D"):
-        assert new_id({"KILN_FLEET_ID": name}) != name
+        assert fleet_detached_start.new_id({"KILN_FLEET_ID": name}) != name
 
 
 @pytest.mark.parametrize("action", ["attach", "collect", "logs"])

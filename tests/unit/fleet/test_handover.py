@@ -39,12 +39,14 @@ class Session(ExecutorSession):
         (folder / "bin" / "ssh").write_text(SSH)
         (folder / "bin" / "ssh").chmod(0o755)
         environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
-        site = SimpleNamespace(folder=folder / "run", marked=environment, secrets=(), poll=0.0, options=())
+        site = SimpleNamespace(
+            folder=folder / "run", marked=environment, secrets=(), poll=0.0, options=(), job_secrets={}
+        )
         super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.Queue())
         self.words: list[str] = []
 
-    def ssh(self, worker: str, words: str, **_: Any) -> Any:
-        self.words.append(words)
+    def ssh(self, worker: str, words: str, **more: Any) -> Any:
+        self.words += [*filter(None, (more.get("stdin"),)), words]
         return SimpleNamespace(ok=True, stdout="", exit_code=0, tail="")
 
 
@@ -97,8 +99,8 @@ def test_what_one_worker_hands_over_is_sent_to_the_next(session: Session, tmp_pa
     assert files_of(tmp_path / "jobs" / "c" / "handover") == {name, folders.RECORD}
     session.words.clear()
     worker_commands.start(session, start)
-    assert f"KILN_JOB_OPTIONS=--handover {tmp_path}/jobs/c/handover" in session.words[-1]
-    assert session.words[-1].endswith("sudo kiln-job start c")
+    assert f"KILN_JOB_OPTIONS=--handover {tmp_path}/jobs/c/handover" in session.words[-2]
+    assert session.words[-1] == "sudo kiln-job start c"
 
 
 def test_only_a_worker_that_may_be_taken_back_looks_for_a_notice(session: Session, tmp_path: Path) -> None:

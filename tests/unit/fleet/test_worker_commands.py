@@ -6,13 +6,14 @@ import base64
 import json
 import queue
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kiln.fleet.executor_messages import FollowBuild, Reclaimed
+from kiln.fleet.executor_messages import BuildStarted, FollowBuild, Reclaimed, StartBuild
 from kiln.fleet.executor_state import ExecutorSession
 from kiln.fleet.log_stream import MARK
-from kiln.fleet.worker_commands import follow, job_settings, jobs_of
+from kiln.fleet.worker_commands import follow, job_settings, jobs_of, start
 
 
 def test_jobs_of_other_inputs_are_left_out() -> None:
@@ -27,6 +28,25 @@ def test_jobs_of_other_inputs_are_left_out() -> None:
 
 def test_the_settings_of_a_job_hold_its_key() -> None:
     assert (job_settings("a1"), job_settings("")) == ("KILN_FLEET_KEY=a1\n", "")
+    assert job_settings("a1", "--x", {"A": "b"}) == "KILN_FLEET_KEY=a1\nKILN_JOB_OPTIONS=--x\nA=b\n"
+
+
+def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> None:
+    sent: dict[str, object] = {}
+
+    class Listener(Answers):
+        def ssh(self, *words: object, **more: object) -> Any:
+            sent.update(more, words=words)
+            return SimpleNamespace(ok=True, exit_code=0, tail="")
+
+    session = Listener()
+    cast("Any", session.site).folder = Path("nowhere")
+    cast("Any", session.site).job_secrets = {"BAZEL_REMOTE_EXECUTOR": "grpcs://e.example.org"}
+    start(session, StartBuild(worker="f-1", config="c", key="a1"))
+    assert sent["words"] == ("f-1", "sudo kiln-job start c")
+    assert sent["stdin"] == "KILN_FLEET_KEY=a1\nBAZEL_REMOTE_EXECUTOR=grpcs://e.example.org\n"
+    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    assert events[-1] == BuildStarted(worker="f-1", config="c")
 
 
 class Answers(ExecutorSession):

@@ -11,6 +11,8 @@ import pytest
 
 from kiln.ledger import BuildDuration, Ledger
 from kiln.ledger.fleet import FleetLedger
+from kiln.model.build_results import StepReport
+from kiln.model.compile_report import CompileReport
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
@@ -97,6 +99,9 @@ def test_durations_are_kept_for_cold_and_warm_builds_but_not_for_rehearsals(tmp_
             ),
         ):
             ledger.begin(dataclasses.replace(report, configs=configs))
+        compiled = CompileReport(hits=0, misses=9, internal=0, seconds=2.0, remote=9)
+        step = StepReport(title="compile", seconds=2.0, compile=compiled)
+        ledger.begin(dataclasses.replace(report, configs=(dataclasses.replace(built, finished=12.0, steps=(step,)),)))
         quick = dataclasses.replace(built, finished=11.0)
         ledger.begin(dataclasses.replace(report, rehearsal=True, configs=(quick,)))
         assert set(ledger.build_durations()) == {

@@ -37,6 +37,9 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
         "key": f"{PEM}k",
         "headers": [["authorization", "Bearer t0ken:1"], ["x-api-key", "k3y"]],
     }
+    assert remote_executor_credentials.is_variable(variable)
+    assert not remote_executor_credentials.is_variable(str(place))
+    assert not remote_executor_credentials.is_variable(base64.b64encode(b'{"token": "a"}').decode())
     assert remote_executor_credentials.parts(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
     secrets = compile_step_variables.with_parts({compile_step_variables.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}

@@ -1,0 +1,103 @@
+"""The remote executor of a fleet's compiles: the secret variables of its builds, which no argument or playbook has."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.cli import values
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.run.options import RunOptions
+
+EXECUTOR, CREDENTIALS = "BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"
+LITERAL = re.compile(r"[A-Za-z0-9_.,:/=@%+~-]*")  # characters that systemd's file of variables takes as they are
+
+
+def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    """Refuse options of an executor without one, and an executor beside a cache over HTTP.
+
+    Raises:
+        UsageError: with the option.
+    """
+    if not is_used(options, environment):
+        names = ("remote_credentials", "remote_jobs", "remote_fallback")
+        unused = [name for name in names if getattr(options, name)]
+        if unused:
+            raise UsageError(f"--{unused[0].replace('_', '-')} requires --remote-executor")
+    elif options.cache:
+        raise UsageError(
+            "--cache cannot be used with --remote-executor",
+            why="Bazel does not combine a remote executor with a cache over HTTP",
+            hint="leave --cache out: the executor has a cache of its own, which all builds share",
+        )
+    elif not LITERAL.fullmatch(_address(options, environment) or ""):
+        raise UsageError(
+            "the URL of the remote executor has characters that cannot be passed to the workers",
+            hint="put a password into --remote-credentials, as a header",
+        )
+
+
+def is_used(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Return whether the compiles of a run use a remote executor."""
+    return _address(options, environment) is not None
+
+
+def _address(options: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
+    address: str | None = getattr(options, "remote_executor", None)
+    return address or values.remote_executor(environment.get(EXECUTOR, ""))
+
+
+def job_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options of ``kiln build`` on the workers for an executor; they are no inputs of packages."""
+    jobs, fallback = getattr(options, "remote_jobs", None), getattr(options, "remote_fallback", False)
+    return (*(("--remote-jobs", str(jobs)) if jobs else ()), *(("--remote-fallback",) if fallback else ()))
+
+
+def job_secrets(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the secret variables of each build: the executor's address, and its credentials' content.
+
+    Raises:
+        UsageError: when they are invalid.
+    """
+    from kiln.run import remote_executor_options
+
+    return (
+        remote_executor_options.secrets(_run_options(options, environment, ())) if is_used(options, environment) else {}
+    )
+
+
+def require(feedstock: Feedstock, configs: Iterable[str], options: argparse.Namespace) -> None:
+    """Refuse an executor that a feedstock's recipe does not use, before workers are paid for.
+
+    Raises:
+        UsageError: when the option would have no effect.
+    """
+    import os
+
+    from kiln import expand
+    from kiln.run import remote_executor_options
+
+    if is_used(options, os.environ):
+        names = tuple(configs)
+        remote_executor_options.require(
+            feedstock, expand.read_all(feedstock, names), _run_options(options, os.environ, names)
+        )
+
+
+def _run_options(options: argparse.Namespace, environment: Mapping[str, str], configs: tuple[str, ...]) -> RunOptions:
+    """Return the options of a run on a worker, as far as the executor is concerned."""
+    from kiln.run.options import RunOptions
+
+    folder = getattr(options, "remote_credentials", None)
+    return RunOptions(
+        configs=configs,
+        command="",
+        remote_executor=_address(options, environment),
+        remote_credentials=folder or values.credentials_variable(environment.get(CREDENTIALS, "")),
+    )
