@@ -30,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         _worker_arguments(command)
         _slurm_arguments(command)
         _detach_arguments(command)
+    _pool_arguments(plan)
     _run_arguments(run)
     build_arguments.remote_executor_arguments(run)
     attach, collect = _detached_commands(commands)
@@ -103,6 +104,7 @@ ZONE_HELP = "request workers in these zones, the next one where one refuses (def
 FALLBACK_HELP = (
     "machine types to take, in this order, where the provider refuses others; with --spot, the word on-demand"
 )
+POOL_HELP = "provision N more workers, and a server for them, as a pool that runs the actions of all compiles"
 BESIDE_HELP = "start workers beside those that another computer has started for the same recipe and build options"
 CAPACITY_TIMEOUT = "1h"
 CAPACITY_HELP = f"end a run without workers whose requests are all refused for this long (default: {CAPACITY_TIMEOUT})"
@@ -141,6 +143,11 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
+
+
+def _pool_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pool", metavar="N", type=values.number, help=POOL_HELP)
+    parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
 
 
 def _test_arguments(parser: argparse.ArgumentParser, plan: argparse.ArgumentParser) -> None:

@@ -31,6 +31,10 @@ def check_options(options: argparse.Namespace) -> None:
     Raises:
         UsageError: with the option.
     """
+    if getattr(options, "pool_type", None) and not options.pool:
+        raise UsageError("--pool-type requires --pool")
+    if getattr(options, "pool", None) and options.cache:
+        raise UsageError("--cache cannot be used with --pool", hint="the pool's server has a cache for all builds")
     for name, providers in OPTIONS_OF.items():
         if getattr(options, name, None) and options.provider not in providers:
             option, hint = name.replace("_", "-"), f"runs on {' and '.join(providers)} take it"

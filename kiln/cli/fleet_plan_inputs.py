@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from kiln.fleet.plan import FleetPlan
+    from kiln.fleet.assumptions import Assumptions
+    from kiln.fleet.plan import FleetPlan, PoolShape
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
@@ -59,10 +60,12 @@ def plan_of(
         for config in configs
     ]
     cache: MachineType | None = None
+    pool: PoolShape | None = None
     if is_slurm:
         types = [fleet_slurm.machine_type(options)]
     else:
         types, cache = offers_of(options, list(sizes.values()))
+        pool = pool_of(options, types, assumptions)
 
     def estimates_on(cores: float) -> tuple[JobEstimate, ...]:
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
@@ -91,7 +94,30 @@ def plan_of(
         spot=options.spot,
         optimize=options.optimize,
         dependent=is_slurm,
+        pool=pool,
+        alone=() if pool is None else estimates_on(pool.machine_type.cores),
     )
+
+
+def pool_of(options: argparse.Namespace, types: Sequence[MachineType], assumptions: Assumptions) -> PoolShape | None:
+    """Return the pool that the options ask for, None without one.
+
+    Raises:
+        UsageError: when the cores of its workers, or of those that build, are unknown.
+    """
+    from kiln.fleet.plan import PoolShape
+
+    if not getattr(options, "pool", None):
+        return None
+    (kind,) = priced_offers(options, [options.pool_type]) if options.pool_type else types[:1]
+    unknown = [each.type for each in (kind, *types) if not each.cores]
+    if unknown:
+        raise UsageError(
+            f"--pool needs machine types with known cores, and those of {unknown[0]} are unknown",
+            hint="kiln_static_hosts in a file for --vars may have the cores of each host",
+        )
+    cores = assumptions.pool_cores(options.pool * kind.cores)
+    return PoolShape(machine_type=kind, workers=options.pool, cores=cores)
 
 
 def offers_of(options: argparse.Namespace, sizes: Sequence[JobSize]) -> tuple[list[MachineType], MachineType | None]:

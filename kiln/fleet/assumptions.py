@@ -9,6 +9,7 @@ import yaml
 
 from kiln.fleet.plan import Overheads
 from kiln.scheduling.estimates import CompileAssumptions
+from kiln.scheduling.pool import PoolCores
 
 ASSUMED = Path(__file__).with_name("assumed.yml")
 
@@ -17,6 +18,7 @@ ASSUMED = Path(__file__).with_name("assumed.yml")
 class Assumptions(CompileAssumptions):
     """The assumptions of a plan; assumed.yml has the meaning and the source of each row."""
 
+    transfer: float
     startup: float
     collect: float
     packages: float
@@ -28,6 +30,10 @@ class Assumptions(CompileAssumptions):
         """Read kiln's own table."""
         rows = yaml.safe_load(ASSUMED.read_text(encoding="utf-8"))
         return cls(**{row["name"]: float(row["value"]) for row in rows})
+
+    def pool_cores(self, cores: float) -> PoolCores:
+        """Return a pool of so many cores."""
+        return PoolCores(cores=cores, parallel=self.parallel, transfer=self.transfer)
 
     @property
     def overheads(self) -> Overheads:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.plan import Arrangement, FleetPlan
+    from kiln.fleet.plan import Arrangement, FleetPlan, PoolShape
     from kiln.fleet.replacement_terms import RunTerms
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import FleetRun, MachineType, WorkerRecord
@@ -38,6 +38,7 @@ def as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
         "chosen": _arrangement_as_json(plan.selection),
         "cheapest": _arrangement_as_json(plan.cheapest),
         "fastest": _arrangement_as_json(plan.fastest),
+        "without_pool": None if plan.without_pool is None else _arrangement_as_json(plan.without_pool),
         "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
         "bounds": to_json(plan.bounds),
         "bound": bound(plan.selection),
@@ -85,7 +86,9 @@ def _bar(placement: Placement, whole: float) -> str:
 def _ways(plan: FleetPlan) -> Iterator[str]:
     ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
     ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
-    header = ("", "workers", "type", "cache", "time", "worker time", "cost")
+    ways += [] if plan.without_pool is None else [("no pool", plan.without_pool)]
+    last = "cache" if plan.without_pool is None else "pool"
+    header = ("", "workers", "type", last, "time", "worker time", "cost")
     yield table(header, [_way(name, way) for name, way in ways], right=(1, 4, 5, 6))
 
 
@@ -93,7 +96,12 @@ def _way(name: str, way: Arrangement) -> tuple[str, ...]:
     kinds = way.machine_types
     texts = [_type_text(kind, way.count(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds]
     cache = "" if way.cache is None else way.cache.name
-    time, worker_time = duration(way.seconds), duration(sum(way.worker_seconds))
+    if way.pool is not None:
+        cache = f"{way.pool.workers} + server, {_type_text(way.pool.machine_type, 0, spot=way.spot)}"
+    time, worker_time = (
+        duration(way.seconds),
+        duration(sum(way.worker_seconds if way.pool is None else (way.total_seconds,))),
+    )
     return (name, str(way.workers), " + ".join(texts), cache, time, worker_time, way.cost_text)
 
 
@@ -115,9 +123,24 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
     assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
     if assumed:
         yield f"times   {assumed} of {len(plan.estimates)} configs never built: '?' is assumed (kiln/fleet/assumed.yml)"
+    if way.pool is not None:
+        yield from _pool(way.pool, plan.without_pool)
     if plan.bounds.tests is not None:
         yield from _tests(plan.bounds.tests, way)
     yield f"bound   {bound(way)}"
+
+
+def _pool(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
+    """Yield what the times of a plan with a pool assume, and what it is compared with."""
+    cores = pool.cores
+    yield f"price   {_price(pool.machine_type, spot=False)} (the pool; its server is on demand)"
+    yield (
+        f"pool    assumed: {cores.parallel:.0%} of a build's work runs on the pool's {cores.cores:g} cores, shared"
+        f" equally, {cores.transfer:.0%} slower for transfers; the rest on the build's own worker"
+        " (kiln/fleet/assumed.yml)"
+    )
+    if without is not None:
+        yield f"no pool: up to {pool.workers} machines of the pool's type, each of which builds one config at a time"
 
 
 def _tests(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:

@@ -21,7 +21,8 @@ def bound(way: Arrangement) -> str:
     """Describe the greatest cost of an arrangement after the controller is gone for good."""
     machine_type, hours = way.machine_type, LEASE / 3600
     cache = 0.0 if way.cache is None else way.cache.price(spot=False)
-    total = (sum(kind.price(spot=way.spot) for kind in way.worker_types) + cache) * hours
+    pool = 0.0 if way.pool is None else way.pool.workers * way.pool.machine_type.price(spot=way.spot)
+    total = (sum(kind.price(spot=way.spot) for kind in way.worker_types) + cache + pool) * hours
     most = f"{total:.2f} {machine_type.currency} at most" if way.is_priced else "as much as they do in that time"
     if machine_type.provider in FREE:
         return "nothing is charged for these workers"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet import machine_choice
+from kiln.scheduling import pool as pool_simulation
 from kiln.scheduling.queue import Queue
 from kiln.scheduling.simulation import simulate
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kiln.fleet.machine_choice import Assignment
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import JobEstimate, MachineType
+    from kiln.scheduling.pool import PoolCores
     from kiln.scheduling.simulation import Placement
 
 MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
@@ -37,8 +39,19 @@ class Overheads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShape:
+    """The workers of a pool, which all compiles share, and the ``cores`` of all of them as the plan counts them."""
+
+    machine_type: MachineType
+    workers: int
+    cores: PoolCores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
     """One way to build all configs: ``cache`` is the type of the worker that holds the shared cache, if any.
+
+    With a ``pool`` that worker is its server; its workers exist for all of the ``seconds``.
 
     ``worker_types`` are the machine types of the workers, in their order; ``machine_type`` is that of most of them.
     ``seconds`` is from the first request to the last worker's end; each worker is charged for its ``worker_seconds``.
@@ -54,6 +67,7 @@ class Arrangement:
     worker_seconds: tuple[float, ...]
     seconds: float
     cost: float
+    pool: PoolShape | None = None
 
     @property
     def workers(self) -> int:
@@ -68,7 +82,14 @@ class Arrangement:
     @property
     def is_priced(self) -> bool:
         """True when the prices of all machine types are known."""
-        return all(kind.is_priced for kind in (*self.worker_types, *((self.cache,) if self.cache else ())))
+        others = (*((self.cache,) if self.cache else ()), *((self.pool.machine_type,) if self.pool else ()))
+        return all(kind.is_priced for kind in (*self.worker_types, *others))
+
+    @property
+    def total_seconds(self) -> float:
+        """The time of all machines together, those that do not build included."""
+        others = (0 if self.cache is None else 1) + (0 if self.pool is None else self.pool.workers)
+        return sum(self.worker_seconds) + others * self.seconds
 
     @property
     def cost_text(self) -> str:
@@ -98,7 +119,8 @@ class FleetBounds:
 class FleetPlan:
     """The arrangements to choose from, and the selection, with the estimates of its configs.
 
-    ``without_cache`` is the best arrangement without the cache that was requested.
+    ``without_cache`` is the best arrangement without the cache that was requested, ``without_pool`` that on as many
+    machines as the pool has workers, each of which builds one config at a time.
     """
 
     estimates: tuple[JobEstimate, ...]
@@ -107,6 +129,7 @@ class FleetPlan:
     selection: Arrangement
     bounds: FleetBounds
     without_cache: Arrangement | None = None
+    without_pool: Arrangement | None = None
 
 
 def arrange(
@@ -120,15 +143,21 @@ def arrange(
     spot: bool = False,
     types: Sequence[MachineType] = (),
     dependent: bool = False,
+    pool: PoolShape | None = None,
 ) -> Arrangement:
     """Return the schedule of configs on a number of workers, if every build takes its estimated time.
 
     A worker is provisioned when there is a config for it, and terminated after its last. ``types`` are the machine
-    types of the workers, if they differ. With ``dependent`` a scheduler has warm builds wait for the cold one.
+    types of the workers, if they differ. With ``dependent`` a scheduler has warm builds wait for the cold one. With a
+    ``pool``, whose server is the ``cache``, compiles run on the workers of the pool.
     """
     queue = Queue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
     names = [kind.type for kind in types]
-    placements = tuple(simulate(queue, workers, startup=overheads.startup, types=names))
+    if pool is None:
+        placements = tuple(simulate(queue, workers, startup=overheads.startup, types=names))
+    else:
+        cores = [kind.cores for kind in types or [machine_type] * workers]
+        placements = pool_simulation.simulate(queue, cores, pool.cores, startup=overheads.startup, types=names)
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     for config in placements:
@@ -146,6 +175,9 @@ def arrange(
     cost += sum(kind.egress * overheads.packages for kind in of_config.values())
     if cache is not None:
         cost += price(cache.price(spot=False), seconds, billed=cache.billed)
+    if pool is not None:
+        kind = pool.machine_type
+        cost += pool.workers * price(kind.price(spot=spot), seconds, billed=kind.billed)
     numbers = {worker: number for number, worker in enumerate(used)}
     return Arrangement(
         machine_type=max(kinds, key=kinds.count, default=machine_type),
@@ -157,6 +189,7 @@ def arrange(
         worker_seconds=worker_seconds,
         seconds=seconds,
         cost=cost,
+        pool=pool,
     )
 
 
@@ -175,12 +208,16 @@ def plan(
     spot: bool = False,
     optimize: str = "cost",
     dependent: bool = False,
+    pool: PoolShape | None = None,
+    alone: Sequence[JobEstimate] = (),
 ) -> FleetPlan:
     """Return the cheapest and the fastest arrangement within the bounds, and the one to use (``time`` or ``cost``).
 
     ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
     group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
-    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one.
+    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one. All compiles
+    run in the ``pool``, if there is one, whose server is a machine of its workers' type; ``alone`` are the estimates
+    of the configs on such a machine without the pool.
 
     Raises:
         FleetLimit: when no arrangement is within the bounds.
@@ -190,6 +227,9 @@ def plan(
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")
     kinds = [*estimates, *((bounds.tests.machine_type,) if bounds.tests else ())]
+    if pool is not None:
+        kinds.append(pool.machine_type)
+        cache = pool.machine_type
     _require_prices(kinds, bounds, spot=spot, optimize=optimize)
     if cache is not None:  # which is on demand
         _require_prices([cache], bounds, spot=False, optimize=optimize)
@@ -198,7 +238,13 @@ def plan(
         arrangement
         for assignment in assignments
         for arrangement in _arrangements(
-            assignment, overheads=overheads, max_workers=bounds.workers, cache=cache, spot=spot, dependent=dependent
+            assignment,
+            overheads=overheads,
+            max_workers=bounds.workers,
+            cache=cache,
+            spot=spot,
+            dependent=dependent,
+            pool=pool,
         )
     ]
     if not arrangements:
@@ -217,16 +263,36 @@ def plan(
         selection=selection,
         bounds=bounds,
         without_cache=min(uncached, key=_time if optimize == "time" else _cost) if cache and uncached else None,
+        without_pool=None if pool is None else _without(pool, alone, overheads, spot=spot),
     )
+
+
+def _without(pool: PoolShape, estimates: Sequence[JobEstimate], overheads: Overheads, *, spot: bool) -> Arrangement:
+    """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
+    ways = (
+        arrange(estimates, workers=count, machine_type=pool.machine_type, overheads=overheads, spot=spot)
+        for count in numbers(len(estimates), pool.workers)
+    )
+    return min(ways, key=_time)
 
 
 def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[JobEstimate, ...]:
     """Return the estimates of the configs on the machine types that an arrangement gives them."""
     types = {config.config: way.worker_types[config.worker].type for config in way.placements}
-    return next(
+    estimates = next(
         assignment.estimates
         for assignment in assignments
         if all(types[estimate.config] == estimate.type for estimate in assignment.estimates)
+    )
+    seconds = {config.config: (config.seconds, config.cold) for config in way.placements}
+    return estimates if way.pool is None else tuple(_in_pool(job, *seconds[job.config]) for job in estimates)
+
+
+def _in_pool(job: JobEstimate, seconds: float, cold: bool) -> JobEstimate:
+    """Return the estimate of a config whose build takes so long in a pool, ``cold`` or warm."""
+    warm = job.warm / job.cold if job.cold else 1.0
+    return dataclasses.replace(
+        job, cold=seconds if cold else seconds / (warm or 1.0), warm=seconds * warm if cold else seconds
     )
 
 
@@ -284,12 +350,15 @@ def _arrangements(
     cache: MachineType | None,
     spot: bool,
     dependent: bool,
+    pool: PoolShape | None,
 ) -> Iterator[Arrangement]:
     kinds = [(None, True)] if cache is None else [(None, True), (cache, True), (cache, False)]
+    if pool is not None:
+        kinds = [(cache, True)]
     for kind, wait_for_cold in kinds:
         for workers in numbers(len(assignment.estimates), max_workers):
             types = assignment.worker_types(workers)
-            if types and (kind is None or workers > 1):
+            if types and (kind is None or workers > 1 or pool is not None):
                 yield arrange(
                     assignment.estimates,
                     workers=len(types),
@@ -300,6 +369,7 @@ def _arrangements(
                     spot=spot,
                     types=types,
                     dependent=dependent,
+                    pool=pool,
                 )
 
 

@@ -61,6 +61,24 @@ def test_the_losses_of_a_run_are_limited_by_its_size(
     assert loss_limits(options, workers=6, worker_seconds=hours * 3600.0) == limits
 
 
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--pool-type", "compute-8"), "--pool-type requires --pool"),
+        (("--pool", "2", "--cache", "compute-8"), "--cache cannot be used with --pool"),
+        (("--pool", "0"), "invalid number '0'"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused(
+    words: tuple[str, ...], fault: str, feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", *words]) == 2
+    assert fault in capsys.readouterr().err
+    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "static", "--all", "--pool", "2"]) != 0
+    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all", "--pool", "2"]) == 2
+    assert "--pool is no option of --provider slurm" in capsys.readouterr().err
+
+
 def test_an_unknown_run_is_an_error(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["-C", str(feedstock), "fleet", "status", "r9"]) == UsageError.exit_code
     assert "fleet run 'r9' not found in the ledger" in capsys.readouterr().err

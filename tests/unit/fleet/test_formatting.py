@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 from kiln.fleet import formatting
-from kiln.fleet.plan import FleetBounds, Overheads, plan
+from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
+from kiln.scheduling.pool import PoolCores
 from tests.fleets import MACHINE, estimates
 
 OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
@@ -49,6 +50,20 @@ def test_a_plan_as_json_has_all_its_arrangements() -> None:
     assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
     assert data["chosen"]["workers"] == len(data["chosen"]["worker_seconds"])
     assert data["without_cache"] is None
+
+
+def test_a_plan_with_a_pool_says_what_it_assumes_and_compares() -> None:
+    pool = PoolShape(machine_type=MACHINE, workers=3, cores=PoolCores(cores=48, parallel=0.99, transfer=0.1))
+    jobs = estimates(4, warm=0.2, groups=2)
+    both = plan({MACHINE: jobs}, overheads=OVERHEADS, bounds=FleetBounds(workers=2), pool=pool, alone=jobs)
+    lines = formatting.as_text(both).splitlines()
+    assert sum("3 + server, compute-16 (made-up.16)" in line for line in lines) == 3, "all but that without the pool"
+    assert [line.split()[2] for line in lines if line.startswith("no pool  ")] == ["2"], "a third one saves no time"
+    (note,) = [line for line in lines if line.startswith("pool ")]
+    assert "99% of a build's work runs on the pool's 48 cores" in note
+    assert "10% slower for transfers" in note
+    data = json.loads(json.dumps(formatting.as_json(both)))
+    assert (data["chosen"]["pool"]["workers"], data["without_pool"]["pool"]) == (3, None)
 
 
 def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import FleetLimit, UsageError
-from kiln.fleet.plan import FleetBounds, Overheads, arrange, numbers, plan, price
+from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, arrange, numbers, plan, price
 from kiln.model.fleet import JobEstimate, JobSize
+from kiln.scheduling.pool import PoolCores
 from kiln.scheduling.simulation import Placement
 from tests.fleets import HOUR, MACHINE, estimates
 
@@ -37,6 +38,39 @@ def test_leaders_come_first_then_followers_on_the_machine_that_compiled() -> Non
     )
     assert (way.seconds, way.worker_seconds) == (1.5 * HOUR, (1.5 * HOUR, 1.5 * HOUR))
     assert way.cost == pytest.approx(3 * 0.8)
+
+
+SMALL = dataclasses.replace(MACHINE, type="compute-8", name="made-up.8", cores=8, hourly=0.4, spot_hourly=None)
+POOL = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
+
+
+def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
+    clients, alone = estimates(6, hours=6, warm=0.2, groups=2), estimates(6, hours=3, warm=0.2, groups=2)
+    bounds = FleetBounds(workers=6)
+    both = plan({SMALL: clients}, overheads=SOME, bounds=bounds, optimize="time", pool=POOL, alone=alone)
+    way, without = both.selection, both.without_pool
+    assert without is not None
+    assert (way.pool, way.cache, way.machine_type) == (POOL, MACHINE, SMALL)
+    assert (without.pool, without.cache, without.machine_type, without.workers) == (None, None, MACHINE, 4)
+    work, local = POOL.cores.split(6 * HOUR, 8)
+    cold = 2 * work / 64 + local
+    assert way.placements[0].seconds == pytest.approx(cold)
+    assert cold < without.placements[0].seconds == 3 * HOUR
+    builders = sum(price(0.4, seconds, billed=1) for seconds in way.worker_seconds)
+    assert way.cost == pytest.approx(builders + 5 * price(0.8, way.seconds, billed=1)), "its workers and its server"
+    assert way.total_seconds == pytest.approx(sum(way.worker_seconds) + 5 * way.seconds)
+    first = next(job for job in both.estimates if job.config == way.placements[0].config)
+    assert (first.cold, first.warm) == pytest.approx((cold, cold * 0.2)), "as the run expects them"
+    assert both.without_cache is None
+
+
+def test_the_cost_of_a_pool_is_within_the_budget_and_needs_prices() -> None:
+    jobs, bounds = estimates(2), FleetBounds(workers=2, cost=5.0)
+    with pytest.raises(FleetLimit, match=r"within 5\.00 EUR"):
+        plan({SMALL: jobs}, overheads=SOME, bounds=bounds, pool=POOL, alone=jobs)
+    unknown = dataclasses.replace(POOL, machine_type=dataclasses.replace(MACHINE, is_priced=False))
+    with pytest.raises(UsageError, match="--budget cannot be planned"):
+        plan({SMALL: jobs}, overheads=SOME, bounds=bounds, pool=unknown, alone=jobs)
 
 
 def test_configs_that_share_nothing_go_the_longest_first() -> None:
