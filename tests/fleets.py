@@ -218,7 +218,7 @@ class Simulation:
         if isinstance(command, executor_messages.Provision):
             for name in command.workers:
                 self._bring(name, command)
-        elif isinstance(command, executor_messages.WatchCache):
+        elif isinstance(command, executor_messages.WatchService):
             self._soon(0.0, lambda: self._attended(command.worker))
         elif isinstance(command, executor_messages.TearDown):
             self._due = [

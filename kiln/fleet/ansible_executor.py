@@ -21,7 +21,7 @@ from kiln.fleet.executor_messages import (
     StopBuild,
     TearDown,
     Terminate,
-    WatchCache,
+    WatchService,
 )
 from kiln.fleet.executor_state import ExecutorSession
 from kiln.fleet.executor_threads import CommandThreads
@@ -54,8 +54,8 @@ class AnsibleExecutor(CommandThreads):
                 provider_commands.provision(session, command)
             case Prepare():
                 worker_commands.prepare(session, command)
-            case WatchCache():
-                worker_commands.watch_cache(session, command.worker)
+            case WatchService():
+                worker_commands.watch_service(session, command.worker)
             case QueryJobs():
                 worker_commands.query_jobs(session, command)
             case StartBuild():

@@ -77,7 +77,7 @@ def forecast(
     cost = 0.0
     for worker in inventory:
         if worker.record.state is not WorkerState.REFUSED:
-            cost += _cost(worker.record, end if worker.is_cache else last.get(worker.name, now) + after)
+            cost += _cost(worker.record, last.get(worker.name, now) + after if worker.builds else end)
     for name, (kind, requested) in first.items():
         cost += price(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
     cost += of_controller(run_config.controller, end) - of_controller(run_config.controller, now)

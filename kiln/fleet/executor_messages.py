@@ -49,8 +49,8 @@ class Prepare(_WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchCache(_WorkerMessage):
-    """Watch the cache on a worker: `Heartbeat` and `Unreachable`, repeatedly."""
+class WatchService(_WorkerMessage):
+    """Watch the cache, or the part of a pool, on a worker: `Heartbeat` and `Unreachable`, repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class QueryJobs(_WorkerMessage):
 class StartBuild(_BuildMessage):
     """Start a config's build, which then runs detached: `BuildStarted` or `CommandFailed`.
 
-    ``cache`` is the URL of a shared cache, or empty; ``key`` is a hash over the config's inputs, which the worker keeps
-    with what it builds. ``attempt`` counts the builds of the config. Where the provider schedules, the build begins
-    after that of the config ``after``, whose compile it reuses. A ``reclaimable`` one can be stopped so that another
-    worker continues it.
+    ``cache`` is the URL of a shared cache or of a pool's server, or empty; ``key`` is a hash over the config's inputs,
+    which the worker keeps with what it builds. ``attempt`` counts the builds of the config. Where the provider
+    schedules, the build begins after that of the config ``after``, whose compile it reuses. A ``reclaimable`` one can
+    be stopped so that another worker continues it.
     """
 
     cache: str = ""
@@ -142,7 +142,7 @@ class Probe:
 Command: TypeAlias = (
     Provision
     | Prepare
-    | WatchCache
+    | WatchService
     | QueryJobs
     | StartBuild
     | StopBuild
@@ -176,7 +176,7 @@ class ProvisionFailed(_WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(_WorkerMessage):
-    """A worker can build; ``cache`` is the URL of the cache that it holds, if it holds one."""
+    """A worker can build; ``cache`` is the URL of the cache, or of the pool's server, that it holds."""
 
     cache: str = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,21 @@ if TYPE_CHECKING:
     from kiln.model.fleet import ControllerCharge, FleetRun, JobEstimate, MachineType
     from kiln.model.run import ConfigRun
 
-CACHE = "cache"  # the end of the name of the worker that holds the shared cache
+CACHE = "cache"  # the end of the name of the worker that holds the shared cache, or the pool's server
+POOL = re.compile(r".+-pool-\d+")  # the names of the pool's workers
+OVER = frozenset({WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED, WorkerState.TERMINATED})
 
 
 def cache_of(run: FleetRun) -> str | None:
-    """Return the type of the worker that holds a run's cache; None without one."""
-    over = {WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED, WorkerState.TERMINATED}
-    caches = (worker for worker in run.workers if worker.name.endswith(CACHE) and worker.state not in over)
-    return next((worker.type for worker in caches), None)
+    """Return the type of the worker that holds a run's cache; None without one, and with a pool."""
+    caches = (worker for worker in run.workers if worker.name.endswith(CACHE) and worker.state not in OVER)
+    return None if pool_of(run) else next((worker.type for worker in caches), None)
+
+
+def pool_of(run: FleetRun) -> tuple[str, int] | None:
+    """Return the type and the number of the workers of a run's pool; None without one."""
+    types = [worker.type for worker in run.workers if POOL.fullmatch(worker.name) and worker.state not in OVER]
+    return (types[0], len(types)) if types else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +52,8 @@ class FleetRunConfig:
     refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after its request at the latest.
     The ``controller`` is charged where the run is detached.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
-    the folder of the configs' logs.
+    the folder of the configs' logs. All compiles run in a pool of ``pool_workers`` machines of the type ``pool``, whose
+    server is the machine of the ``cache``.
     """
 
     id: str
@@ -55,6 +64,8 @@ class FleetRunConfig:
     type_workers: Mapping[MachineType, int] = field(default_factory=dict)
     spot: bool = False
     cache: MachineType | None = None
+    pool: MachineType | None = None
+    pool_workers: int = 0
     wait_for_cold: bool = True
     is_scheduled: bool = False
     attempts: int = 3
@@ -107,12 +118,21 @@ class FleetRunConfig:
     @property
     def currency(self) -> str:
         """The currency of the run's cost; empty when a price is unknown, and so the cost."""
-        kinds = (*self.counts, *((self.cache,) if self.cache else ()))
+        kinds = (*self.counts, *(kind for kind in (self.cache, self.pool) if kind is not None))
         return self.machine_type.currency if all(kind.is_priced for kind in kinds) else ""
 
     def worker_name(self, number: int | None) -> str:
         """Return the name of a worker; without a number, that of the cache's."""
         return f"kiln-{self.id}-{CACHE if number is None else number}"
+
+    def pool_name(self, number: int) -> str:
+        """Return the name of a worker of the pool."""
+        return f"kiln-{self.id}-pool-{number}"
+
+    @staticmethod
+    def is_pool(name: str) -> bool:
+        """Return whether a name is that of a worker of a pool."""
+        return POOL.fullmatch(name) is not None
 
     def log(self, config: str, attempt: int) -> Path | None:
         """Return the path of the log of a config's build."""

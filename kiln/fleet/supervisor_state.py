@@ -109,7 +109,7 @@ class FleetState:
         if not isinstance(command, Provision):
             self.executor.submit(command)
         elif command.workers:
-            builders = [name for name in command.workers if not self.inventory.workers[name].is_cache]
+            builders = [name for name in command.workers if self.inventory.workers[name].builds]
             types = {name: self.queue.type_of(name) for name in builders}
             sizes = {machine_type: self._needs(machine_type) for machine_type in set(types.values())}
             needs = {name: sizes[machine_type] for name, machine_type in types.items()}

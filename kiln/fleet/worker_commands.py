@@ -7,6 +7,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from kiln import masking
 from kiln.errors import BrokenHandover, OutOfMemory
 from kiln.fleet import handover
 from kiln.fleet.executor_messages import (
@@ -25,7 +26,8 @@ from kiln.fleet.executor_messages import (
 from kiln.fleet.executor_state import NO_CONNECTION, SSH_SECONDS
 from kiln.fleet.log_stream import LogStream, status_of
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json
-from kiln.fleet.run_config import CACHE
+from kiln.fleet.run_config import CACHE, POOL
+from kiln.store import compile_cache_key, remote_executor_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
     from kiln.fleet.executor_state import ExecutorSession
 
+POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP
+GATED = ("local", "static")  # providers without security groups: the server itself admits each worker
 START_SECONDS = 600.0  # for the start of a build, which returns once it runs
 LOST_CONNECTION = NO_CONNECTION | {10, 12, 30, 35}  # of ssh, and of rsync
 QUERIES = 3  # of the jobs of a worker that may be reachable again
@@ -57,10 +61,11 @@ def prepare(session: ExecutorSession, command: Prepare) -> None:
         session.events.put(CommandFailed(worker=worker, reason=result.reason(worker)))
 
 
-def watch_cache(session: ExecutorSession, worker: str) -> None:
-    """Report whether a cache runs, until its worker is terminated."""
+def watch_service(session: ExecutorSession, worker: str) -> None:
+    """Report whether a cache, or the part of a pool on a worker, runs, until the worker is terminated."""
+    unit = "kiln-pool" if POOL.fullmatch(worker) else "kiln-cache"
     while session.follows(worker):
-        result = session.ssh(worker, "systemctl is-active --quiet kiln-cache")
+        result = session.ssh(worker, f"systemctl is-active --quiet {unit}")
         session.events.put(Heartbeat(worker=worker) if result.ok else Unreachable(worker=worker))
         session.stopped.wait(session.site.poll)
 
@@ -112,6 +117,8 @@ def start(session: ExecutorSession, command: StartBuild) -> None:
         session.events.put(Unreached(command=command, reason=reason))
     elif result is not None and not result.ok:
         session.events.put(CommandFailed(worker=command.worker, reason=result.tail[-REASON_LENGTH:]))
+    elif command.cache.startswith(POOL_SCHEME):
+        session.events.put(_start_with_pool(session, command, options))
     else:
         begin = _start_with_cache if command.cache else _start_alone
         session.events.put(begin(session, command, options))
@@ -133,10 +140,33 @@ def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None 
     return "".join(f"{name}={value}\n" for name, value in settings.items() if value)
 
 
+def _start_with_pool(session: ExecutorSession, command: StartBuild, options: str) -> Event:
+    """Start a build whose compile runs in the pool, with the certificate of the run's clients."""
+    variables, folder = session.site.variables, session.site.folder
+    if variables["kiln_provider"] in GATED:
+        hosts = read_json(folder / "inventory" / f"{command.worker}.json")["kiln_machines"]["hosts"]
+        address = shlex.quote(str(hosts[command.worker]["kiln_machine"]["private"]))
+        result = session.ssh(f"kiln-{variables['kiln_run']}-{CACHE}", f"sudo kiln-cache-gate let-in {address}")
+        if not result.ok:
+            reason = f"the pool's server does not answer: {result.tail[-REASON_LENGTH:]}"
+            return Unreached(command=command, reason=reason)
+    secrets = {
+        compile_cache_key.EXECUTOR: command.cache,
+        compile_cache_key.CREDENTIALS: remote_executor_credentials.read(folder / "keys" / "pool-client"),
+    }
+    masking.protect(compile_cache_key.with_parts(secrets).values())
+    return _start_with(session, command, options, secrets)
+
+
 def _start_alone(session: ExecutorSession, command: StartBuild, options: str) -> Event:
+    """Start a build that uses neither a cache nor a pool of the run."""
+    return _start_with(session, command, options, session.site.job_secrets)
+
+
+def _start_with(session: ExecutorSession, command: StartBuild, options: str, secrets: Mapping[str, str]) -> Event:
     """Start a build; its own settings and its secrets are sent on standard input."""
     words = f"sudo kiln-job start {shlex.quote(command.config)}"
-    settings = job_settings(command.key, options, session.site.job_secrets)
+    settings = job_settings(command.key, options, secrets)
     result = session.ssh(command.worker, words, seconds=START_SECONDS, stdin=settings)
     reason = result.tail[-REASON_LENGTH:] or "it did not answer"
     if result.exit_code in NO_CONNECTION:

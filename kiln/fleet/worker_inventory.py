@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
 from kiln.fleet.executor_messages import Provision
-from kiln.fleet.run_config import CACHE
+from kiln.fleet.run_config import CACHE, POOL
 from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
@@ -98,6 +98,16 @@ class Worker:
         """True for the worker that holds the shared cache."""
         return self.name.endswith(CACHE)
 
+    @property
+    def is_pool(self) -> bool:
+        """True for a worker of the pool."""
+        return POOL.fullmatch(self.name) is not None
+
+    @property
+    def builds(self) -> bool:
+        """True for a worker that builds configs."""
+        return not (self.is_cache or self.is_pool)
+
     def pop_due(self, now: float) -> list[str]:
         """Remove and return the keys of the retries that are due."""
         if not self.retries:
@@ -150,7 +160,7 @@ class Inventory:
 
     def _list(self) -> _Lists:
         alive = tuple(worker for worker in self._present.values() if worker.alive)
-        builders = tuple(worker for worker in alive if not worker.is_cache)
+        builders = tuple(worker for worker in alive if worker.builds)
         self._lists = _Lists(present=tuple(self._present.values()), alive=alive, builders=builders)
         return self._lists
 

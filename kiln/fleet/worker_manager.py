@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
-from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchCache
+from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchService
 from kiln.fleet.fallback_offers import OfferList
+from kiln.fleet.pool_manager import PoolManager
 from kiln.fleet.supervisor_state import RETRY, TRIES
 from kiln.model.fleet import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
@@ -48,12 +49,13 @@ class WorkerManager:
         self.offers = OfferList([offer for offers in self._offers for offer in offers])
         self.next_request = 0.0
         self.refused_since: float | None = None
+        self.pool = PoolManager(state)
         self.cache: str | None = None if state.run_config.cache is not None else ""
 
     def on_provisioned(self, worker: Worker, identity: str) -> None:
         """Prepare a worker that exists, or query its jobs when it is prepared; a new one of an old name is prepared.
 
-        A cache always is: preparing it again changes nothing, and reports its URL.
+        A cache always is, and a pool: preparing it again changes nothing, and reports its URL.
         """
         if worker.is_prepared and identity != worker.record.id:
             worker.is_prepared, worker.is_building = False, False
@@ -64,7 +66,7 @@ class WorkerManager:
         self.offers.accept(worker.record.offer)
         self.refused_since = None
         self.state.inventory.keep(worker, state=WorkerState.PREPARING, id=identity, provisioned=now)
-        queries = worker.is_prepared and not worker.is_cache
+        queries = worker.is_prepared and worker.builds
         # The time of an earlier process's last renewal is unknown.
         worker.renewed_at = now - (self.state.run_config.lease / RENEWALS if queries else 0.0)
         keys = {config: estimate.key for config, estimate in self.state.estimates.items()}
@@ -75,8 +77,11 @@ class WorkerManager:
         now = self.state.executor.now()
         self.state.inventory.keep(worker, state=WorkerState.REFUSED, reason=event.reason, terminated=now)
         self.jobs.release(worker, event.reason)
-        if worker.is_cache:
-            self.drop_cache()
+        if worker.is_cache and not event.credentials:
+            self.drop_cache(event.reason)
+            return
+        if worker.is_pool and not event.credentials:
+            self.pool.on_refused(event.reason)
             return
         if event.credentials:
             hint = "see that the provider's variables or files hold valid ones, then run the same command again"
@@ -115,7 +120,7 @@ class WorkerManager:
         offers = self._useful_offers()
         if self.offers.first(now, offers) is not None:
             return True
-        had_some = any(other.record.provisioned is not None for other in self.state.inventory if not other.is_cache)
+        had_some = any(other.record.provisioned is not None for other in self.state.inventory if other.builds)
         self.refused_since = now if self.refused_since is None else self.refused_since
         if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
             return False
@@ -142,11 +147,12 @@ class WorkerManager:
         self.state.inventory.keep(worker, state=WorkerState.READY)
         if worker.is_cache:
             self.cache = cache
-            self.state.submit(WatchCache(worker=worker.name))
+        if not worker.builds:
+            self.state.submit(WatchService(worker=worker.name))
 
     def on_command_failed(self, worker: Worker, reason: str) -> None:
         """Give up a worker; its preparation is tried again first, as a mirror of packages may fail for a moment."""
-        prepares = worker.record.state is WorkerState.PREPARING and (worker.is_cache or not worker.is_prepared)
+        prepares = worker.record.state is WorkerState.PREPARING and not (worker.builds and worker.is_prepared)
         worker.failed_preparations += prepares
         if not prepares or worker.failed_preparations >= TRIES:
             self.lose(worker, reason)
@@ -188,9 +194,12 @@ class WorkerManager:
         for config in uncollected:
             self.jobs.requeue(self.state.estimates[config], worker, reason)
         if worker.is_cache:
-            self.drop_cache()
+            self.drop_cache(reason)
             return
         self.loss_count += counts and not worker.is_reclaimed
+        if worker.is_pool:
+            self.pool.on_lost(worker, reason, replaced=self.loss_count <= self.state.run_config.replacements)
+            return
         if self.loss_count > self.state.run_config.replacements:
             self.max_workers = min(self.max_workers, len(self.state.inventory.builders))
         if not self.max_workers and self.state.queue:
@@ -240,8 +249,10 @@ class WorkerManager:
             hint = "--fallback on-demand continues on demand, --replacements N allows for more"
             self.state.stop = WorkersLost(what, hint=hint)
 
-    def drop_cache(self) -> None:
-        """Continue without the shared cache."""
+    def drop_cache(self, reason: str) -> None:
+        """Continue without the shared cache; a pool cannot be continued without."""
+        if self.state.run_config.pool is not None:
+            self.pool.on_server_lost(reason)
         self.cache = ""
         self.state.queue.lose_cache()
 
@@ -250,20 +261,24 @@ class WorkerManager:
         self._renew(worker, now)
         if worker.record.state is not WorkerState.READY or worker.is_building:
             return
-        if worker.is_cache:
-            if self.state.run_config.cache is None:  # only an earlier process of the run used it
+        if not worker.builds:
+            if self._is_unwanted(worker):
                 self._terminate(worker)
             return
         queue = self.state.queue
         self._assign(worker, now)
         if worker.assignment is not None:
-            # A cache is ready, or there is none; and no failed compile is being looked into.
-            if self.cache is not None and not queue.is_held(worker.assignment):
+            # A cache and a pool are ready, or there is none; and no failed compile is being looked into.
+            if self.cache is not None and self.pool.is_ready and not queue.is_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
         elif not (worker.uncollected or worker.handover) and (
             worker.is_retired or not (queue.has_work(worker.name) or self._is_only_collecting())
         ):
             self._terminate(worker)
+
+    def _is_unwanted(self, worker: Worker) -> bool:
+        """Return whether only an earlier process of the run used a cache, or a worker of a pool."""
+        return self.state.run_config.cache is None if worker.is_cache else self.pool.is_unwanted(worker)
 
     def _assign(self, worker: Worker, now: float) -> None:
         """Assign the next config to a free worker, or retire one whose lifetime would end before the build."""
@@ -309,6 +324,7 @@ class WorkerManager:
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
             names.append(inventory.add(name, Offer(machine_type=cache, zone=self.offers.zone(now)), now=now).name)
+        names += self.pool.request(now, self.offers.zone(now))
         refused = [self.offers.next_time(among) for among in self._offers if self.offers.first(now, among) is None]
         self.next_request = min(refused, default=0.0)
         while self.state.queue and self._present_workers() < self.max_workers:

@@ -19,7 +19,7 @@ from kiln.fleet.executor_messages import (
     StopBuild,
     TearDown,
     Terminate,
-    WatchCache,
+    WatchService,
 )
 from kiln.fleet.executor_threads import CommandThreads
 from kiln.fleet.slurm import follow, removal, submit
@@ -73,5 +73,5 @@ class SlurmExecutor(CommandThreads):
                 removal.terminate(session, command.worker)
             case TearDown():
                 removal.tear_down(session)
-            case WatchCache() | StopBuild():
+            case WatchService() | StopBuild():
                 pass  # the cache is a folder; Slurm has the jobs' time limits
