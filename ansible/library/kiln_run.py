@@ -30,7 +30,7 @@ description:
   - C(recorded) writes the settings of ssh and Ansible for each worker.
   - C(refused) records the workers that a provider refused, with the reasons.
   - C(forgotten) closes the connections to workers and deletes their records; without O(names), those of all workers,
-    the run's key and the password.
+    the run's key, the password, and the certificates of its pool.
 options:
   folder:
     description: The run's folder, an absolute path.
@@ -265,6 +265,8 @@ class Folder:
             self.forget(name)
         for name in ("keys/run", "keys/run.pub", "keys/cache", "cache.json"):
             (self.path / name).unlink(missing_ok=True)
+        for name in ("authority", "server", "client"):
+            shutil.rmtree(self.path / "keys" / f"pool-{name}", ignore_errors=True)
         shutil.rmtree(sockets(self.path), ignore_errors=True)
         return names
 

@@ -25,7 +25,7 @@ from kiln.cli import (
     fleet_test,
     lost_terminal,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, loss_limits, seconds
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, require_types, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
@@ -73,7 +73,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_slurm.check_options(options)
         fleet_fallbacks.check_options(options)
         fleet_detached_start.check_options(options)
-    if options.action == "run":
         fleet_executor.check_options(options, os.environ)
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
         return (DETACHED.get(options.action) or fleet_detached_runs.show_status)(options, root)
@@ -129,8 +128,7 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
-    if options.action == "run":
-        fleet_executor.require(feedstock, names, options)
+    fleet_executor.require(feedstock, names, options)
     configs = worker_results.remote_configs(feedstock, tuple(names), options=build_options(options))
     finished = {} if options.rebuild else worker_results.finished(feedstock, configs)
     cached = tuple(
@@ -226,18 +224,19 @@ def prepare(
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln import masking
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.run_config import FleetRunConfig, cache_of
+    from kiln.fleet.run_config import FleetRunConfig, cache_of, pool_of
 
     is_slurm = options.provider == fleet_slurm.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.types)
         options.cache = options.cache or cache_of(previous)
+        if options.pool is None and (pool := pool_of(previous)) is not None:
+            options.pool_type, options.pool = pool
         require_types(options, previous)
     plan = plan_of(options, feedstock, selection.configs, ledger)
     run_id = fleet_detached_start.new_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
-    worker_seconds = sum(plan.selection.worker_seconds)
-    attempts, replacements = loss_limits(options, workers=plan.selection.workers, worker_seconds=worker_seconds)
+    attempts, replacements = planned_loss_limits(options, plan.selection)
     run_config = FleetRunConfig(
         id=run_id,
         command=masking.masked(shlex.join(("kiln", *sys.argv[1:]))),
@@ -252,6 +251,8 @@ def prepare(
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,
+        pool=None if plan.selection.pool is None else plan.selection.pool.machine_type,
+        pool_workers=0 if plan.selection.pool is None else plan.selection.pool.workers,
         wait_for_cold=plan.selection.wait_for_cold,
         attempts=attempts,
         is_strict=options.attempts is not None,

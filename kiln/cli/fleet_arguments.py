@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from kiln.fleet.plan import Arrangement
+
 PROVIDERS = ("aws", "openstack", "static", "local", "slurm")
 DEFAULT_TYPE = "compute-16"
 UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
@@ -28,9 +30,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for command in (plan, run):
         _config_arguments(command)
         _worker_arguments(command)
+        _pool_arguments(command)
         _slurm_arguments(command)
         _detach_arguments(command)
-    _pool_arguments(plan)
     _run_arguments(run)
     build_arguments.remote_executor_arguments(run)
     attach, collect = _detached_commands(commands)
@@ -231,6 +233,13 @@ def _detach_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--controller-type", metavar="TYPE", help="with --detach: machine type of the controller")
     group.add_argument("--keep", metavar="TIME", help=KEEP_HELP)
     parser.set_defaults(parser=parser)
+
+
+def planned_loss_limits(options: argparse.Namespace, way: Arrangement) -> tuple[int, int]:
+    """Return `loss_limits` of a planned run, whose workers of a pool are among those that are replaced."""
+    pool = 0 if way.pool is None else way.pool.workers
+    seconds = sum(way.worker_seconds) + pool * way.seconds
+    return loss_limits(options, workers=way.workers + pool, worker_seconds=seconds)
 
 
 def loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
+    from kiln.fleet.run_config import FleetRunConfig
     from kiln.model.feedstock import Feedstock
     from kiln.run.options import RunOptions
 
 EXECUTOR, CREDENTIALS = "BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"
+POOL_SERVER = "grpcs://pool"  # stands for the address that the server of a pool will have
+SETTINGS, SECTION, IMAGE = "compile.ini", "remote", "container-image"
+IMAGE_NAME = re.compile(r"docker://[A-Za-z0-9][A-Za-z0-9_./:@-]*")
 LITERAL = re.compile(r"[A-Za-z0-9_.,:/=@%+~-]*")  # characters that systemd's file of variables takes as they are
 
 
@@ -25,6 +29,12 @@ def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -
     Raises:
         UsageError: with the option.
     """
+    if not hasattr(options, "remote_executor"):  # another command than run
+        return
+    if options.pool and is_used(options, environment):
+        raise UsageError(
+            "--pool cannot be used with --remote-executor", why="the pool is the executor of all compiles of the run"
+        )
     if not is_used(options, environment):
         names = ("remote_credentials", "remote_jobs", "remote_fallback")
         unused = [name for name in names if getattr(options, name)]
@@ -53,9 +63,10 @@ def _address(options: argparse.Namespace, environment: Mapping[str, str]) -> str
     return address or values.remote_executor(environment.get(EXECUTOR, ""))
 
 
-def job_options(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the options of ``kiln build`` on the workers for an executor; they are no inputs of packages."""
+def job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
+    """Return the options of builds on the workers for an executor or a pool, which are no inputs of packages."""
     jobs, fallback = getattr(options, "remote_jobs", None), getattr(options, "remote_fallback", False)
+    jobs = jobs if run_config is None or run_config.pool is None else run_config.pool.cores * run_config.pool_workers
     return (*(("--remote-jobs", str(jobs)) if jobs else ()), *(("--remote-fallback",) if fallback else ()))
 
 
@@ -83,11 +94,48 @@ def require(feedstock: Feedstock, configs: Iterable[str], options: argparse.Name
     from kiln import expand
     from kiln.run import remote_executor_options
 
-    if is_used(options, os.environ):
+    if not hasattr(options, "remote_executor"):
+        return
+    if options.pool:
+        pool_properties(feedstock, options)
+    if options.pool or is_used(options, os.environ):
         names = tuple(configs)
         remote_executor_options.require(
             feedstock, expand.read_all(feedstock, names), _run_options(options, os.environ, names)
         )
+
+
+def pool_properties(feedstock: Feedstock, options: argparse.Namespace) -> dict[str, str]:
+    """Return the platform properties of the actions of a pool: the playbooks' variable, or those of compile.ini.
+
+    Raises:
+        UsageError: when none is the image that the actions run in.
+    """
+    from kiln.cli.fleet_prices import playbook_value
+
+    properties = playbook_value("kiln_pool_properties", options.vars) or _recipe_properties(feedstock)
+    image = properties.get(IMAGE) if isinstance(properties, dict) else None
+    if not isinstance(image, str) or not IMAGE_NAME.fullmatch(image):
+        raise UsageError(
+            "--pool: the image that the actions run in is unknown",
+            why=f"[{SECTION}] in recipe/{SETTINGS} has no property {IMAGE}=docker://IMAGE@sha256:DIGEST",
+            hint="write it there, or into kiln_pool_properties in a file for --vars",
+        )
+    return {str(name): str(value) for name, value in properties.items()}
+
+
+def _recipe_properties(feedstock: Feedstock) -> dict[str, str]:
+    """Return the platform properties that a recipe's compile step names, as far as it has them in compile.ini."""
+    import configparser
+
+    settings = configparser.ConfigParser(interpolation=None)
+    try:
+        settings.read(feedstock.recipe / SETTINGS, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"recipe/{SETTINGS} cannot be read", why=str(error).splitlines()[0]) from error
+    lines = settings.get(SECTION, "properties", fallback="").splitlines()
+    pairs = (line.strip().partition("=") for line in lines if "=" in line)
+    return {name: value for name, _, value in pairs}
 
 
 def _run_options(options: argparse.Namespace, environment: Mapping[str, str], configs: tuple[str, ...]) -> RunOptions:
@@ -98,6 +146,6 @@ def _run_options(options: argparse.Namespace, environment: Mapping[str, str], co
     return RunOptions(
         configs=configs,
         command="",
-        remote_executor=_address(options, environment),
+        remote_executor=POOL_SERVER if getattr(options, "pool", None) else _address(options, environment),
         remote_credentials=folder or values.credentials_variable(environment.get(CREDENTIALS, "")),
     )

@@ -235,7 +235,8 @@ def require_types(options: argparse.Namespace, run: FleetRun) -> None:
         UsageError: with the way to give its workers back.
     """
     known = {kind.type for kind in table_of(options) if kind.provider == options.provider}
-    used = dict.fromkeys([*options.types, *([options.cache] if options.cache else [])])
+    others = [name for name in (options.cache, options.pool_type) if name]
+    used = dict.fromkeys([*options.types, *others])
     if absent := [name for name in used if name not in known]:
         raise UsageError(
             f"the fleet run {run.id} cannot be resumed: its machine type {absent[0]!r} is no longer in the table",

@@ -35,9 +35,9 @@ def build_options(options: argparse.Namespace) -> tuple[str, ...]:
     return () if options.container is None else ("--container", options.container)
 
 
-def job_options(options: argparse.Namespace) -> tuple[str, ...]:
+def job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
     """Return the options of ``kiln build`` on the workers, with those that have no part in the packages."""
-    return (*build_options(options), *fleet_executor.job_options(options))
+    return (*build_options(options), *fleet_executor.job_options(options, run_config))
 
 
 def layout_of(feedstock: Feedstock) -> ArtifactLayout:
@@ -69,7 +69,8 @@ def site_of(
     python = bootstrap.fleet(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = folder_of(feedstock, run)
     environment = {**playbook_environment(os.environ, python), **region_of(options, folder, run, provider)}
-    job_secrets = {} if run_config is None else fleet_executor.job_secrets(options, os.environ)
+    builds_alone = run_config is not None and run_config.pool is None
+    job_secrets = fleet_executor.job_secrets(options, os.environ) if builds_alone else {}
     variables: dict[str, Any] = {
         "kiln_run": run,
         "kiln_owner": run,  # it is random, and so unique
@@ -93,6 +94,8 @@ def site_of(
             "kiln_images": [image_of(text) for text in options.image],
             "kiln_environment": contract_variables(feedstock),
         }
+        if run_config.pool is not None:
+            variables["kiln_pool_properties"] = fleet_executor.pool_properties(feedstock, options)
     return PlaybookSite(
         folder=folder,
         playbooks=ANSIBLE,
@@ -101,7 +104,7 @@ def site_of(
         variable_files=tuple(path.absolute() for path in options.vars),
         environment=environment,
         secrets=(*masking.secrets_of_variables(environment), *compile_cache_key.with_parts(job_secrets).values()),
-        options=job_options(options) if run_config is not None else (),
+        options=job_options(options, run_config) if run_config is not None else (),
         job_secrets=job_secrets,
         poll=seconds(options.poll) if run_config is not None else 5.0,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_arguments import loss_limits, seconds
+from kiln.cli.fleet_arguments import planned_loss_limits, seconds
 from kiln.cli.fleet_controller import KEEP
 from kiln.cli.fleet_fallbacks import type_offers
 from kiln.cli.fleet_plan_inputs import controller_type
@@ -42,7 +42,7 @@ def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     from kiln.fleet.replacement_terms import RunTerms, most_lost
 
     way, (first, *others) = plan.selection, type_offers(options, plan).values()
-    attempts, replacements = loss_limits(options, workers=way.workers, worker_seconds=sum(way.worker_seconds))
+    attempts, replacements = planned_loss_limits(options, way)
     return RunTerms(
         offers=first,
         other_offers=tuple(others),

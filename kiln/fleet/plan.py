@@ -284,15 +284,9 @@ def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[
         for assignment in assignments
         if all(types[estimate.config] == estimate.type for estimate in assignment.estimates)
     )
-    seconds = {config.config: (config.seconds, config.cold) for config in way.placements}
-    return estimates if way.pool is None else tuple(_in_pool(job, *seconds[job.config]) for job in estimates)
-
-
-def _in_pool(job: JobEstimate, seconds: float, cold: bool) -> JobEstimate:
-    """Return the estimate of a config whose build takes so long in a pool, ``cold`` or warm."""
-    warm = job.warm / job.cold if job.cold else 1.0
-    return dataclasses.replace(
-        job, cold=seconds if cold else seconds / (warm or 1.0), warm=seconds * warm if cold else seconds
+    placed = {config.config: config for config in way.placements}
+    return (
+        estimates if way.pool is None else tuple(pool_simulation.expected(job, placed[job.config]) for job in estimates)
     )
 
 

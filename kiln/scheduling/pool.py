@@ -7,6 +7,7 @@ divisible at will: neither the longest action nor the order of actions counts, s
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,14 @@ def simulate(
             idle.append(build.worker)
             done.append(_placement(build, now))
     return tuple(sorted(done, key=lambda placement: (placement.start, placement.worker)))
+
+
+def expected(job: JobEstimate, placement: Placement) -> JobEstimate:
+    """Return the estimate of a config whose build takes as long as its placement in a pool."""
+    warm, seconds = (job.warm / job.cold if job.cold else 1.0), placement.seconds
+    if placement.cold:
+        return dataclasses.replace(job, cold=seconds, warm=seconds * warm)
+    return dataclasses.replace(job, cold=seconds / (warm or 1.0), warm=seconds)
 
 
 def _advance(running: Sequence[_Build], now: float, cores: float) -> float:

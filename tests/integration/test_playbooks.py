@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -28,7 +29,7 @@ from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.fleet.provider_commands import SCARCE
 from kiln.model.feedstock import Feedstock
-from tests import shared_inputs
+from tests import remote_pool, shared_inputs
 from tests.openstack_api import Cloud, serve
 from tests.waiting import until
 
@@ -168,6 +169,33 @@ def test_two_machines_build_a_config_each_and_are_gone(
     left = [file for place in ("keys", "inventory", "ssh") for file in (run / place).iterdir()]
     assert left == []
     succeed(play("down", **local))
+
+
+@pytest.mark.needs("docker", "rsync", "ssh")
+def test_a_pool_admits_its_own_workers_and_nobody_else(
+    play: Callable[..., subprocess.CompletedProcess[str]], local: dict[str, object], tmp_path: Path
+) -> None:
+    """A stand-in runs instead of the server and the workers; the role itself requires that it refuses strangers."""
+    run, name = tmp_path / "run", str(local["kiln_run"])
+    server, worker = f"kiln-{name}-cache", f"kiln-{name}-pool-1"
+    pool = {**local, **remote_pool.root_file_system(tmp_path / "pool.tar")}
+    pool |= {"kiln_count": 0, "kiln_cache_type": "small", "kiln_pool_count": 1}
+    succeed(play("provision", "prepare", **pool))
+    assert containers(name) == [server, worker]
+    address = inventory(run, server)["private"]
+    assert json.loads((run / "cache.json").read_text()) == {"url": f"grpcs://{address}:8080"}
+    until(lambda: "True 2" in ssh(run, worker, "sudo cat /var/lib/kiln-pool/answered").stdout, "the worker is admitted")
+    assert f"kiln {name} client" in ssh(run, server, "sudo cat /var/lib/kiln-pool/peers").stdout
+    assert changes(succeed(play("provision", "prepare", **pool))) == 0
+    with pytest.raises(TimeoutError), socket.create_connection((address, 8080), timeout=3):
+        pass
+    keys = "sudo find / -xdev -name '*.key' -path '*kiln-pool*'"
+    assert {ssh(run, each, keys).stdout for each in (server, worker)} == {
+        "/etc/kiln-pool/server.key\n",
+        "/etc/kiln-pool/client.key\n",
+    }
+    succeed(play("down", **pool))
+    assert not [file for place in ("keys", "inventory", "ssh") for file in (run / place).iterdir()]
 
 
 def processes(run: str) -> dict[str, int]:

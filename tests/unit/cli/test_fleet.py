@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -10,15 +11,18 @@ import pytest
 import yaml
 
 from kiln import cli
-from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
+from kiln.cli.fleet_arguments import arguments, loss_limits, planned_loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import require_types
 from kiln.cli.fleet_prices import region_of
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import FleetLimit, MalformedYaml, UsageError
 from kiln.fleet import price_table
+from kiln.fleet.plan import Overheads, PoolShape, arrange
 from kiln.fleet.price_table import Price
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun
+from kiln.scheduling.pool import PoolCores
+from tests.fleets import MACHINE
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,6 +81,19 @@ def test_a_pool_that_cannot_be_is_refused(
     assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "static", "--all", "--pool", "2"]) != 0
     assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all", "--pool", "2"]) == 2
     assert "--pool is no option of --provider slurm" in capsys.readouterr().err
+
+
+def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
+    parser = ArgumentParser()
+    arguments(parser)
+    none = Overheads(startup=0.0, collect=0.0, teardown=0.0)
+    pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
+    way = arrange((), workers=6, machine_type=MACHINE, overheads=none)
+    way = dataclasses.replace(way, worker_seconds=(36000.0,) * 6, seconds=36000.0)
+    for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
+        options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))
+        both = (way, dataclasses.replace(way, pool=pool))
+        assert tuple(planned_loss_limits(options, each)[1] for each in both) == limits
 
 
 def test_an_unknown_run_is_an_error(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +248,7 @@ def test_a_plan_gives_each_config_a_type_that_holds_it(feedstock: Path, capsys: 
 def test_a_run_whose_machine_type_is_gone_from_the_table_is_not_resumed() -> None:
     types = "compute-16, compute-72"
     run = FleetRun(id="r1", provider="aws", type=types, started=1.0, finished=None, number=1, lives=False)
-    options = Namespace(provider="aws", vars=[], cache=None, types=list(run.types))
+    options = Namespace(provider="aws", vars=[], cache=None, pool_type=None, types=list(run.types))
     with pytest.raises(UsageError, match="its machine type 'compute-72' is no longer in the table") as refused:
         require_types(options, run)
     assert "kiln fleet down r1" in refused.value.hint

@@ -8,9 +8,9 @@ import queue
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from kiln.fleet.executor_messages import BuildStarted, FollowBuild, Reclaimed, StartBuild
+from kiln.fleet.executor_messages import BuildStarted, FollowBuild, LogLine, Reclaimed, StartBuild, Unreached
 from kiln.fleet.executor_state import ExecutorSession
 from kiln.fleet.log_stream import MARK
 from kiln.fleet.worker_commands import follow, job_settings, jobs_of, start
@@ -47,6 +47,52 @@ def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> 
     assert sent["stdin"] == "KILN_FLEET_KEY=a1\nBAZEL_REMOTE_EXECUTOR=grpcs://e.example.org\n"
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
     assert events[-1] == BuildStarted(worker="f-1", config="c")
+
+
+def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_runs_clients(tmp_path: Path) -> None:
+    asked: list[tuple[object, object, object]] = []
+
+    class Listener(Answers):
+        codes: ClassVar = [1, 0, 0]
+
+        def ssh(self, *words: object, **more: object) -> Any:
+            asked.append((*words[:2], more.get("stdin")))  # type: ignore[arg-type]
+            code = self.codes.pop(0)
+            return SimpleNamespace(ok=code == 0, exit_code=code, tail="")
+
+    keys = tmp_path / "keys" / "pool-client"
+    keys.mkdir(parents=True)
+    for name in ("ca.pem", "client.pem", "client.key"):
+        (keys / name).write_text(f"-----BEGIN CERTIFICATE-----\ntext of {name}\n-----END CERTIFICATE-----\n")
+        (keys / name).chmod(0o600)
+    (tmp_path / "inventory").mkdir()
+    hosts = {"kiln-r-1": {"kiln_machine": {"private": "192.0.2.4"}}}
+    (tmp_path / "inventory" / "kiln-r-1.json").write_text(json.dumps({"kiln_machines": {"hosts": hosts}}))
+    session = Listener()
+    site = cast("Any", session.site)
+    site.folder, site.variables = tmp_path, {"kiln_provider": "local", "kiln_run": "r"}
+    order = StartBuild(worker="kiln-r-1", config="c", key="a1", cache="grpcs://192.0.2.9:8080")
+    start(session, order)
+    start(session, order)
+    gate = ("kiln-r-cache", "sudo kiln-cache-gate let-in 192.0.2.4", None)
+    assert [(worker, words) for worker, words, _ in asked] == [
+        gate[:2],
+        gate[:2],
+        ("kiln-r-1", "sudo kiln-job start c"),
+    ]
+    settings = dict(line.split("=", 1) for line in str(asked[-1][2]).splitlines())
+    assert settings["BAZEL_REMOTE_EXECUTOR"] == "grpcs://192.0.2.9:8080"
+    credentials = json.loads(base64.b64decode(settings["BAZEL_REMOTE_CREDENTIALS"]))
+    assert {name: text.splitlines()[1] for name, text in credentials.items()} == {
+        "ca": "text of ca.pem",
+        "certificate": "text of client.pem",
+        "key": "text of client.key",
+    }
+    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    answers = [event for event in events if not isinstance(event, LogLine)]
+    assert [type(event) for event in answers] == [Unreached, BuildStarted], (
+        "a server that does not answer is asked again"
+    )
 
 
 class Answers(ExecutorSession):
