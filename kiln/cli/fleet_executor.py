@@ -111,7 +111,7 @@ def pool_properties(feedstock: Feedstock, options: argparse.Namespace) -> dict[s
     Raises:
         UsageError: when none is the image that the actions run in.
     """
-    from kiln.cli.fleet_prices import playbook_value
+    from kiln.cli.fleet_playbook_vars import playbook_value
 
     properties = playbook_value("kiln_pool_properties", options.vars) or _recipe_properties(feedstock)
     image = properties.get(IMAGE) if isinstance(properties, dict) else None

@@ -64,7 +64,7 @@ def site_of(
     from kiln import bootstrap
     from kiln.fleet import lost_run_recovery
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.store import compile_cache_key
+    from kiln.store import compile_step_variables
 
     python = bootstrap.fleet(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = folder_of(feedstock, run)
@@ -103,7 +103,7 @@ def site_of(
         variables=variables,
         variable_files=tuple(path.absolute() for path in options.vars),
         environment=environment,
-        secrets=(*masking.secrets_of_variables(environment), *compile_cache_key.with_parts(job_secrets).values()),
+        secrets=(*masking.secrets_of_variables(environment), *compile_step_variables.with_parts(job_secrets).values()),
         options=job_options(options, run_config) if run_config is not None else (),
         job_secrets=job_secrets,
         poll=seconds(options.poll) if run_config is not None else 5.0,

@@ -27,7 +27,7 @@ from kiln.fleet.executor_state import NO_CONNECTION, SSH_SECONDS
 from kiln.fleet.log_stream import LogStream, status_of
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json
 from kiln.fleet.run_config import CACHE, POOL
-from kiln.store import compile_cache_key, remote_executor_credentials
+from kiln.store import compile_step_variables, remote_executor_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,10 +151,10 @@ def _start_with_pool(session: ExecutorSession, command: StartBuild, options: str
             reason = f"the pool's server does not answer: {result.tail[-REASON_LENGTH:]}"
             return Unreached(command=command, reason=reason)
     secrets = {
-        compile_cache_key.EXECUTOR: command.cache,
-        compile_cache_key.CREDENTIALS: remote_executor_credentials.read(folder / "keys" / "pool-client"),
+        compile_step_variables.EXECUTOR: command.cache,
+        compile_step_variables.CREDENTIALS: remote_executor_credentials.read(folder / "keys" / "pool-client"),
     }
-    masking.protect(compile_cache_key.with_parts(secrets).values())
+    masking.protect(compile_step_variables.with_parts(secrets).values())
     return _start_with(session, command, options, secrets)
 
 
