@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import masking
 from kiln.limits.limit_errors import Bounds
 
 if TYPE_CHECKING:
@@ -79,3 +80,9 @@ def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(Bounds, "inside", not processes)  # as in a process that has its limits, so none is made
     with guarded(processes=processes):
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the secrets of a test at its end: a process has one mask, and another test may print the same words."""
+    monkeypatch.setattr(masking._Current, "mask", masking.current())
