@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     prepare_output()
     sys.excepthook = show_traceback
-    home_fallback.provide()
+    home_fallback.add_missing_variables()
     code = run(sys.argv[1:] if arguments is None else arguments)
     leave(code)
 

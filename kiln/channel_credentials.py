@@ -88,15 +88,15 @@ def register(channels: Iterable[str]) -> tuple[str, ...]:
     for entry in filter(None, map(ChannelCredentials.of_channel, channels)):
         _Registry.entries[entry.bare] = entry
         masking.protect(masking.secrets_of(entry.full))
-    return tuple(map(bare, channels))
+    return tuple(map(bare_url, channels))
 
 
-def registered() -> tuple[str, ...]:
+def registered_channels() -> tuple[str, ...]:
     """Return the channels with their credentials, for another process of kiln's."""
     return tuple(entry.full for entry in _Registry.entries.values())
 
 
-def bare(url: str) -> str:
+def bare_url(url: str) -> str:
     """Return a URL without the credentials in it."""
     entry = ChannelCredentials.of_channel(url)
     return url if entry is None else entry.bare

@@ -353,12 +353,12 @@ class Interrupted(KilnError):
     exit_code = 130
 
 
-def kind_of(exit_code: int) -> type[KilnError]:
+def class_of_code(exit_code: int) -> type[KilnError]:
     """Return the class of an exit code, BuildFailed for an unknown code."""
     return next((kind for kind in KilnError.__subclasses__() if kind.exit_code == exit_code), BuildFailed)
 
 
-def nearest(word: str, candidates: Iterable[str], *, most: int = 3, similarity: float = 0.6) -> str:
+def did_you_mean(word: str, candidates: Iterable[str], *, most: int = 3, similarity: float = 0.6) -> str:
     """Return 'did you mean ...?' with the names most similar to ``word``, or an empty text. Case is ignored."""
     import difflib
 
@@ -367,6 +367,6 @@ def nearest(word: str, candidates: Iterable[str], *, most: int = 3, similarity: 
     return f"did you mean {' or '.join(repr(names[name]) for name in matches)}?" if matches else ""
 
 
-def excerpt(text: str) -> str:
+def with_margin(text: str) -> str:
     """Return another program's output with a margin that sets it off from kiln's own messages."""
     return "\n".join(f"    | {line}" for line in text.splitlines())

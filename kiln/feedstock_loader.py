@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def find(root: Path) -> Feedstock:
+def load(root: Path) -> Feedstock:
     """Return the feedstock at ``root``.
 
     Raises:

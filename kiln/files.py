@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def changing(folder: Path) -> Iterator[Path]:
+def changing_folder(folder: Path) -> Iterator[Path]:
     """Yield a copy of a folder to change; it atomically replaces the folder when the block succeeds.
 
     Files are linked, not copied, so change them by replacing them; files in folders named ``conda-meta`` are copied,
@@ -65,7 +65,7 @@ def _part_of(path: Path) -> Path:
 
 
 def part_files(path: Path) -> tuple[Path, ...]:
-    """Return the half-written or refused files next to ``path``, under the names of `replacing` and `changing`."""
+    """Return half-written or refused files next to ``path``, under the names of `replacing` and `changing_folder`."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}(\.refused)?")
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
 
@@ -114,7 +114,7 @@ def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
     write_bytes(path, text.encode(), mode=mode)
 
 
-def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write many files into a folder, each atomically; all of them are on the disk before the first appears.
 
     With ``write_bytes``, a thousand small files would wait a thousand times for the disk.
@@ -136,7 +136,7 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
                 remove(part)
 
 
-def inside(path: Path, root: Path, *, links: bool = False) -> Path:
+def safe_path_inside(path: Path, root: Path, *, links: bool = False) -> Path:
     """Return a path below a folder that may be written: without links in it, or with ``links`` none that leads outside.
 
     Git stores links, and scripts make them: writing through one may write anywhere. Links above ``root`` are the
@@ -206,10 +206,10 @@ def chunks(file: IO[bytes], size: int = _CHUNK) -> Iterator[bytes]:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
-        return sha256_of(file)
+        return open_file_sha256(file)
 
 
-def sha256_of(file: IO[bytes]) -> str:
+def open_file_sha256(file: IO[bytes]) -> str:
     """Return the SHA-256 of an open file's content, in hexadecimal."""
     digest = hashlib.sha256()
     for chunk in chunks(file):
@@ -229,7 +229,7 @@ def digests(path: Path) -> dict[str, str]:
     return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
-def path_of(url_path: str) -> Path:
+def path_of_url(url_path: str) -> Path:
     """Return the path in a ``file:`` URL on this system: /C:/a%20b is a folder on the drive C of Windows."""
     from urllib.request import url2pathname  # slow to import, and rarely needed
 
@@ -292,7 +292,7 @@ class Reserve:
         self._file.close()
 
 
-def reserve(path: Path, size: int) -> None:
+def create_reserve_file(path: Path, size: int) -> None:
     """Reserve bytes of the disk by a file, which is removed when the space is needed; raises DiskFull."""
     with full_disk_as_error(path.parent), path.open("wb") as file:
         file_operations.reserve_space(file.fileno(), size)

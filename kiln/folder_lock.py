@@ -63,7 +63,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def unfinished(store: Path, prefix: str) -> Iterator[Path]:
+def temporary_folder(store: Path, prefix: str) -> Iterator[Path]:
     """Make a folder in ``store`` for files that are not finished, and remove it at the end of the block.
 
     Those of the same ``prefix`` that killed processes left are removed first.

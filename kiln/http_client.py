@@ -50,7 +50,7 @@ class _Redirects(_NoRedirects):
     ) -> urllib.request.Request | None:
         """Return the request of the redirect's target."""
         leaves = urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]
-        if leaves and (req.has_header("Authorization") or channel_credentials.bare(req.full_url) != req.full_url):
+        if leaves and (req.has_header("Authorization") or channel_credentials.bare_url(req.full_url) != req.full_url):
             raise OSError("it leads to another server, to which the credentials are not sent")
         return urllib.request.HTTPRedirectHandler.redirect_request(self, req, fp, code, msg, headers, newurl)
 

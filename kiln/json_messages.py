@@ -23,7 +23,7 @@ def decode(line: str | bytes) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-def write(stream: IO[str], line: str) -> None:
+def write_line(stream: IO[str], line: str) -> None:
     """Write a whole line at once, whatever other threads write."""
     with _LOCK:
         stream.write(f"{line}\n")

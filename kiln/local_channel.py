@@ -44,7 +44,7 @@ class Channel:
 
     def path_of(self, package: Path, subdir: str) -> Path:
         """Return the path of a package file in the channel; raises NotWritable for a link that leads out of it."""
-        return files.inside(self.root / subdir / package.name, self.root, links=True)
+        return files.safe_path_inside(self.root / subdir / package.name, self.root, links=True)
 
     def add(self, packages: Iterable[tuple[Path, str]]) -> tuple[Path, ...]:
         """Add package files, each with its subdir, index the channel, and return their paths there.
@@ -81,7 +81,7 @@ class Channel:
     def repair(self) -> None:
         """Index a channel whose index is missing or unfinished, and remove half-written files."""
         for subdir in self.subdirs:
-            folder = files.inside(self.root / subdir, self.root, links=True)
+            folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(folder)
         indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in self.subdirs)
@@ -94,10 +94,10 @@ class Channel:
 
     def _index(self, *, force: bool) -> None:
         for subdir in self.subdirs:
-            folder = files.inside(self.root / subdir, self.root, links=True)
+            folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)
             for index in folder.glob("repodata*"):
-                files.inside(index, self.root, links=True)
+                files.safe_path_inside(index, self.root, links=True)
         with files.full_disk_as_error(self.root):
             rattler_process.call("index", root=str(self.root.absolute()), force=force)
         (self.root / UNINDEXED).unlink()
@@ -172,10 +172,12 @@ def install(
         )
 
 
-def install_as(records: list[RepoDataRecord], prefix: Path, *, replaced: tuple[int, int] | None, wait: float) -> None:
+def install_atomically(
+    records: list[RepoDataRecord], prefix: Path, *, replaced: tuple[int, int] | None, wait: float
+) -> None:
     """Install solved packages into a prefix that appears whole, in the place of the folder ``replaced`` there.
 
-    ``replaced`` is its `identity`, None for no folder; another folder, which another process has made since, stays.
+    ``replaced`` is its `folder_identity`, None for no folder; another folder, made by another process since, stays.
 
     Raises:
         AlreadyRunning: another process makes the prefix for longer than ``wait`` seconds.
@@ -183,14 +185,14 @@ def install_as(records: list[RepoDataRecord], prefix: Path, *, replaced: tuple[i
     """
     cache = prefix.with_name(f"cache-{prefix.name}")
     with folder_lock.exclusive(prefix, wait=wait) as lock:
-        if identity(prefix) == replaced:
+        if folder_identity(prefix) == replaced:
             files.remove(prefix)
             with files.replacing(prefix) as part:
                 install(records, part, cache=cache, seen_at=str(prefix), lock=lock)
         files.remove(cache)
 
 
-def identity(folder: Path) -> tuple[int, int] | None:
+def folder_identity(folder: Path) -> tuple[int, int] | None:
     """Return the identity of a folder, which changes when another one replaces it; None without the folder."""
     try:
         status = folder.stat()
@@ -232,7 +234,7 @@ def installed(prefix: Path) -> list[PrefixRecord]:
     return records
 
 
-def virtual_packages_of(subdir: str, machine: VirtualPackages) -> VirtualPackages:
+def emulated_virtual_packages(subdir: str, machine: VirtualPackages) -> VirtualPackages:
     """Return the virtual packages for a platform whose programs are emulated: this machine's, of another processor."""
     architecture = subdir.partition("-")[2]
     return {**machine, "__archspec": ("1", _ARCHSPEC.get(architecture, architecture))}

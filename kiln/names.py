@@ -77,7 +77,7 @@ def is_config(name: str) -> bool:
     return name[:1] not in {"", ".", "-"} and "/" not in name and not HIDDEN.search(name)
 
 
-def escaped(text: str) -> str:
+def terminal_text(text: str) -> str:
     """Return text for a terminal, with escapes for the characters that could move, hide or reorder it."""
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text  # most of it, without the expression

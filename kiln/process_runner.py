@@ -111,7 +111,7 @@ def capture(
         return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True, stdin=stdin)
 
 
-def start(
+def start_helper(
     argv: Sequence[str], *, cwd: Path, stderr: IO[bytes], inherited: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     """Start one of kiln's own processes, which answers requests, with this process's environment and pipes to it.
@@ -284,7 +284,7 @@ class _IdleTime:
     def measure(self, *, received: bool) -> bool:
         """Return whether the limit is exceeded; ``received`` when the process has printed something."""
         if self._seconds is not None and process_table.can_be_read():
-            process = process_table.read(self._pid)
+            process = process_table.read_process(self._pid)
             used = -1.0 if process is None else process.used
             if (
                 received

@@ -61,7 +61,7 @@ def can_be_read() -> bool:
     return Path("/proc/self/stat").exists()
 
 
-def read(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """Return a process; None when it does not exist."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return parse(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
@@ -73,9 +73,9 @@ def pids() -> tuple[int, ...]:
     return tuple(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
 
 
-def below(*roots: int) -> tuple[Process, ...]:
+def with_descendants(*roots: int) -> tuple[Process, ...]:
     """Return processes with all their descendants."""
-    processes = {process.pid: process for pid in pids() if (process := read(pid)) is not None}
+    processes = {process.pid: process for pid in pids() if (process := read_process(pid)) is not None}
     return tuple(process for process in processes.values() if not _ancestors(process, processes).isdisjoint(roots))
 
 
@@ -88,9 +88,9 @@ def _ancestors(process: Process, processes: dict[int, Process]) -> set[int]:
     return ancestors
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether a process exists and is not a zombie."""
-    process = read(pid)
+    process = read_process(pid)
     return process is not None and process.state not in ENDED
 
 
@@ -123,7 +123,7 @@ def waits_for_lock(pid: int) -> bool:
 
 def held_memory(root: int) -> int:
     """Return the anonymous memory of a process and its descendants, in bytes; cached files do not count."""
-    return sum(_anonymous_memory(process.pid) for process in below(root))
+    return sum(_anonymous_memory(process.pid) for process in with_descendants(root))
 
 
 def _anonymous_memory(pid: int) -> int:
@@ -155,9 +155,9 @@ def send(number: signal.Signals, pids: Iterable[int]) -> tuple[int, ...]:
     return tuple(receivers)
 
 
-def end_below(root: int) -> None:
+def kill_descendants(root: int) -> None:
     """Kill all descendants of a process."""
-    send(KILL, [process.pid for process in below(root) if process.pid != root])
+    send(KILL, [process.pid for process in with_descendants(root) if process.pid != root])
 
 
 def end_orphans(folder: Path) -> tuple[int, ...]:
@@ -177,5 +177,5 @@ def _works_in(pid: int, folder: Path) -> bool:
 
 
 def _is_orphan(pid: int) -> bool:
-    process = read(pid)
-    return process is not None and not runs(process.session)
+    process = read_process(pid)
+    return process is not None and not is_running(process.session)

@@ -41,7 +41,7 @@ def untraced(lines: Iterable[str]) -> tuple[str, ...]:
     return (_UNTRACE, *content, _TRACE) if content else ()
 
 
-def in_bash(script: Script, recipe_folder: Path) -> tuple[str, ...]:
+def run_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
     """Return the shell lines that run a script: a file of the recipe by its kind, or its lines."""
     entrance = exports(script.environment)
     if script.folder is not None:

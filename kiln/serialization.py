@@ -30,7 +30,7 @@ def to_json(value: Any) -> Any:
     return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def from_json(kind: type[Value], data: Any, names: Names = ()) -> Value:
+def from_json_values(kind: type[Value], data: Any, names: Names = ()) -> Value:
     """Return the value of a type that JSON values stand for.
 
     ``names`` are the classes that a dataclass imports for its annotations alone.

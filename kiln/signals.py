@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.operating_system import process_groups
-from kiln.process_table import end_below
+from kiln.process_table import kill_descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
 
     def end() -> None:
         os.read(wakeup, 1)
-        end_below(os.getpid())
+        kill_descendants(os.getpid())
         os._exit(128 + number)
 
     threading.Thread(target=end, daemon=True).start()

@@ -25,7 +25,7 @@ _CHUNK = 1 << 18
 _UNREACHED = lazy_pattern(r"<urlopen error (?:\[Errno -?\d+\] )?(.*)>")
 
 
-def fetch(
+def fetch_and_hash(
     url: str,
     folder: Path,
     *,

@@ -30,7 +30,7 @@ def feedstock(root: Path, text: str, *, v1: bool = False, configs: Mapping[str, 
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode())
-    return feedstock_loader.find(root)
+    return feedstock_loader.load(root)
 
 
 def released(folder: Path, *names: str) -> dict[str, str]:

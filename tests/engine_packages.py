@@ -44,7 +44,7 @@ class Package:
     @classmethod
     def read(cls, path: Path) -> Package:
         contents, modes = {}, {}
-        with reader.reading(path) as members:
+        with reader.read_members(path) as members:
             for member, content in members:
                 if not member.isdir() and not STANDARD_LIBRARY.match(member.name):
                     contents[member.name] = b"" if content is None else PLACEHOLDER.sub(b"PREFIX", content.read())

@@ -331,7 +331,7 @@ class Simulation:
         if self._within(self.faults.offline):
             self._soon(
                 20.0,
-                executor_messages.Unreached(
+                executor_messages.CommandUndelivered(
                     command=executor_messages.Provision(workers=(name,), offers=command.offers),
                     reason="could not connect",
                 ),
@@ -369,7 +369,7 @@ class Simulation:
 
     def _prepared(self, name: str) -> executor_messages.Event:
         if self._unreachable(name):
-            return executor_messages.Unreached(
+            return executor_messages.CommandUndelivered(
                 command=executor_messages.Prepare(worker=name), reason="no route to host"
             )
         if self._alive(name) is None or name in self.faults.unprepared:
@@ -393,14 +393,16 @@ class Simulation:
     def _looked(self, name: str) -> executor_messages.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return executor_messages.Unreached(command=executor_messages.QueryJobs(worker=name), reason="no answer")
+            return executor_messages.CommandUndelivered(
+                command=executor_messages.QueryJobs(worker=name), reason="no answer"
+            )
         states = {config: "running" if end > self.clock else "ended" for config, end in worker.jobs.items()}
         return executor_messages.JobsListed(worker=name, jobs=states)
 
     def _started(self, name: str, config: str) -> executor_messages.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return executor_messages.Unreached(
+            return executor_messages.CommandUndelivered(
                 command=executor_messages.StartBuild(worker=name, config=config), reason="no answer"
             )
         estimate = self.estimates[config]
@@ -412,7 +414,7 @@ class Simulation:
     def _stopped(self, name: str, config: str) -> executor_messages.Event | None:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return executor_messages.Unreached(
+            return executor_messages.CommandUndelivered(
                 command=executor_messages.StopBuild(worker=name, config=config), reason="no answer"
             )
         self._killed_builds.add((name, config))
@@ -432,7 +434,7 @@ class Simulation:
         if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
             self._noticed.add(name)
             self._soon(0.001, lambda: self._watched(name, config))
-            return executor_messages.Reclaimed(worker=name, at=worker.dies)
+            return executor_messages.ReclaimNotice(worker=name, at=worker.dies)
         if worker.jobs[config] > self.clock:
             soon = min(worker.jobs[config] - self.clock, self._quiet_for(worker))
             self._soon(max(soon, 0.001), lambda: self._watched(name, config))
@@ -451,7 +453,7 @@ class Simulation:
 
     def _collected(self, name: str, config: str) -> executor_messages.Event:
         if self._alive(name) is None or self._unreachable(name):
-            return executor_messages.Unreached(
+            return executor_messages.CommandUndelivered(
                 command=executor_messages.Collect(worker=name, config=config), reason="no route to host"
             )
         if config in self.faults.foreign:

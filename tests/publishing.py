@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, PublicFormat
 
 from kiln import provenance, repodata
-from kiln.model.provenance import Attestation, Provenance
-from kiln.provenance.attestation_check import TrustedSigner, checked
+from kiln.model.provenance import Provenance, ReleaseAttestations
+from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from kiln.publish import transaction
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.target import StoreTarget
-from kiln.release.attest import Attesting
+from kiln.release.attest import AttestationSettings
 from kiln.zstd import zstd
 from tests.packages import release_package
 
@@ -75,14 +75,14 @@ def put(folder: Path, names: tuple[str, ...]) -> None:
     transaction.publish(channel, paths, entries, lambda _: None, attestation(entries, channel.address()))
 
 
-def attestation(entries: Iterable[IndexEntry], channel: str) -> Attestation:
+def attestation(entries: Iterable[IndexEntry], channel: str) -> ReleaseAttestations:
     """Return the records and the signed statements about packages that are published to a channel."""
     bill = hashlib.sha256(b"{}").hexdigest()
     records = [record(e.file, sha256=e.sha256, subdir=e.subdir, commit=None, sbom_sha256=bill) for e in entries]
-    attesting = Attesting(attester=KEY, channel=channel)
+    attesting = AttestationSettings(attester=KEY, channel=channel)
     by_hash = {made.sha256: made for made in records}
-    return Attestation(
-        seal=lambda previous: provenance.sealed(records, previous),
+    return ReleaseAttestations(
+        seal=lambda previous: provenance.sealed_lines(records, previous),
         boms={made.sha256: b"{}" for made in records},
         bundles=lambda sha256: attesting.bundles(by_hash[sha256]),
         is_own=lambda sha256, sidecar: attesting.is_own(by_hash[sha256], sidecar),
@@ -158,7 +158,7 @@ def seen(channel: Path) -> set[str]:
 def recorded(channel: Path) -> set[str]:
     """Return the packages that a channel has records of, which follow one another."""
     chain = channel / "provenance" / "chain.jsonl"
-    return {link.record["file"] for link in provenance.parsed(chain.read_bytes())} if chain.is_file() else set()
+    return {link.record["file"] for link in provenance.parsed_lines(chain.read_bytes())} if chain.is_file() else set()
 
 
 def offered(channel: Path, form: str) -> set[str]:
@@ -186,7 +186,7 @@ def require_attestations(channel: Path) -> None:
                 assert hashlib.sha256(data).hexdigest() == sha256
                 signer = TrustedSigner(key=KEY.public)
                 facts = {"file": file, "sha256": record["sha256"], "channel": None}
-                assert checked(data, signers=[signer], **facts).provenance
+                assert attested_facts(data, signers=[signer], **facts).provenance
 
 
 def listed(subdir: Path, form: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ def provide_image(engine: Engine, recipe: ImageRecipe, tag: str) -> str:
         MissingTool: when it has to be made and mmdebstrap is missing.
     """
     with turn("images"):
-        return image.base(engine, recipe, tag=tag, folder=IMAGES, env=os.environ).tag
+        return image.provide_image(engine, recipe, tag=tag, folder=IMAGES, env=os.environ).tag
 
 
 def base_image(engine: Engine) -> str:

@@ -6,6 +6,6 @@ fields. The file is written by a build and not trusted: invalid lines are skippe
 """
 
 from kiln.bazel.events import BazelBuild
-from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, earlier_calls, watched
+from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, earlier_event_files, watched
 
-__all__ = ["EVENTS", "PROFILE", "BazelBuild", "BuildWatch", "earlier_calls", "watched"]
+__all__ = ["EVENTS", "PROFILE", "BazelBuild", "BuildWatch", "earlier_event_files", "watched"]

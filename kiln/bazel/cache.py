@@ -45,10 +45,10 @@ class DiskCaches:
 
     def folder(self, key: str) -> Path:
         """Return the folder of a key's cache."""
-        return files.inside(self.root / key, self.root)
+        return files.safe_path_inside(self.root / key, self.root)
 
     def _note(self, key: str) -> Path:
-        return files.inside(self.root / f"{key}.json", self.root)
+        return files.safe_path_inside(self.root / f"{key}.json", self.root)
 
     def prepare(self, key: str) -> None:
         """Create the folder, so that a container can mount it."""
@@ -101,7 +101,7 @@ class DiskCaches:
         entries = self.entries()
         excess = sum(entry.size for entry in entries) - bound
         freed = 0
-        for entry in to_remove(entries, excess, keep=keep):
+        for entry in caches_to_remove(entries, excess, keep=keep):
             freed += self.remove(entry)
         for entry in reversed(self.entries()):
             if freed < excess:
@@ -114,7 +114,7 @@ class DiskCaches:
         excess = needed - shutil.disk_usage(folder).free
         if excess <= 0:
             return 0
-        return sum(self.remove(entry) for entry in to_remove(self.entries(), excess, keep=keep))
+        return sum(self.remove(entry) for entry in caches_to_remove(self.entries(), excess, keep=keep))
 
     def remove(self, entry: DiskCache) -> int:
         """Remove a cache and return the bytes that were freed: none when it is in use."""
@@ -153,7 +153,9 @@ class DiskCaches:
                 yield os.fstat(note.fileno()).st_nlink > 0
 
 
-def to_remove(entries: tuple[DiskCache, ...], excess: int, *, keep: Collection[str] = ()) -> tuple[DiskCache, ...]:
+def caches_to_remove(
+    entries: tuple[DiskCache, ...], excess: int, *, keep: Collection[str] = ()
+) -> tuple[DiskCache, ...]:
     """Return the caches to remove that free ``excess`` bytes, the least recently used first, none of ``keep``."""
     selection: list[DiskCache] = []
     for entry in sorted(entries, key=lambda entry: entry.used):
@@ -188,7 +190,7 @@ def is_action(name: str) -> bool:
     return match is not None and match[1] == "ac"
 
 
-def content_hash(name: str) -> str | None:
+def expected_hash(name: str) -> str | None:
     """Return the SHA-256 that a file of a cache must have, by its path; None for an entry that is not named by it."""
     match = ENTRY.fullmatch(name)
     return match[2] if match and match[1] == "cas" and name.startswith("cas/") and len(match[2]) == 64 else None

@@ -148,7 +148,7 @@ class BazelBuild:
     def _tool_logs(self, event: dict[str, Any]) -> None:
         for log in event.get("buildToolLogs", {}).get("log", ()):
             if log.get("name") == "process stats" and not self.counts:
-                self.counts = processes(_text(log))
+                self.counts = process_counts(_text(log))
             elif log.get("name") == "critical path":
                 self.critical, self.queued = critical_path(_text(log))
             elif str(log.get("name", "")).endswith("profile.gz"):
@@ -168,7 +168,7 @@ def critical_path(text: str) -> tuple[float | None, float | None]:
     return float(match[1]), None if share is None else float(match[1]) * float(share[1]) / 100
 
 
-def processes(text: str) -> dict[str, int]:
+def process_counts(text: str) -> dict[str, int]:
     """Return the counts in Bazel's summary of its processes, ``8 processes: 6 remote cache hit, 2 internal``.
 
     Bazel 4 calls a disk cache ``remote``, too.

@@ -23,7 +23,7 @@ _OUTPUT_BASE = "execroot"  # a folder in Bazel's output base, which has the sour
 _LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules"})
 
 
-def read(folder: Path) -> dict[str, bytes]:
+def read_declaring_files(folder: Path) -> dict[str, bytes]:
     """Return the files that can declare external repositories, by their paths below a folder, the nearest first."""
     files: dict[str, bytes] = {}
     left = {True: LARGEST_LOCKS, False: bazel.LARGEST_ALL}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import process_table
 from kiln.bazel.events import BazelBuild
 from kiln.compat import failure_patterns as known_failures
-from kiln.errors import BuildFailed, excerpt
+from kiln.errors import BuildFailed, with_margin
 from kiln.model.compile_report import Progress, sum_of
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class EventFile:
             self.build.take(line)
 
 
-def earlier_calls(path: Path) -> list[Path]:
+def earlier_event_files(path: Path) -> list[Path]:
     """Return the files of events that a step has put aside, under longer names, before a further call of Bazel."""
     return sorted(path.parent.glob(f"{path.name}.*"))
 
 
-class Pace:
+class RemainingTime:
     """Estimates the remaining time from the recent rate of actions: cached ones are fast, compiled ones slow."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class BuildWatch:
     file: EventFile
     on_progress: Callable[[Progress], None]
     stall: Stall
-    pace: Pace = field(default_factory=Pace)
+    pace: RemainingTime = field(default_factory=RemainingTime)
     reported: Progress | None = None
     same_container: bool = True
 
@@ -169,18 +169,18 @@ class BuildWatch:
 
         def busy() -> float:
             # Inspecting processes takes time as well, which is not the build's.
-            return sum(process.busy for process in process_table.below(*roots) if process.pid != os.getpid())
+            return sum(process.busy for process in process_table.with_descendants(*roots) if process.pid != os.getpid())
 
         idle = self.stall.seconds(now, self.build.events, busy)
         if idle is None:
             return ""
-        names = at_work(process_table.below(*roots), without=roots)
+        names = awaited_processes(process_table.with_descendants(*roots), without=roots)
         return f"nothing has happened for {idle / 60:.0f} min; at work: {names or 'nothing but Bazel itself'}"
 
     def report(self) -> CompileReport | None:
         """Return the origin of the actions of all calls of Bazel, None when it has not counted them."""
         self.file.read()
-        earlier = [EventFile(path) for path in earlier_calls(self.file.path)]
+        earlier = [EventFile(path) for path in earlier_event_files(self.file.path)]
         for file in earlier:
             file.read()
         reports = [report for file in (*earlier, self.file) if (report := file.report())]
@@ -197,12 +197,12 @@ class BuildWatch:
         action = str(failures[0]) if failures else "the compile failed"
         more = f"; {len(failures) - 1} more failed" if len(failures) > 1 else ""
         why = f": {cause.name}" if cause else ""
-        message = excerpt("\n".join(output.splitlines()[-MESSAGE:]))
+        message = with_margin("\n".join(output.splitlines()[-MESSAGE:]))
         kind = BuildFailed if cause is None else cause.error
         return kind(f"{action}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
 
 
-def at_work(alive: Collection[Process], *, without: Collection[int] = ()) -> str:
+def awaited_processes(alive: Collection[Process], *, without: Collection[int] = ()) -> str:
     """Return the processes that a build is waiting for, as text: those without children, the oldest first."""
     alive = [process for process in alive if process.state not in process_table.ENDED]
     parents = {process.parent for process in alive}

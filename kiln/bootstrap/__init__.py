@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["RUN", "TEST", "enter", "environment", "fleet"]
+__all__ = ["RUN", "TEST", "ensure_environment", "ensure_fleet_environment", "enter"]
 
 OLDEST_FOR_THE_FLEET = (3, 11)  # ansible-core 2.19's, by its own metadata
 
@@ -33,9 +33,9 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     The entry scripts call this before there is a command line, so failures are printed and mapped to exit codes here.
     The interpreter runs isolated: neither PYTHONPATH nor the current folder can replace one of kiln's modules.
     """
-    home_fallback.provide()
+    home_fallback.add_missing_variables()
     try:
-        python = environment(root, locks=locks, say=_print_line)
+        python = ensure_environment(root, locks=locks, say=_print_line)
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except KilnError as failure:
@@ -44,7 +44,9 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     process_groups.replace_by(python, ["-I", *arguments])
 
 
-def environment(root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str], None] = lambda _: None) -> Path:
+def ensure_environment(
+    root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str], None] = lambda _: None
+) -> Path:
     """Return the Python of the environment of the clone at ``root``, after creating or completing it if needed.
 
     ``locks`` are the files of requirements/ whose packages it must have; ``say`` gets one line for each step. Raises
@@ -53,7 +55,7 @@ def environment(root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str
     return _ensure(root / FOLDER, locks, say)
 
 
-def fleet(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
+def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
     """Return the Python of the environment for ``kiln fleet``, which also holds kiln's own packages.
 
     ``ansible-playbook`` and Ansible's other programs are in the same folder, and find the collections. Raises the
@@ -66,7 +68,7 @@ def fleet(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
             why="ansible-core 2.19, which it drives, does not run on older ones",
             hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
-    kiln_installation.require("kiln fleet", root)
+    kiln_installation.require_clone("kiln fleet", root)
     return _ensure(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 

@@ -19,7 +19,7 @@ _MIN_FREE = 50 << 20  # bytes; pip alone needs more
 _SPACE_HINT = "free some space: kiln's environment takes 400 MB, and as much again while pip unpacks"
 
 
-def explain_pip(tail: str, folder: Path) -> NoReturn:
+def raise_pip_error(tail: str, folder: Path) -> NoReturn:
     """Raise the error for the end of pip's output; ``folder`` is the folder in which it worked."""
     _raise_when_full(tail, folder)
     why = _last_lines(tail)
@@ -35,13 +35,13 @@ def explain_pip(tail: str, folder: Path) -> NoReturn:
     raise DownloadFailed("pip could not fetch the packages that kiln runs on", why=why, hint=hint)
 
 
-def explain_venv(tail: str, base: Path, folder: Path) -> NoReturn:
+def raise_venv_error(tail: str, base: Path, folder: Path) -> NoReturn:
     """Raise the error for the end of the output of ``python -m venv``; ``folder`` is the folder in which it worked."""
     _raise_when_full(tail, folder)
     raise MissingTool(f"{base} could not make an environment", why=_last_lines(tail), hint="try another Python")
 
 
-def explain_os_error(failure: OSError, folder: Path) -> NoReturn:
+def raise_os_error(failure: OSError, folder: Path) -> NoReturn:
     """Raise the error that corresponds to an operating system's error, or that error itself."""
     if failure.errno in _FULL:
         raise DiskFull("the disk is full", why=str(failure), hint=_SPACE_HINT) from failure

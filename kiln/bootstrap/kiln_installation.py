@@ -15,7 +15,7 @@ def lock_file(name: str) -> Path:
     return path if path.is_file() else PACKAGE / "requirements" / name
 
 
-def require(what: str, root: Path = PACKAGE.parent) -> None:
+def require_clone(what: str, root: Path = PACKAGE.parent) -> None:
     """Check that kiln runs from a clone, whose playbooks and lists of packages ``what`` needs.
 
     Raises:

@@ -26,7 +26,7 @@ from kiln.bootstrap.environment_state import (
     recorded_locks,
     write_marker,
 )
-from kiln.bootstrap.faults import explain_os_error, explain_pip, explain_venv
+from kiln.bootstrap.faults import raise_os_error, raise_pip_error, raise_venv_error
 from kiln.errors import DownloadFailed, MissingTool, NotWritable
 from kiln.operating_system import file_locks
 from kiln.operating_system.environment_layout import PROGRAM, PROGRAM_TEXT, ROOT_FROM_PACKAGES, site_packages
@@ -87,7 +87,7 @@ def make(folder: Path, locks: Sequence[str], say: Say) -> None:
                 names = {*locks, *(recorded_locks(folder) if state.completable else ())}
                 _make(_Job(folder, tuple(sorted(names)), say, lock), reason, completable=state.completable)
     except OSError as failure:
-        explain_os_error(failure, folder)
+        raise_os_error(failure, folder)
 
 
 def _make(job: _Job, reason: str, *, completable: bool) -> None:
@@ -126,7 +126,7 @@ def _create(job: _Job) -> None:
     options = [] if with_pip else ["--without-pip"]
     code, tail = _call(job, [str(base), "-I", "-m", "venv", *options, str(job.folder)])
     if code:
-        explain_venv(tail, base, job.root)
+        raise_venv_error(tail, base, job.root)
 
 
 def _has(module: str) -> bool:
@@ -145,7 +145,7 @@ def _install(job: _Job) -> None:
     files = [argument for name in locks for argument in ("-r", str(job.list_of(name)))]
     code, tail = _call(job, [*_pip_for(folder), *_INSTALL, *files], on_line=_progress(job.say))
     if code:
-        explain_pip(tail, job.root)
+        raise_pip_error(tail, job.root)
     absent = {requirement for name in locks for requirement in _unconditional(job.root, name)} - _installed(folder)
     if absent:
         raise DownloadFailed(
@@ -162,7 +162,7 @@ def _unpack_collections(job: _Job) -> None:
         job, [*_pip_for(job.folder), *_DOWNLOAD, "--dest", str(scratch), "-r", str(job.list_of(COLLECTIONS))]
     )
     if code:
-        explain_pip(tail, job.root)
+        raise_pip_error(tail, job.root)
     for wheel in scratch.iterdir():
         ansible_collections.unpack(wheel, site_packages(job.folder))
     shutil.rmtree(scratch)

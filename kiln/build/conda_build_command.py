@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.build import engine_failures
-from kiln.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed, excerpt
+from kiln.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed, with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from kiln.model.build_config import BuildConfig
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 PROGRAMS = {"conda-build": "conda-build", "mambabuild": "conda-mambabuild"}
 PACKAGES = {"conda-build": "conda-build", "mambabuild": "boa"}
@@ -153,7 +153,7 @@ def environment(call: Call) -> dict[str, str]:
     }
 
 
-def failure(engine: str, exit_code: int, output: str) -> KilnError:
+def failure_reason(engine: str, exit_code: int, output: str) -> KilnError:
     """Return why an engine failed, from the end of its ``output``: the last lines of the script, and the exceptions.
 
     The engine is written in Python: some forty lines of traceback follow the output of a script or a test.
@@ -163,7 +163,7 @@ def failure(engine: str, exit_code: int, output: str) -> KilnError:
         raised = [line for line in output_lines[-SAID:] if PLAIN_EXIT.match(line.strip())]
         output_lines = [line for line in output_lines if line not in raised]
     text = "\n".join(raised)
-    why = excerpt("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
+    why = with_margin("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
     if engine_failures.DISK.words.search(text):
         return engine_failures.DISK.error(
             f"{engine} ended with exit code {exit_code}", why=why, hint=engine_failures.DISK.hint
@@ -208,7 +208,7 @@ def condarc(call: Call) -> str:
     return json.dumps(settings, indent=2)
 
 
-def clobber(rendered: Rendered) -> str:
+def clobber(rendered: RenderedConfig) -> str:
     """Return the clobber file: the build number without the variant's decrement, or an empty mapping.
 
     Only conda-forge's old compilers had a decrement; a number below 1000 is theirs already, and stays.

@@ -48,5 +48,5 @@ def combined(*declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _declared(folder: Path) -> tuple[ExternalRepository, ...]:
-    contents = source_files.read(folder)
-    return limits.bounded(lambda: external_repositories(contents)) if contents else ()
+    contents = source_files.read_declaring_files(folder)
+    return limits.run_bounded(lambda: external_repositories(contents)) if contents else ()

@@ -29,7 +29,7 @@ def left_out(prefix: Path) -> dict[str, str]:
     return {name: why for name, why in sorted(_reasons(prefix)) if why != _TAG and name not in others}
 
 
-def tags(prefix: Path) -> tuple[str, ...]:
+def cache_tags(prefix: Path) -> tuple[str, ...]:
     """Return the tags of cache folders, which the engine leaves out, too; they have no content of their own."""
     others = files_of_packages(prefix)
     return tuple(name for name, why in sorted(_reasons(prefix)) if why == _TAG and name not in others)

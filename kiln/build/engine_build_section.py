@@ -100,7 +100,7 @@ def packing_settings(output: Output) -> dict[str, Any]:
     )
 
 
-def one_environment(requirements: Requirements, settings: BuildSettings) -> Requirements:
+def merged_requirements(requirements: Requirements, settings: BuildSettings) -> Requirements:
     """Return the requirements with those of a merged environment in ``host``, where all their run exports count.
 
     A merged environment with requirements in ``host`` is refused: there the engine drops even the strong exports of

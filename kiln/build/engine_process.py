@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, signals
 from kiln.build import declared_repositories, dropped_files, fifos_and_devices, refused_files
 from kiln.build.engine_folder import ENGINE_FOLDER, host_prefixes
-from kiln.build.metadata_rewrite import stamp
+from kiln.build.metadata_rewrite import rewrite_package
 from kiln.model.build_steps import Platforms
 from kiln.model.feedstock_build_settings import PackageSettings
 from kiln.model.rendered import Pin
@@ -61,7 +61,7 @@ def main(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     signals.die_with_parent(parent=job["parent"])
     try:
-        result = prepare(job) if job.get("debug") else {"package": str(build(job))}
+        result = prepare_script_run(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
         names = fifos_and_devices.listed_files(Path(job["folder"]))
         result = {"error": fifos_and_devices.message(names) if names else str(error)}
@@ -73,7 +73,7 @@ def main(job_file: str) -> None:
 def build(job: dict[str, Any]) -> Path:
     """Build one package, merge the job's changes into its metadata, and return its path."""
     folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
-    copy_packed(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
+    copy_test_files(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
     (package_file,) = run_engine(
         job["recipe"],
         folder,
@@ -87,13 +87,13 @@ def build(job: dict[str, Any]) -> Path:
         return package_file
     require_all_packed(folder, job["recipe"])
     if "sections" in job["edits"]:
-        require_usable(folder, job["recipe"])
+        require_accepted_files(folder, job["recipe"])
     files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None
     pins = tuple((field, Pin(**pin)) for field, pin in job["pins"])
-    stamp(
+    rewrite_package(
         package_file,
         package,
         index=job["index"],
@@ -116,11 +116,11 @@ def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
     for prefix in host_prefixes(folder):
         if missing := dropped_files.left_out(prefix):
             raise ValueError(dropped_files.message(missing))
-        for name in dropped_files.tags(prefix):
+        for name in dropped_files.cache_tags(prefix):
             sys.stdout.write(f"{dropped_files.LEFT_OUT}{name}: it has no content of its own\n")
 
 
-def require_usable(folder: Path, recipe: dict[str, Any]) -> None:
+def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
     """Refuse a package whose files conda-build refuses; the recipe may choose some files of the prefix itself.
 
     No link may lead into the folder of the config's steps, above that of the step.
@@ -139,7 +139,7 @@ def require_usable(folder: Path, recipe: dict[str, Any]) -> None:
             raise ValueError(refused_files.message(found))
 
 
-def copy_packed(patterns: Iterable[str], source: Path, target: Path) -> None:
+def copy_test_files(patterns: Iterable[str], source: Path, target: Path) -> None:
     """Copy the recipe's files that tests in the package use to the folder in which the engine looks for them."""
     for pattern in patterns:
         for file in sorted(source.glob(pattern)):
@@ -151,7 +151,7 @@ def copy_packed(patterns: Iterable[str], source: Path, target: Path) -> None:
                 shutil.copy2(file, place)
 
 
-def prepare(job: dict[str, Any]) -> dict[str, str]:
+def prepare_script_run(job: dict[str, Any]) -> dict[str, str]:
     """Make everything that the engine makes before it runs the script; return the paths."""
     from rattler_build import DebugSession
 

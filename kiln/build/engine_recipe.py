@@ -8,14 +8,14 @@ from kiln.build import source_routing
 from kiln.build.engine_build_section import (
     binary_settings,
     ignored_run_exports,
-    one_environment,
+    merged_requirements,
     packing_settings,
     python_package_settings,
 )
-from kiln.build.script_epilogue import in_recipe
-from kiln.build.solved_pins import engine_requirement
+from kiln.build.script_epilogue import recipe_license_path
+from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict
-from kiln.script_commands import exports, in_bash, untraced
+from kiln.script_commands import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ AS_IT_IS: Mapping[str, Any] = {
 }
 
 
-def concrete(
+def output_recipe(
     output: Output,
     *,
     recipe_folder: Path,
@@ -65,7 +65,7 @@ def concrete(
     script = [
         *exports({**environment, **literal_variables(output.script_env)}),
         *untraced(prologue),
-        *in_bash(output.script, recipe_folder),
+        *run_lines(output.script, recipe_folder),
         *untraced(epilogue),
     ]
     source_entries = [source(entry, recipe_folder) for entry in sources if not entry.linked]
@@ -83,9 +83,9 @@ def concrete(
     }
 
 
-def compiling(name: str, staging: Staging, script: Iterable[str], *, recipe_folder: Path) -> dict[str, Any]:
+def compile_step_recipe(name: str, staging: Staging, script: Iterable[str], *, recipe_folder: Path) -> dict[str, Any]:
     """Return the recipe of a shared build step: a package without content, run for the files that its script leaves."""
-    needs, ignored = one_environment(staging.requirements, staging.settings), ignored_run_exports(staging.settings)
+    needs, ignored = merged_requirements(staging.requirements, staging.settings), ignored_run_exports(staging.settings)
     return {
         **_context(staging.script),
         "package": {"name": name, "version": "0"},
@@ -192,12 +192,12 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
 
 
 def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
-    needs = output.requirements if "build" in left_out else one_environment(output.requirements, output.settings)
+    needs = output.requirements if "build" in left_out else merged_requirements(output.requirements, output.settings)
     pins = {(field, index): pin for field, index, pin in output.pins}
 
     def specs(field: str, texts: Iterable[str]) -> list[str]:
         places = ((pins.get((field, index)), text) for index, text in enumerate(texts))
-        return [engine_requirement(pin) if pin else strict(text) for pin, text in places]
+        return [pin_placeholder(pin) if pin else strict(text) for pin, text in places]
 
     return {
         "build": specs("build", needs.solved("build")),
@@ -258,4 +258,4 @@ def _about(output: Output, recipe_folder: Path) -> dict[str, Any]:
         }
     names = output.about.get("license_file", ())
     licenses = [names] if isinstance(names, str) else names
-    return {"license_file": [in_recipe(name, recipe_folder) for name in licenses]} if names else {}
+    return {"license_file": [recipe_license_path(name, recipe_folder) for name in licenses]} if names else {}

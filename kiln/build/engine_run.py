@@ -13,10 +13,16 @@ from urllib.parse import urlsplit
 from kiln import files, process_runner, rattler_process
 from kiln.build import engine_failures, fifos_and_devices, missing_licenses
 from kiln.build.engine_folder import host_prefixes
-from kiln.build.engine_secrets import credentials_file, for_fetching, handed_over, recipe_of, secrets_of
+from kiln.build.engine_secrets import (
+    credentials_file,
+    engine_environment,
+    fetch_environment,
+    recipe_with_secrets,
+    secret_names,
+)
 from kiln.build.source_fetch import SourceFetch
 from kiln.build.source_mirrors import SourceMirrors, with_mirrors
-from kiln.errors import DownloadFailed, excerpt
+from kiln.errors import DownloadFailed, with_margin
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
@@ -56,7 +62,7 @@ def execute(
     return Path(answer["package"])
 
 
-def prepare(
+def prepare_script_run(
     step: BuildStep | CompileStep,
     *,
     environment: Mapping[str, str],
@@ -112,10 +118,10 @@ def _run(
     sources = SourceFetch(
         folder=step.folder / "sources",
         origins=origins,
-        env=for_fetching(environment, secrets_of(step)),
+        env=fetch_environment(environment, secret_names(step)),
         on_line=on_line or (lambda _line: None),
     )
-    recipe = sources.completed(with_mirrors(recipe_of(step), origins), fetched)
+    recipe = sources.completed(with_mirrors(recipe_with_secrets(step), origins), fetched)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     platforms = to_json(step.platforms)
@@ -128,8 +134,8 @@ def _run(
     }
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.engine_process", str(job))
-    variables = {**handed_over(secrets_of(step), environment), **step.environment}
-    idle = rattler_process.limits().stall
+    variables = {**engine_environment(secret_names(step), environment), **step.environment}
+    idle = rattler_process.current_limits().stall
     with credentials_file(step) as access:
         env = {**variables, **access}
         result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, log=log, idle=idle, on_line=on_line)
@@ -139,7 +145,7 @@ def _run(
         if waited_for:
             raise failure(step, fifos_and_devices.message(waited_for), result_of_process.tail, log)
         raise DownloadFailed(
-            f"{servers(step.channels)} has sent nothing for {idle} s",
+            f"{channel_hosts(step.channels)} has sent nothing for {idle} s",
             why="the engine waited for it without doing anything else",
             hint=f"see that the server answers, or wait longer: {rattler_process.VARIABLE}='stall={2 * idle}'",
         )
@@ -147,7 +153,7 @@ def _run(
     return result, result_of_process
 
 
-def servers(channels: Iterable[str]) -> str:
+def channel_hosts(channels: Iterable[str]) -> str:
     """Return the hosts of channels, without credentials; a channel without an address is named as it is."""
     names = (urlsplit(channel).hostname or channel for channel in channels if not channel.startswith("file:"))
     return ", ".join(dict.fromkeys(names)) or "a source"
@@ -161,4 +167,4 @@ def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | N
     message = engine_failures.in_words(reason, tail)
     if kind is engine_failures.LICENSES and isinstance(step, BuildStep):
         message = missing_licenses.message(step) or message
-    return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)
+    return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{with_margin(tail)}", hint=hint)

@@ -34,13 +34,13 @@ def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
         files.remove(file)
 
 
-def recipe_of(step: BuildStep | CompileStep) -> dict[str, Any]:
+def recipe_with_secrets(step: BuildStep | CompileStep) -> dict[str, Any]:
     """Return the recipe for the engine: the plan's, whose script takes all secrets from one variable.
 
     The engine masks each value of ``secrets`` separately, even a single letter, and so splits longer secrets into
     pieces that cannot be found any more. In one variable with all of them, it masks nothing that matters.
     """
-    names = secrets_of(step)
+    names = secret_names(step)
     if not names:
         return dict(step.recipe)
     build = step.recipe["build"]
@@ -48,14 +48,14 @@ def recipe_of(step: BuildStep | CompileStep) -> dict[str, Any]:
     return {**step.recipe, "build": {**build, "script": script}}
 
 
-def secrets_of(step: BuildStep | CompileStep) -> tuple[str, ...]:
+def secret_names(step: BuildStep | CompileStep) -> tuple[str, ...]:
     """Return the names of the secret variables of a step's script; its ``PATH`` is the build's own."""
     names = step.recipe.get("build", {}).get("script", {}).get("secrets", ())
     more = step.secrets if isinstance(step, CompileStep) else ()
     return tuple(name for name in dict.fromkeys((*names, *more)) if name != "PATH")
 
 
-def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+def engine_environment(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the engine's environment: all secrets in one variable, as shell lines, and none under its own name."""
     values = {name: environment[name] for name in names if name in environment}
     hidden = {name for name in values if not masking.is_public(name)}
@@ -63,7 +63,7 @@ def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[st
     return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
 
 
-def for_fetching(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
+def fetch_environment(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
     """Return the environment of programs that fetch sources: without the ``secrets`` of scripts, and other secrets."""
     hidden = {name for name in secrets if not masking.is_public(name)}
     return {name: value for name, value in environment.items() if name not in hidden and not masking.is_secret(name)}

@@ -34,7 +34,7 @@ def metadata_edits(output: Output) -> dict[str, Any]:
     return {"hash_input": dict(output.used), **{key: value for key, value in edits.items() if value}}
 
 
-def packed_files(output: Output, recipe_folder: Path, *, sources: Path, about: Path) -> dict[str, Any]:
+def recipe_test_edits(output: Output, recipe_folder: Path, *, sources: Path, about: Path) -> dict[str, Any]:
     """Return the changes that give a package its recipe and its tests, in conda-build's layout.
 
     ``files`` are the planned files of ``info``, ``sections`` those of the rendered recipe; ``link`` is the content of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.build import added_info_files, packed_recipe, solved_pins
 from kiln.build.depends_simplified import simplified
 from kiln.build.metadata_edits import LISTS
-from kiln.build.paths_json import changed_paths, legacy_files
+from kiln.build.paths_json import corrected_content, legacy_files
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import legacy
@@ -38,7 +38,7 @@ _ENGINE = re.compile(rb"^  rattler-build: (\S+)$", re.MULTILINE)
 _ENGINES_OWN = ("recipe/", "tests/")
 
 
-def stamp(
+def rewrite_package(
     package: Path,
     target: Path,
     *,
@@ -67,7 +67,7 @@ def stamp(
 
 @dataclass(frozen=True, kw_only=True)
 class PackageMetadata:
-    """The metadata of a package: ``old`` are the engine's files, the other fields those of `stamp`."""
+    """The metadata of a package: ``old`` are the engine's files, the other fields those of `rewrite_package`."""
 
     old: Mapping[str, bytes]
     fields: Mapping[str, Any]
@@ -117,7 +117,7 @@ class PackageMetadata:
 
     @cached_property
     def _solved(self) -> dict[str, list[tuple[str, str, str]]]:
-        return solved_pins.environments(self.old.get(solved_pins.RENDERED, b""))
+        return solved_pins.recorded_packages(self.old.get(solved_pins.RENDERED, b""))
 
     def _specs(self, field: str, texts: Iterable[str]) -> list[str]:
         own = [pin for name, pin in self.pins if name == field]
@@ -138,7 +138,7 @@ class PackageMetadata:
 
     @cached_property
     def _paths(self) -> dict[str, Any]:
-        return changed_paths(
+        return corrected_content(
             self._object("paths.json"), self.edits.get("no_link", ()), self.edits.get("prefix_files", {})
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kiln import __version__, channel_credentials
-from kiln.yamltext.typed_text import value_of
+from kiln.yamltext.typed_text import variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,16 +36,20 @@ def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     variant = {"to": f"recipe/{VARIANT}", "parts": [_yaml(variant_values(output.all_keys), in_order=False)]}
     if not output.is_output:
         files = {"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"], "without": [META, VARIANT]}
-        template = {"to": f"recipe/{TEMPLATE}", "parts": [file_part(recipe_folder / META, recipe_folder)]}
+        template = {"to": f"recipe/{TEMPLATE}", "parts": [contained_file(recipe_folder / META, recipe_folder)]}
         return [files, template, variant]
     files = {"to": "recipe/parent", "tree": str(recipe_folder), "patterns": ["*"]}
     script = output.script.file
     if not script:
         return [files, variant]
-    return [files, {"to": f"recipe/{script}", "parts": [file_part(recipe_folder / script, recipe_folder)]}, variant]
+    return [
+        files,
+        {"to": f"recipe/{script}", "parts": [contained_file(recipe_folder / script, recipe_folder)]},
+        variant,
+    ]
 
 
-def file_part(file: Path, folder: Path) -> dict[str, str]:
+def contained_file(file: Path, folder: Path) -> dict[str, str]:
     """Return the part of an entry that is a file in a folder, out of which no link may lead."""
     return {"file": str(file), "within": str(folder)}
 
@@ -64,7 +68,9 @@ def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = plain(dict(variant))
     channels = values.get("channel_sources")
     if isinstance(channels, str):
-        public = (channel_credentials.bare(channel) for channel in channels.split(",") if not channel.startswith(LOCAL))
+        public = (
+            channel_credentials.bare_url(channel) for channel in channels.split(",") if not channel.startswith(LOCAL)
+        )
         values["channel_sources"] = ",".join(public)
     return {key: value for key, value in values.items() if key != "channel_sources" or value}
 
@@ -90,7 +96,7 @@ def _without_passwords(sources: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Return a value of a recipe with built-in types, for JSON and YAML."""
-    value = value_of(value)
+    value = variant_value(value)
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

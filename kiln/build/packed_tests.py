@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.build.packed_recipe import file_part
+from kiln.build.packed_recipe import contained_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +60,7 @@ def _file(name: str, parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def _own(script: Path | None, recipe_folder: Path) -> list[Part]:
-    return [] if script is None else [file_part(script, recipe_folder)]
+    return [] if script is None else [contained_file(script, recipe_folder)]
 
 
 def _imports(test: OutputTest, name: str) -> list[Part]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _PREFIX = ("file_mode", "prefix_placeholder")
 
 
-def changed_paths(
+def corrected_content(
     paths: Mapping[str, Any], no_link: Iterable[str], prefix_files: Mapping[str, Iterable[str]]
 ) -> dict[str, Any]:
     """Return paths.json with the files that are never linked, and without a prefix in files where it is not replaced.

@@ -17,21 +17,21 @@ from kiln.build import (
     source_routing,
 )
 from kiln.build.engine_build_section import index_json_entries
-from kiln.build.engine_recipe import compiling, concrete, literal_variables
-from kiln.build.metadata_edits import metadata_edits, packed_files
-from kiln.build.script_variables import as_variables, cuda_override, script_environment, variant_variables
+from kiln.build.engine_recipe import compile_step_recipe, literal_variables, output_recipe
+from kiln.build.metadata_edits import metadata_edits, recipe_test_edits
+from kiln.build.script_variables import cuda_override, exportable_values, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep, Platforms
 from kiln.model.feedstock_build_settings import PackageSettings
-from kiln.script_commands import exports, in_bash, untraced
+from kiln.script_commands import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kiln.model.build_steps import StagedFiles
-    from kiln.model.rendered import Output, OutputTest, Rendered, Staging
+    from kiln.model.rendered import Output, OutputTest, RenderedConfig, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
 _DEFAULTS = PackageSettings()
@@ -62,7 +62,7 @@ def _needed_outputs(output: Output) -> set[str]:
 
 
 def plan_rehearsal(
-    rendered: Rendered,
+    rendered: RenderedConfig,
     *,
     recipe_folder: Path,
     folder: Path,
@@ -78,7 +78,7 @@ def plan_rehearsal(
     return tuple(
         BuildStep(
             output=output,
-            recipe=concrete(
+            recipe=output_recipe(
                 output,
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
@@ -105,7 +105,7 @@ def plan_rehearsal(
 
 
 def plan_compile(
-    rendered: Rendered,
+    rendered: RenderedConfig,
     staging: Staging,
     *,
     recipe_folder: Path,
@@ -122,7 +122,7 @@ def plan_compile(
     """
     environment = {
         **variant_variables(rendered),
-        **as_variables(staging.variant),
+        **exportable_values(staging.variant),
         **_package(staging),
         "RECIPE_DIR": str(recipe_folder),
         **literal_variables(staging.script_env),
@@ -134,11 +134,11 @@ def plan_compile(
         *untraced(
             (
                 *source_routing.link_lines(staging.sources, recipe_folder),
-                *source_preparation.prepare_sources(staging.sources),
+                *source_preparation.prepare_sources_lines(staging.sources),
                 *shared_workdir.before_compile(folder),
             )
         ),
-        *in_bash(staging.script, recipe_folder),
+        *run_lines(staging.script, recipe_folder),
         *untraced(
             (
                 'cd "$SRC_DIR"',
@@ -149,7 +149,7 @@ def plan_compile(
     )
     return CompileStep(
         title=staging.title,
-        recipe=compiling(COMPILE, staging, script, recipe_folder=recipe_folder),
+        recipe=compile_step_recipe(COMPILE, staging, script, recipe_folder=recipe_folder),
         folder=folder,
         channels=channels,
         environment=cuda_override(rendered),
@@ -157,7 +157,7 @@ def plan_compile(
         settings=forge,
         secrets=secrets,
         fetched=source_routing.fetched_sources(staging.sources, recipe_folder),
-        archives=source_routing.archives(staging.sources, recipe_folder),
+        archives=source_routing.engine_archives(staging.sources, recipe_folder),
     )
 
 
@@ -170,7 +170,7 @@ def _package(staging: Staging) -> dict[str, str]:
 
 
 def plan_outputs(
-    rendered: Rendered,
+    rendered: RenderedConfig,
     *,
     recipe_folder: Path,
     folder: Path,
@@ -189,7 +189,7 @@ def plan_outputs(
         staging = rendered.staging_of(output)
         staged = None if staging is None else compiled[staging.name]
         place = folder / f"{output.name}-{output.build_string}"
-        recipe = concrete(
+        recipe = output_recipe(
             output,
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
@@ -215,7 +215,7 @@ def plan_outputs(
             settings=forge,
             recipe_folder=recipe_folder,
             fetched=source_routing.fetched_sources(output.sources, recipe_folder),
-            archives=source_routing.archives(output.sources, recipe_folder),
+            archives=source_routing.engine_archives(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 
@@ -233,8 +233,8 @@ def _linking(output: Output, forge: PackageSettings) -> Output:
 
 def _edits(output: Output, folder: Path, recipe_folder: Path) -> dict[str, Any]:
     """Return the changes to the metadata of an output's package."""
-    sources, about = test_sources(folder, output), about_sources(folder, output)
-    return metadata_edits(output) | packed_files(output, recipe_folder, sources=sources, about=about)
+    sources, about = test_sources_folder(folder, output), about_sources_folder(folder, output)
+    return metadata_edits(output) | recipe_test_edits(output, recipe_folder, sources=sources, about=about)
 
 
 def _files_of(test: OutputTest) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return source_preparation.prepare_sources(output.sources)
+        return source_preparation.prepare_sources_lines(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
@@ -252,34 +252,34 @@ def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | Non
 
 def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""
-    about = about_sources(folder, output)
+    about = about_sources_folder(folder, output)
     patterns = [pattern for test in output.tests for pattern in test.source_files]
     licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
-        *(shared_workdir.test_source_lines(patterns, test_sources(folder, output)) if patterns else ()),
-        *script_epilogue.recipes_licenses(licenses, recipe_folder),
+        *(shared_workdir.test_source_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
+        *script_epilogue.copy_licenses_lines(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
         *(() if output.settings.by_engine else about_texts.copy_lines(output, recipe_folder, about)),
         *script_epilogue.link_script_lines(output, recipe_folder),
-        *script_epilogue.forget_sources(output),
-        *script_epilogue.remove_left_out(output),
-        *script_epilogue.unpack_eggs(output),
-        *script_epilogue.compile_modules(output),
+        *script_epilogue.forget_sources_lines(output),
+        *script_epilogue.remove_excluded_lines(output),
+        *script_epilogue.unpack_eggs_lines(output),
+        *script_epilogue.compile_modules_lines(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 
 
-def test_sources(folder: Path, output: Output) -> Path:
+def test_sources_folder(folder: Path, output: Output) -> Path:
     """Return the folder, below a build's, of the source files that an output's tests use."""
     return folder / "test-sources" / f"{output.name}-{output.build_string}"
 
 
-def about_sources(folder: Path, output: Output) -> Path:
+def about_sources_folder(folder: Path, output: Output) -> Path:
     """Return the folder, below a build's, of the files that an output's ``about`` names."""
     return folder / "about-files" / f"{output.name}-{output.build_string}"
 
 
-def only_tested(output: Output) -> frozenset[str]:
+def test_only_files(output: Output) -> frozenset[str]:
     """Return the names of the recipe's files that only an output's tests use; they do not affect the build."""
     tests = [test for test in output.tests if not test.by_engine]  # those of the others become part of the package
     return frozenset(name for test in tests for name in (*test.files, *test.scripts.values()))
@@ -290,7 +290,7 @@ def _licenses(output: Output) -> tuple[str, ...]:
     return (files,) if isinstance(files, str) else tuple(files)
 
 
-def platforms(rendered: Rendered) -> Platforms:
+def platforms(rendered: RenderedConfig) -> Platforms:
     """Return the platforms of a config: those of its packages and of the machine that builds them."""
     config = rendered.config
     return Platforms(target=config.platform, build=config.build_platform or config.platform)

@@ -76,7 +76,7 @@ for top in glob.glob(os.path.join(prefix, "lib", "python*", "site-packages")):
 """
 
 
-def compile_modules(output: Output) -> tuple[str, ...]:
+def compile_modules_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that compile an output's Python modules without the path of the prefix in their bytecode.
 
     Only where the Python in ``host`` can be run; the engine compiles what then lacks bytecode. Packages for all Pythons
@@ -94,12 +94,12 @@ def _has_python(output: Output) -> bool:
     return any(package_name(spec) == "python" for spec in (*output.requirements.host, *output.requirements.build))
 
 
-def forget_sources(output: Output) -> tuple[str, ...]:
+def forget_sources_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that remove pip's records of local sources, in a package that installs with Python."""
     return _FORGET_SOURCES if _has_python(output) and not output.settings.by_engine else ()
 
 
-def remove_left_out(output: Output) -> tuple[str, ...]:
+def remove_excluded_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that remove what conda-build leaves out of every package; a noarch one has no bytecode."""
     if output.settings.by_engine:
         return ()
@@ -112,7 +112,7 @@ def remove_left_out(output: Output) -> tuple[str, ...]:
     )
 
 
-def unpack_eggs(output: Output) -> tuple[str, ...]:
+def unpack_eggs_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that merge eggs into site-packages, or list them there, in a package that installs with Python.
 
     A file that both have ends the build, as in conda-build.
@@ -131,18 +131,18 @@ def link_script_lines(output: Output, recipe_folder: Path) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def in_recipe(license_file: str, recipe_folder: Path) -> str:
+def recipe_license_path(license_file: str, recipe_folder: Path) -> str:
     """Return the path of a license relative to the recipe if it is an absolute one inside it; else unchanged."""
     path = PurePath(license_file)
     inside = path.is_absolute() and ".." not in path.parts and path.is_relative_to(recipe_folder)
     return str(path.relative_to(recipe_folder)) if inside else license_file
 
 
-def recipes_licenses(licenses: Iterable[str], recipe_folder: Path) -> tuple[str, ...]:
+def copy_licenses_lines(licenses: Iterable[str], recipe_folder: Path) -> tuple[str, ...]:
     """Return the lines that copy licenses from the recipe into the work directory, where it does not have them."""
     lines = []
     for license_file in licenses:
-        name = in_recipe(license_file, recipe_folder)
+        name = recipe_license_path(license_file, recipe_folder)
         if name != license_file:  # an absolute path means the recipe's file, whatever the sources have
             lines.append(f'(cd {shlex.quote(str(recipe_folder))} && cp -r --parents {shlex.quote(name)} "$SRC_DIR/")')
         elif not name.startswith(("/", ".")) and ".." not in name.split("/"):

@@ -11,34 +11,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
 
 NOT_VARIABLES = ("perl", "lua", "r", "numpy", "python")  # conda-build has variables of other names for them
 
 
-def callers_variables(rendered: Rendered) -> tuple[str, ...]:
+def callers_variables(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return the names of the caller's variables that scripts of a config get, from ``build/script_env``."""
     outputs = (name for output in rendered.outputs for name in output.script_env)
     steps = (name for staging in rendered.stagings for name in staging.script_env)
     return caller_names((*steps, *outputs))
 
 
-def cuda_override(rendered: Rendered) -> dict[str, str]:
+def cuda_override(rendered: RenderedConfig) -> dict[str, str]:
     """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
     version = rendered.config.variant.get("cuda_compiler_version", ("None",))[0]
     return {} if version == "None" else {"CONDA_OVERRIDE_CUDA": version}
 
 
-def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) -> dict[str, str]:
+def script_environment(output: Output, rendered: RenderedConfig, recipe_folder: Path) -> dict[str, str]:
     """Return the variables that conda-build sets for a script and rattler-build does not.
 
     They are every variant key whose name can be a variable's, and the recipe's folder.
     """
-    variables = as_variables({**output.variant, **output.used_texts})
+    variables = exportable_values({**output.variant, **output.used_texts})
     return {**variant_variables(rendered), **variables, "RECIPE_DIR": str(recipe_folder)}
 
 
-def variant_variables(rendered: Rendered) -> dict[str, str]:
+def variant_variables(rendered: RenderedConfig) -> dict[str, str]:
     """Return the config's variant as variables, the first value of each key; and the other keys of a meta.yaml.
 
     A script may read keys of the variant file in the recipe's folder that no config has, because the recipe does not
@@ -46,13 +46,13 @@ def variant_variables(rendered: Rendered) -> dict[str, str]:
     """
     others = rendered.outputs[0].all_keys if rendered.outputs else {}
     texts = {key: value for key, value in others.items() if isinstance(value, str) and key not in NOT_VARIABLES}
-    return as_variables({**texts, **{key: values[0] for key, values in rendered.config.variant.items() if values}})
+    return exportable_values({**texts, **{key: values[0] for key, values in rendered.config.variant.items() if values}})
 
 
-def as_variables(values: Mapping[str, str]) -> dict[str, str]:
+def exportable_values(values: Mapping[str, str]) -> dict[str, str]:
     """Return the values whose names can be variables', without channels' credentials: packages contain them."""
     return {
-        key: ",".join(map(channel_credentials.bare, value.split(",")))
+        key: ",".join(map(channel_credentials.bare_url, value.split(",")))
         for key, value in values.items()
         if key.isidentifier() and not key.startswith("__")
     }

@@ -72,7 +72,7 @@ def staging_copy_lines(folder: Path, output: Output, licenses: Iterable[str]) ->
     enter = ('kiln_own="$PWD"', f'kiln_work="$(cat {place}/{WORK})"', *_installed(place, "--skip-old-files "))
     tested = any(test.source_files for test in output.tests)
     if output.script.file is None and not output.script.lines and not tested:
-        patterns = [glob(pattern) for pattern in licenses]
+        patterns = [quoted_pattern(pattern) for pattern in licenses]
         copies = (f"for kiln_file in {pattern}; do {_COPY_ONE}; done" for pattern in patterns)
         return (*enter, 'cd "$kiln_work"', *copies, 'cd "$SRC_DIR"')
     copied = _COPY_BESIDE if output.sources else _COPY
@@ -119,11 +119,11 @@ _RELINK = (
 def test_source_lines(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
     """Return the lines that copy the source files of a test to ``place``; globs are the shell's."""
     target = shlex.quote(str(place))
-    copies = (f"cp -r --parents -- {glob(pattern)} {target}/" for pattern in patterns)
+    copies = (f"cp -r --parents -- {quoted_pattern(pattern)} {target}/" for pattern in patterns)
     return (f"rm -rf {target}", f"mkdir -p {target}", *copies)
 
 
-def glob(pattern: str) -> str:
+def quoted_pattern(pattern: str) -> str:
     """Return a pattern as the shell expands it, all but its wildcards quoted."""
     return re.sub(r"[^*?\[\]]+", lambda part: shlex.quote(part[0]), pattern)
 

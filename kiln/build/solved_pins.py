@@ -9,7 +9,7 @@ from kiln import names
 from kiln.errors import RecipeFault
 from kiln.matchspec_notation import with_star
 from kiln.versions import pinned_spec
-from kiln.yamltext import Scalars, parse
+from kiln.yamltext import ScalarTypes, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ SECTIONS = {"run": "depends", "run_constrained": "constrains"}  # the field of a
 _PRESENT = "0"  # a lower bound that every version meets: the engine fails early where host lacks the package
 
 
-def engine_requirement(pin: Pin) -> str:
+def pin_placeholder(pin: Pin) -> str:
     """Return what stands for a pin in the engine's recipe.
 
     It is the engine's own pin where the engine decides the bounds. Else it is a placeholder, which `closed` replaces:
@@ -64,12 +64,12 @@ def of_output(output: Output) -> tuple[tuple[str, Pin], ...]:
     return tuple((field, pin) for field, _, pin in output.pins if not pin.by_engine)
 
 
-def environments(recipe: bytes) -> dict[str, list[tuple[str, str, str]]]:
+def recorded_packages(recipe: bytes) -> dict[str, list[tuple[str, str, str]]]:
     """Return name, version and build string of the packages in ``host`` and ``build``, as the engine recorded them.
 
     ``recipe`` is the text of its rendered recipe; an environment that the package has not is left out.
     """
-    value = parse(recipe.decode(), RENDERED, Scalars.TEXT).value or {}
+    value = parse(recipe.decode(), RENDERED, ScalarTypes.TEXT).value or {}
     recorded = value.get("finalized_dependencies", {})
     solved = {name: recorded[name] for name in ("host", "build") if isinstance(recorded.get(name), dict)}
     return {

@@ -72,7 +72,7 @@ def _git(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
 def _run(
     checkout: Checkout, argv: tuple[str, ...], folder: Path, env: Mapping[str, str], stdin: str | None = None
 ) -> None:
-    idle = rattler_process.limits().stall
+    idle = rattler_process.current_limits().stall
     result = process_runner.run(argv, env=env, cwd=folder, stdin=stdin, idle=idle)
     if result.idle:
         raise DownloadFailed(f"{checkout.url} has sent nothing for {idle} s", hint=_HINT)

@@ -115,7 +115,9 @@ class SourceFetch:
         place = _place(self.store, hashes) / name if hashes else folder / name
         if place.is_file():
             url, algorithms = place.absolute().as_uri(), (*hashes, "sha256")
-            actual = source_download.fetch(url, folder, algorithms=algorithms, verify_kind=False)  # its name is fn's
+            actual = source_download.fetch_and_hash(
+                url, folder, algorithms=algorithms, verify_kind=False
+            )  # its name is fn's
             if _differing(hashes, actual) is None:
                 self.on_line(f"{name}: fetched before")
                 return place, actual["sha256"]
@@ -138,9 +140,9 @@ class SourceFetch:
         """Download a file with hashes, and return its SHA-256."""
         shown = masking.without_credentials(url)
         self.on_line(f"{place.name}: {shown}")
-        with folder_lock.unfinished(self.store if hashes else place.parent, source_download.UNFINISHED) as folder:
+        with folder_lock.temporary_folder(self.store if hashes else place.parent, source_download.UNFINISHED) as folder:
             part = folder / place.name
-            actual = source_download.fetch(url, place.parent, algorithms=(*hashes, "sha256"), target=part)
+            actual = source_download.fetch_and_hash(url, place.parent, algorithms=(*hashes, "sha256"), target=part)
             if (algorithm := _differing(hashes, actual)) is not None:
                 what = f"{place.name} is not the recipe's source; it is not used"
                 why = f"its {algorithm} is {actual[algorithm]}, the recipe has {hashes[algorithm]}"
@@ -160,7 +162,7 @@ def _checkout(source: Source) -> Checkout | None:
 
 
 def _name(source: Source) -> str:
-    name = source_routing.title(source)
+    name = source_routing.file_name(source)
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise RecipeFault(f"source/fn: {name[:80]!r} is not the name of a file")
     return name

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Source
 
 
-def prepare_sources(sources: Sequence[Source]) -> tuple[str, ...]:
+def prepare_sources_lines(sources: Sequence[Source]) -> tuple[str, ...]:
     """Return the lines that leave the sources as conda-build has them when the script starts."""
-    return (*unpack_wheels(sources), *remove_checkout_marks(sources))
+    return (*unpack_wheels_lines(sources), *remove_marks_lines(sources))
 
 
-def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
+def unpack_wheels_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     """Return the lines that unpack wheels among the sources next to them, as conda-build does."""
     lines = []
     for source in sources:
@@ -37,7 +37,7 @@ def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
     return (*choice, *lines) if lines else ()
 
 
-def remove_checkout_marks(sources: Iterable[Source]) -> tuple[str, ...]:
+def remove_marks_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     """Return the lines that remove the engine's mark of a finished checkout, ``.ok``, from git repositories.
 
     A repository's own file of that name stays.

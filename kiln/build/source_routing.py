@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Source
 
 
-def title(source: Source) -> str:
+def file_name(source: Source) -> str:
     """Return the name of a source's file, by which conda-build knows how to unpack it."""
     return source.archive_name or source.file_name or (file_of(source.url[0]) if source.url else "")
 
@@ -35,7 +35,7 @@ def is_unpacked_by_kiln(source: Source) -> bool:
     """Return whether kiln unpacks a source's file, since the engine cannot, or would do it in another way."""
     if source.by_engine or not source.url:
         return False
-    name = title(source)
+    name = file_name(source)
     foreign = is_archive(name) and not is_wheel(name) and not is_unpacked_by_engine(name)
     return source.no_hoist or bool(source.content_hashes) or foreign or (is_wheel(name) and bool(source.patches))
 
@@ -51,7 +51,7 @@ def fetched_sources(sources: Iterable[Source], recipe_folder: Path) -> tuple[Fet
     return tuple(found)
 
 
-def archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
+def engine_archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
     """Return the sources that the engine fetches and unpacks; kiln does when their content is not what their name says.
 
     Those of a recipe.yaml are the engine's alone.
@@ -60,7 +60,7 @@ def archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSou
     return tuple(
         FetchedSource(source=_absolute(source, recipe_folder), position=position)
         for position, source in enumerate(entries)
-        if source.url and not source.by_engine and not is_fetched(source) and is_archive(title(source))
+        if source.url and not source.by_engine and not is_fetched(source) and is_archive(file_name(source))
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.model.build_steps import RunExport
-from kiln.yamltext import Scalars, parse
+from kiln.yamltext import ScalarTypes, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +21,9 @@ def run_exports_of(package: Path) -> tuple[RunExport, ...]:
     Raises:
         BuildFailed: the record is missing.
     """
-    with reader.reading(package) as members:
+    with reader.read_members(package) as members:
         text = next((content.read().decode() for member, content in members if content and member.name == RENDERED), "")
-    recipe = parse(text, RENDERED, Scalars.TEXT).value
+    recipe = parse(text, RENDERED, ScalarTypes.TEXT).value
     try:
         depends = recipe["finalized_dependencies"]["run"]["depends"] or []
     except (KeyError, TypeError) as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import bazel, build, files
 from kiln.bazel import interrupt_lines
 from kiln.build import declared_repositories
-from kiln.builder.job_main import tidied
+from kiln.builder.job_main import remove_on_failure
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
 from kiln.model.build_steps import StagedFiles
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.builder.engine_calls import EngineCalls
     from kiln.job.messages import ReportedStep
     from kiln.model.build_steps import CompileStep
-    from kiln.model.rendered import Rendered, Staging
+    from kiln.model.rendered import RenderedConfig, Staging
     from kiln.store.step_cache import StepCache, StepResult
 
 
@@ -32,7 +32,7 @@ class Compile:
     ``solved_from`` are further inputs: the packages of a rehearsal, whose channel stays the same when they change.
     """
 
-    rendered: Rendered
+    rendered: RenderedConfig
     staging: Staging
     sources: tuple[str, ...]
     engine: EngineCalls
@@ -88,10 +88,10 @@ class Compile:
         """Write the step's settings, and return the file for its Bazel's events."""
         job = self.engine.job
         events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
-        for path in (events, profile, *bazel.earlier_calls(events), *bazel.earlier_calls(profile)):
+        for path in (events, profile, *bazel.earlier_event_files(events), *bazel.earlier_event_files(profile)):
             files.remove(path)
         variables = {compile_step_variables.EVENTS: str(events), compile_step_variables.PROFILE: str(profile)}
-        text = compile_step_variables.settings({**job.compile, **variables})
+        text = compile_step_variables.assignment_lines({**job.compile, **variables})
         watcher = interrupt_lines.lines(job.folder / interrupt_lines.NAME) if job.options.has_budget else ""
         files.write_text(job.folder / "compile.env", text + watcher)
         return events
@@ -100,11 +100,11 @@ class Compile:
         """Run the step, and monitor its Bazel by the events that it writes."""
         events = self.write_settings()
         try:
-            with tidied(self.engine.job, step.folder):
+            with remove_on_failure(self.engine.job, step.folder):
                 return self._monitored(step, display, events)
         finally:
             if self.engine.secrets:  # Bazel writes all of its flags into the events
-                for path in (events, *bazel.earlier_calls(events)):
+                for path in (events, *bazel.earlier_event_files(events)):
                     files.remove(path)
 
     def _monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
@@ -119,7 +119,7 @@ class Compile:
                 self.step_cache.require_time()
                 failure = watch.explained(error)
                 if self.engine.is_apart(step.title):
-                    network_isolation.explain(failure, step.title)
+                    network_isolation.add_network_hint(failure, step.title)
                 raise failure from error
             if report := watch.report():
                 display.compiled(report)

@@ -18,12 +18,12 @@ from kiln.bazel import interrupt_lines
 from kiln.build import declared_repositories
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import Compile
-from kiln.builder.engine_calls import EngineCalls, persistent
-from kiln.builder.job_main import for_tests, tidied
-from kiln.builder.package_reports import hashes, package_as_json
+from kiln.builder.engine_calls import EngineCalls, call_with_retries
+from kiln.builder.job_main import remove_on_failure, test_environment
+from kiln.builder.package_reports import package_as_json, step_file_hashes
 from kiln.builder.wheel_collection import Wheels
-from kiln.job.config_needs import channels_for
-from kiln.job.output_matching import matching, package_file_name, staging_matching, titles
+from kiln.job.config_needs import needed_channels
+from kiln.job.output_matching import find_output, find_staging, package_file_name, step_names
 from kiln.ledger import Ledger, record_json
 from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.matchspec_notation import package_name
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.model.build_steps import BuildStep, CompileStep, TestStep
-    from kiln.model.rendered import Output, Rendered, Staging
+    from kiln.model.rendered import Output, RenderedConfig, Staging
 
 
 def main(job_file: str) -> None:
     """Build the job's config, or prepare an output for debugging, and write the result."""
-    job_main.carry_out(job_file, do)
+    job_main.carry_out(job_file, run_job)
 
 
-def do(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+def run_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Return the result of a job."""
     secrets = {
-        name: os.environ.pop(name) for name in compile_step_variables.secrets(os.environ)
+        name: os.environ.pop(name) for name in compile_step_variables.secret_names(os.environ)
     }  # for the compile alone
     builder = Builder.of(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.debug(job.options.debug)}
@@ -65,7 +65,7 @@ class Builder:
     """
 
     job: BuildJob
-    rendered: Rendered
+    rendered: RenderedConfig
     channel: Channel
     sources: tuple[str, ...]
     engine: EngineCalls
@@ -77,18 +77,18 @@ class Builder:
     def of(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
         """Render the config and open its folders."""
         with reporter.step("render"):
-            feedstock = feedstock_loader.find(job.root)
+            feedstock = feedstock_loader.load(job.root)
             config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
             rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
             render.require_supported([rendered], own_engine=True)
-        job_main.mask_secrets(rendered, compile_step_variables.with_parts(secrets))
+        job_main.mask_secrets(rendered, compile_step_variables.with_inner_secrets(secrets))
         channel = Channel(root=job.folder / "channel")
         channel.repair()
         return cls(
             job=job,
             rendered=rendered,
             channel=channel,
-            sources=channels_for(rendered),
+            sources=needed_channels(rendered),
             engine=EngineCalls.of(job, rendered, secrets),
             step_cache=step_cache_of(job, rendered, reporter),
             reporter=reporter,
@@ -107,7 +107,7 @@ class Builder:
         }
         steps = [step for step in planned if package_file_name(step.output) not in shared]
         packages = [self.make(step, compiled.get(step.output.staging)) for step in steps]
-        siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + hashes(*packages))
+        siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + step_file_hashes(*packages))
         tester = self.tester()
         tests = [
             self.test(tester, step.output, package, siblings) for step, package in zip(steps, packages, strict=True)
@@ -125,12 +125,12 @@ class Builder:
     def debug(self, pattern: str) -> dict[str, str]:
         """Make everything that one script needs, with the steps before it; return its paths."""
         rendered, folder = self.rendered, self.job.folder / "debug"
-        staging = staging_matching(rendered, pattern)
+        staging = find_staging(rendered, pattern)
         if staging is not None:
             compile_ = self.compile(staging)
             compile_.write_settings()
             return self.prepare(staging.title, compile_.plan(folder))
-        output = matching(rendered, pattern)
+        output = find_output(rendered, pattern)
         compiled = self.compile_all()
         for planned in self.plan(compiled):
             result = compiled.get(planned.output.staging)
@@ -216,10 +216,10 @@ class Builder:
 
     def make(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
-        secrets = compile_step_variables.with_parts(self.engine.secrets)
+        secrets = compile_step_variables.with_inner_secrets(self.engine.secrets)
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            with tidied(self.job, step.folder):
+            with remove_on_failure(self.job, step.folder):
                 package = self.engine.execute(step, display)
                 secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered, secrets))
             own = declared_repositories.recorded(step.folder)
@@ -250,12 +250,12 @@ class Builder:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
         config = self.rendered.config
         tester = tester.on(config.platform) if config.is_cross and output.subdir != "noarch" else tester
-        steps = tester.plan(output, sources=build.test_sources(self.job.folder, output))
+        steps = tester.plan(output, sources=build.test_sources_folder(self.job.folder, output))
         inputs = {
             **tester.inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
             **self.solved_from,
-            "package": hashes(package),
+            "package": step_file_hashes(package),
             "beside": siblings,
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
         }
@@ -289,16 +289,16 @@ class Builder:
         title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
         scripts = any(step.commands or step.downstreams for step in steps)
         apart = self.engine.scripts_apart(title) if scripts else contextlib.nullcontext(os.environ)
-        with apart as environment, tidied(self.job, *places):
-            report = persistent(
-                lambda: tester.run(steps, environment=for_tests(environment), on_line=display.line), display
+        with apart as environment, remove_on_failure(self.job, *places):
+            report = call_with_retries(
+                lambda: tester.run(steps, environment=test_environment(environment), on_line=display.line), display
             )
         for note in report.notes:
             display.note(note)
         return report
 
 
-def with_emulator(rendered: Rendered, environment: Mapping[str, str]) -> Rendered:
+def with_emulator(rendered: RenderedConfig, environment: Mapping[str, str]) -> RenderedConfig:
     """Return a cross-compiled config with the variables of conda-forge's builds that name qemu-user, if it is here.
 
     Source: cross_compile_support.sh of conda-forge-ci-setup, which adds them to the variant.
@@ -311,9 +311,9 @@ def with_emulator(rendered: Rendered, environment: Mapping[str, str]) -> Rendere
     return dataclasses.replace(rendered, config=dataclasses.replace(config, variant=variant))
 
 
-def step_cache_of(job: BuildJob, rendered: Rendered, reporter: StepReporter) -> StepCache[ReportedStep]:
+def step_cache_of(job: BuildJob, rendered: RenderedConfig, reporter: StepReporter) -> StepCache[ReportedStep]:
     """Return the cache of a config's steps: those from ``--from-step`` on run again, those before are reused."""
-    steps = titles(rendered)
+    steps = step_names(rendered)
     first = 0 if job.options.from_step is None else steps.index(job.options.from_step)
     return StepCache(
         config=job.config,

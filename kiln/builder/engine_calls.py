@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep
     from kiln.model.build_steps import FetchedSource
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 Result = TypeVar("Result")
 
@@ -54,9 +54,11 @@ class EngineCalls:
     sources: Path | None = None
 
     @classmethod
-    def of(cls, job: BuildJob, rendered: Rendered, secrets: Mapping[str, str] = MappingProxyType({})) -> EngineCalls:
+    def of(
+        cls, job: BuildJob, rendered: RenderedConfig, secrets: Mapping[str, str] = MappingProxyType({})
+    ) -> EngineCalls:
         """Return the calls for a config; files that only tests use do not affect its scripts."""
-        tests = {name for output in rendered.outputs for name in build.only_tested(output)}
+        tests = {name for output in rendered.outputs for name in build.test_only_files(output)}
         return cls(
             job=job,
             granted=rendered.network,
@@ -82,15 +84,16 @@ class EngineCalls:
                 )
 
             try:
-                return persistent(do, display)
+                return call_with_retries(do, display)
             except (SolveFailed, DownloadFailed) as error:
-                raise unsatisfied(step, error) from error
+                raise solve_failure(step, error) from error
 
     def prepare(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
         """Have the engine make everything that a script needs; return the paths."""
         environment = self._environment(os.environ)
-        return persistent(
-            lambda: build.prepare(step, environment=environment, on_line=display.line, origins=self.origins), display
+        return call_with_retries(
+            lambda: build.prepare_script_run(step, environment=environment, on_line=display.line, origins=self.origins),
+            display,
         )
 
     def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
@@ -121,7 +124,9 @@ class EngineCalls:
     def is_apart(self, step: str) -> bool:
         """Return whether a step's script runs without the network."""
         cached = step.partition(" ")[0] == COMPILE and bool(self.secrets)  # it uses a remote cache
-        return self.job.queue is not None and not cached and not network_isolation.is_granted(step, self.granted)
+        return (
+            self.job.queue is not None and not cached and not network_isolation.is_network_granted(step, self.granted)
+        )
 
     @contextlib.contextmanager
     def scripts_apart(self, step: str) -> Iterator[Mapping[str, str]]:
@@ -134,9 +139,9 @@ class EngineCalls:
         try:
             yield network_isolation.environment(queue, os.environ)
         except (BuildFailed, TestsFailed) as error:
-            network_isolation.explain(error, step)
+            network_isolation.add_network_hint(error, step)
             raise
-        network_isolation.require_handed_over(queue, before, step)
+        network_isolation.require_isolated(queue, before, step)
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **timestamp()}
@@ -150,7 +155,7 @@ def _without_password(item: FetchedSource) -> dict[str, Any]:
     return value
 
 
-def unsatisfied(step: BuildStep | CompileStep, failure: KilnError) -> KilnError:
+def solve_failure(step: BuildStep | CompileStep, failure: KilnError) -> KilnError:
     """Return the failed solve of a step's environments with its reason, which the engine does not give.
 
     It is the solver's explanation, or the server that cannot be reached; a failed download of a source stays as it is.
@@ -186,7 +191,7 @@ def timestamp() -> dict[str, str]:
     return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
 
 
-def persistent(do: Callable[[], Result], display: ReportedStep) -> Result:
+def call_with_retries(do: Callable[[], Result], display: ReportedStep) -> Result:
     """Call a function, again after a pause when a download fails for a reason that may pass; return its result."""
     for attempt in range(1, ATTEMPTS):
         try:

@@ -22,7 +22,7 @@ from kiln.job.messages import StepReporter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 RENDERED = (
     "meta.yaml",
@@ -42,12 +42,12 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
     reporter = StepReporter()
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:
-        with rattler_process.limited(rattler_process.limits_of(os.environ)):
+        with rattler_process.limited(rattler_process.environment_limits(os.environ)):
             result |= do(job, reporter)
     except KilnError as error:
         if isinstance(error, (SolveFailed, DownloadFailed)):  # their reasons are in no program's output
             for line in error.why.splitlines():
-                json_messages.write(sys.stdout, line)
+                json_messages.write_line(sys.stdout, line)
         result["error"] = error_as_json(error, step=reporter.failed)
     except OSError as error:
         if (refusal := files.refusal(error)) is None:
@@ -59,25 +59,25 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
     os._exit(0)
 
 
-def secrets_of_scripts(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+def secrets_of_scripts(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return the secret variables of a config's scripts: the caller's, and ``more``."""
     return {**{name: os.environ[name] for name in callers_variables(rendered) if name in os.environ}, **more}
 
 
-def mask_secrets(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({})) -> None:
+def mask_secrets(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> None:
     """Mask the secrets of this process's scripts."""
     masking.protect(
         (*masking.secrets_of_variables(os.environ), *masking.script_secrets(secrets_of_scripts(rendered, more)))
     )
 
 
-def for_tests(environment: Mapping[str, str]) -> dict[str, str]:
+def test_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a package's tests, from this process's."""
     return {name: value for name, value in environment.items() if name not in NOT_FOR_TESTS}
 
 
 @contextlib.contextmanager
-def tidied(job: BuildJob, *folders: Path) -> Iterator[None]:
+def remove_on_failure(job: BuildJob, *folders: Path) -> Iterator[None]:
     """Remove folders when the block fails, unless failed builds are kept."""
     try:
         yield

@@ -46,11 +46,11 @@ def report_as_json(
         artifact=artifact,
         build_seconds=round(result.seconds, 3),
         reused=result.reused,
-        tests=record_json.tests(test_result.detail),
+        tests=record_json.tests_from_json(test_result.detail),
     )
     return {**record_json.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
 
 
-def hashes(*results: StepResult) -> list[str]:
+def step_file_hashes(*results: StepResult) -> list[str]:
     """Return the hashes of the files of steps, sorted."""
     return sorted(sha256 for result in results for sha256 in result.paths.values())

@@ -16,7 +16,7 @@ from kiln import build, expand, feedstock_loader, files, rehearse, render
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.config_build import Builder
 from kiln.builder.engine_calls import EngineCalls
-from kiln.builder.job_main import for_tests, tidied
+from kiln.builder.job_main import remove_on_failure, test_environment
 from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
@@ -26,7 +26,7 @@ from kiln.ledger import Ledger, record_json
 from kiln.local_channel import machine_virtual_packages
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_steps import BuildStep
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, OutputTest, Rendered
+    from kiln.model.rendered import Output, OutputTest, RenderedConfig
 
 
 def main(job_file: str) -> None:
@@ -73,13 +73,13 @@ def fetch(
     """
     size = sum(wheel.size for wheel in rehearse.missing(wheels, layout.wheels))
     title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
-    with reporter.step(title) as step, build_cache.waiting(layout.lock, seconds=build_cache.LONG):
+    with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
         rehearse.fetch(wheels, layout.wheels, env=env, log=log, on_line=step.line)
     if not wheels.sources:
         return
     size = sum(source.size for source in rehearse.missing_sources(wheels, layout.sources))
     title = f"fetch sources, {files.size_text(size)}" if size else "verify the fetched sources"
-    with reporter.step(title) as step, build_cache.waiting(layout.lock, seconds=build_cache.LONG):
+    with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
         rehearse.fetch_sources(wheels, layout.sources, env=env, on_line=step.line)
 
 
@@ -89,7 +89,7 @@ class Rehearsal:
 
     job: BuildJob
     feedstock: Feedstock
-    rendered: Rendered
+    rendered: RenderedConfig
     wheels: rehearse.RehearsalPlan
     layout: RehearsalLayout
     step_cache: StepCache[ReportedStep]
@@ -99,14 +99,14 @@ class Rehearsal:
     def of(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
         """Render the config and open its folders."""
         with reporter.step("render"):
-            feedstock = feedstock_loader.find(job.root)
+            feedstock = feedstock_loader.load(job.root)
             config = expand.read(feedstock, job.config)
             rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
         job_main.mask_secrets(rendered)
         wheels = plan_of(job, config)
         if wheels.upstream is not None:
-            rendered = without_gaps(rendered, reporter)
+            rendered = fillable_config(rendered, reporter)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
         layout.open()
         return cls(
@@ -141,7 +141,7 @@ class Rehearsal:
 
     def compile(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
         """Build as without a rehearsal, but from the packages that were made for it."""
-        rendered = for_one_python(self.rendered, self.wheels.python)
+        rendered = one_python_config(self.rendered, self.wheels.python)
         self.fill_channel(dependencies, build.in_order(rendered.outputs))
         job = dataclasses.replace(self.job, cache=self.layout.cache)
         builder = Builder(
@@ -175,11 +175,11 @@ class Rehearsal:
         title = "package this machine's programs"
         if interpreter is not None:
             title = f"package Python {interpreter.version} and the wheels"
-        with self.reporter.step(title), build_cache.waiting(self.layout.lock, seconds=build_cache.LONG):
+        with self.reporter.step(title), build_cache.hold_lock(self.layout.lock, seconds=build_cache.LONG):
             files.remove_leftovers(folder)
             return (
                 *(() if interpreter is None else rehearse.python_packages(interpreter, folder, env=os.environ)),
-                *rehearse.dependency_packages(self.wheels, self.layout.wheels, folder),
+                *rehearse.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
     @property
@@ -217,7 +217,7 @@ class Rehearsal:
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             files.require_space(self.layout.work, self.disk_for_build, for_what=f"making {output.name}")
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
-            with tidied(self.job, step.folder):
+            with remove_on_failure(self.job, step.folder):
                 package = build.execute(step, environment=environment, log=None, on_line=display.line)
                 secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
@@ -233,7 +233,7 @@ class Rehearsal:
             "wheel": self.wheels.wheels[0].sha256,
             "engine": version("py-rattler-build"),
             "packages": needed,
-            "outputs": needed_hashes(output, others),
+            "outputs": required_package_hashes(output, others),
         }
         return self.step_cache.once(f"build {output.name}", inputs, do)
 
@@ -256,8 +256,8 @@ class Rehearsal:
         steps = tester.plan(output)
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            with tidied(self.job, *(place for step in steps for place in (step.folder, step.prefix))):
-                report = tester.run(steps, environment=for_tests(os.environ), on_line=display.line)
+            with remove_on_failure(self.job, *(place for step in steps for place in (step.folder, step.prefix))):
+                report = tester.run(steps, environment=test_environment(os.environ), on_line=display.line)
             for note in report.notes:
                 display.note(note)
             return (), record_json.tests_as_json(dataclasses.replace(report, log=None))
@@ -283,11 +283,11 @@ class Rehearsal:
 def plan_of(job: BuildJob | ConfigJob, config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a job; without one, that with upstream's wheel."""
     if job.rehearsal_plan is None:
-        return rehearse.plan(python=python_of(config), cuda=cuda_of(config))
-    return from_json(rehearse.RehearsalPlan, job.rehearsal_plan)
+        return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
+    return from_json_values(rehearse.RehearsalPlan, job.rehearsal_plan)
 
 
-def for_one_python(rendered: Rendered, python: str) -> Rendered:
+def one_python_config(rendered: RenderedConfig, python: str) -> RenderedConfig:
     """Return a config without the outputs for other Pythons than the rehearsal's; all tests run with that one."""
 
     def fits(version: str) -> bool:
@@ -303,7 +303,7 @@ def for_one_python(rendered: Rendered, python: str) -> Rendered:
     return dataclasses.replace(rendered, outputs=tuple(outputs))
 
 
-def without_gaps(rendered: Rendered, reporter: StepReporter) -> Rendered:
+def fillable_config(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
     """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
     gaps = rehearse.wheel_gaps(output.name for output in rendered.outputs if not output.skip)
     if gaps:
@@ -336,7 +336,7 @@ def find_python(python: str, job: BuildJob) -> rehearse.Interpreter:
         ) from error
 
 
-def needed_hashes(output: Output, packages: Mapping[str, StepResult]) -> dict[str, list[str]]:
+def required_package_hashes(output: Output, packages: Mapping[str, StepResult]) -> dict[str, list[str]]:
     """Return the hashes of the config's own packages that an output requires."""
     needs = {package_name(spec) for spec in (*output.requirements.host, *output.requirements.run)}
     return {name: sorted(result.paths.values()) for name, result in packages.items() if name in needs}

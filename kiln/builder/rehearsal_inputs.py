@@ -105,7 +105,7 @@ class Pythons:
 
 def locked_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a config's rehearsal with upstream's wheel."""
-    return rehearse.plan(python=python_of(config), cuda=cuda_of(config))
+    return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
 
 
 def inputs_for(
@@ -127,7 +127,7 @@ def inputs_for(
     return inputs
 
 
-def require_python(
+def require_inputs(
     configs: Iterable[BuildConfig], pythons: Pythons, *, on_host: bool, plan_of: PlanOf = locked_plan
 ) -> tuple[dict[str, RehearsalInputs], tuple[str, ...]]:
     """Return the inputs of each config's rehearsal, and notes; at least one config can be rehearsed here.
@@ -228,7 +228,7 @@ def config_of_machine(feedstock: Feedstock, machine: HostMachine, names: Iterabl
     except UnsupportedPython:
         if machine.insists:
             raise
-    newest = rehearse.newest(env=machine.environment)
+    newest = rehearse.first_available(env=machine.environment)
     return cpu_config(feedstock, rehearse.PYTHONS[-1] if newest is None else newest.python, names).name
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.job.machine import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class RehearsalPlanner:
             KilnError: UsageError in a container, RehearsalRefused with all that cannot be had, UnsupportedPython and
                 VariantFault without locked wheels.
         """
-        rendered = limits.bounded(lambda: render.finalise(render.render(self.feedstock, config)))
+        rendered = limits.run_bounded(lambda: render.finalise(render.render(self.feedstock, config)))
         if rehearse.has_upstream_wheel(output.name for output in rendered.outputs):
-            return rehearse.plan(python=python_of(config), cuda=cuda_of(config))
+            return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
         if not self.on_host:
             raise UsageError(
                 f"{config.name} cannot be rehearsed in a container",
@@ -62,7 +62,7 @@ class RehearsalPlanner:
         required = rehearse.required_packages(rendered, test_specs=specs_of_tests(rendered))
         python = rehearse.python_for(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
-        return rehearse.general_plan(
+        return rehearse.config_plan(
             rehearse.PlanRequest(
                 rendered=rendered,
                 required=required,
@@ -87,7 +87,7 @@ class RehearsalPlanner:
         pythons = []
         with contextlib.suppress(UnsupportedPython):
             pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).python)
-        newest = rehearse.newest(env=self.machine.environment)
+        newest = rehearse.first_available(env=self.machine.environment)
         return (*pythons, *([] if newest is None else [newest.python]))
 
 
@@ -106,7 +106,7 @@ def _one_of(pythons: Collection[str], preferred: Iterable[str]) -> str:
     return next((python for python in preferred if python in pythons), newest)
 
 
-def specs_of_tests(rendered: Rendered) -> Iterator[tuple[str, str]]:
+def specs_of_tests(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
     """Yield the requirements of the tests of each output that is not skipped, with its name."""
     for output in rendered.outputs:
         for test in output.tests if not output.skip else ():

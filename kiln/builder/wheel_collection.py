@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.builder.job_main import tidied
-from kiln.builder.package_reports import hashes, report_as_json
+from kiln.builder.job_main import remove_on_failure
+from kiln.builder.package_reports import report_as_json, step_file_hashes
 from kiln.job.config_needs import pythons_of
 from kiln.ledger import record_json
 from kiln.model.build_results import TestReport, TestVerdict
@@ -45,7 +45,7 @@ class Wheels:
         (path_kept,) = kept_wheel.paths
         test_result = self._test(WheelName.of(path_kept), kept_wheel)
         wheel = WheelName.of(path_kept)
-        group = compile_cache_key.group_of(self.config)
+        group = compile_cache_key.compile_group(self.config)
         return report_as_json(
             kept_wheel, test_result, self.engine.job, wheel.name, wheel.version, wheel.tags, subdir=f"wheels/{group}"
         )
@@ -56,14 +56,14 @@ class Wheels:
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             wheel = WheelName.of(path)
             require_python(wheel, self.python)
-            tag = manylinux_policy.promise(wheel) if manylinux_policy.can_audit() else None
-            target = manylinux_policy.placed(wheel, self.engine.job.folder / "wheels", tag)
+            tag = manylinux_policy.fulfilled_tag(wheel) if manylinux_policy.can_audit() else None
+            target = manylinux_policy.place_wheel(wheel, self.engine.job.folder / "wheels", tag)
             display.note(
                 f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
             )
             return [target], {}
 
-        inputs = {"compiled": hashes(compiled), "name": path.name, "python": self.python}
+        inputs = {"compiled": step_file_hashes(compiled), "name": path.name, "python": self.python}
         return self.step_cache.once(f"wheel {WheelName.of(path).name}", inputs, do)
 
     def _test(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
@@ -73,7 +73,7 @@ class Wheels:
             report = self._install_test(wheel, display)
             return kept_wheel.paths, record_json.tests_as_json(dataclasses.replace(report, log=None))
 
-        inputs = {"wheel": hashes(kept_wheel), "network": self.engine.job.network}
+        inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.engine.job.network}
         return self.step_cache.once(f"test wheel {wheel.name}", inputs, do)
 
     def _install_test(self, wheel: WheelName, display: ReportedStep) -> TestReport:
@@ -83,12 +83,14 @@ class Wheels:
             return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
         job = self.engine.job
         prefix = Path((self.folder / "prefix").read_text(encoding="utf-8").strip())
-        interpreter = wheel_install_test.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)
+        interpreter = wheel_install_test.wheel_interpreter(
+            wheel, interpreters(prefix, self.python), environment=os.environ
+        )
         if interpreter is None:
             note = f"not tested: no interpreter for {wheel.python} found"
             return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
         step = wheel_install_test.plan(wheel.path, python=interpreter, folder=job.folder / "venv", network=job.network)
-        with tidied(job, step.folder):
+        with remove_on_failure(job, step.folder):
             return wheel_install_test.execute(
                 step,
                 environment=os.environ,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kiln.bump.upstream import Upstream
     from kiln.model.feedstock import Feedstock
 
-__all__ = ["BumpPlan", "bump_build", "bump_version", "newest", "write"]
+__all__ = ["BumpPlan", "bump_build", "bump_version", "newest_versions", "write_recipe"]
 
 
 def bump_version(
@@ -47,7 +47,7 @@ def bump_version(
         KilnError: the recipe cannot be bumped, or a source cannot be downloaded.
     """
     text = read_text(_path(feedstock), _name(feedstock))
-    plan = limits.bounded(lambda: planning.of_version(feedstock, text, target))
+    plan = limits.run_bounded(lambda: planning.of_version(feedstock, text, target))
     digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
     commits, unchanged = source_commits.commits(plan, feedstock.recipe, env=env)
     plan = replace(
@@ -57,7 +57,7 @@ def bump_version(
         unchanged=(*plan.unchanged, *unchanged),
         notes=(*plan.notes, *notes),
     )
-    limits.bounded(lambda: planning.verify(feedstock, plan))
+    limits.run_bounded(lambda: planning.verify(feedstock, plan))
     return plan
 
 
@@ -68,17 +68,17 @@ def bump_build(feedstock: Feedstock) -> BumpPlan:
         KilnError: the recipe is invalid, or a build number is computed.
     """
     text = read_text(_path(feedstock), _name(feedstock))
-    return limits.bounded(lambda: planning.of_build(feedstock, text))
+    return limits.run_bounded(lambda: planning.of_build(feedstock, text))
 
 
-def newest(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[str, tuple[Upstream, ...]]:
+def newest_versions(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[str, tuple[Upstream, ...]]:
     """Return the recipe's version, and the newest version of each of its sources, spelled as the recipe has it.
 
     Raises:
         KilnError: the recipe is invalid.
     """
     text = read_text(_path(feedstock), _name(feedstock))
-    current, is_literal, sources = limits.bounded(lambda: _sources(feedstock, text))
+    current, is_literal, sources = limits.run_bounded(lambda: _sources(feedstock, text))
     answers = upstream.newest(sources, current, feedstock.recipe, env=env)
     # A recipe that computes its version has it as upstream spells it.
     return current, tuple(replace(item, spelled=item.newest) if is_literal else item for item in answers)
@@ -92,13 +92,13 @@ def _sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceVi
     return current, any(literal.text == current for literal in recipe.literals), tuple(sources)
 
 
-def write(feedstock: Feedstock, plan: BumpPlan) -> None:
+def write_recipe(feedstock: Feedstock, plan: BumpPlan) -> None:
     """Write the recipe, atomically and with its permissions.
 
     Raises:
         NotWritable: it is reached through a link, or was changed meanwhile.
     """
-    path = files.inside(_path(feedstock), feedstock.root)
+    path = files.safe_path_inside(_path(feedstock), feedstock.root)
     data = path.read_bytes()
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     if data != mark + plan.text.encode():
@@ -108,7 +108,7 @@ def write(feedstock: Feedstock, plan: BumpPlan) -> None:
 
 
 def _path(feedstock: Feedstock) -> Path:
-    return feedstock.recipe_v1 if limits.bounded(lambda: is_v1(feedstock)) else feedstock.meta
+    return feedstock.recipe_v1 if limits.run_bounded(lambda: is_v1(feedstock)) else feedstock.meta
 
 
 def _name(feedstock: Feedstock) -> str:

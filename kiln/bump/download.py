@@ -90,7 +90,7 @@ def _of_mirrors(
     reasons = []
     for url in itertools.chain(urls, _on_index(urls, env)):
         try:
-            hashes = source_download.fetch(url, folder, algorithms=algorithms, progress=progress)
+            hashes = source_download.fetch_and_hash(url, folder, algorithms=algorithms, progress=progress)
         except DownloadFailed as fault:
             reasons.append(f"{url}: {fault.why}")
         else:

@@ -57,7 +57,7 @@ class SourceChanges:
     pins: tuple[Download, ...]
 
 
-def changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, str]) -> SourceChanges:
+def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, str]) -> SourceChanges:
     """Return what the edits of a version change in the sources.
 
     Raises:

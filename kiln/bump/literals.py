@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
-from kiln.yamltext import PlacedText, Scalars, parse
+from kiln.yamltext import PlacedText, ScalarTypes, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -155,7 +155,7 @@ def versions_in_urls_v1(text: str, file: str, version: str) -> tuple[Literal, ..
 
 
 def _scalars(text: str, file: str) -> Iterator[tuple[str, Literal]]:
-    root = parse(text, file, Scalars.PLACED).value
+    root = parse(text, file, ScalarTypes.PLACED).value
     starts = [0, *(match.end() for match in _BREAK.finditer(text))]
     for key, scalar in _walk(root, ""):
         literal = _at(text, starts, str(key), scalar)
@@ -190,7 +190,7 @@ def _at(text: str, starts: list[int], key: str, scalar: PlacedText) -> Literal |
     return Literal(start=start, end=end, text=str(scalar), key=key, quote=quote)
 
 
-def lines_of(text: str, literals: Iterable[Literal]) -> str:
+def line_numbers_text(text: str, literals: Iterable[Literal]) -> str:
     """Return the lines of literals, for a message: ``lines 3, 7``."""
     lines = sorted({place("", text, literal.start).line for literal in literals})
     return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"

@@ -14,7 +14,7 @@ from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
-from kiln.render.render import recipe_at
+from kiln.render.render import recipe_of_config
 from kiln.template.python_expression import Invalid, NotAllowed, compile_expression
 from kiln.template.selectors import holds
 from kiln.variants.space import Variant
@@ -98,7 +98,7 @@ def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
     """Yield the variants of the configs, of other platforms, and of selectors that hold at none of these."""
     configs = configs_of(feedstock, text)
     others = [at_platform(platform, configs) for platform in PLATFORMS]
-    recipes = [recipe_at(feedstock, config) for config in (*configs, *others)]
+    recipes = [recipe_of_config(feedstock, config) for config in (*configs, *others)]
     worlds = [(recipe, recipe.space.first()) for recipe in recipes]
     worlds += [(recipe, variant) for recipe in recipes for variant in _further(recipe)]
     yield from worlds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import lines_of, place, replaced
-from kiln.bump.recipe_views import effect
+from kiln.bump.literals import line_numbers_text, place, replaced
+from kiln.bump.recipe_views import changed_positions
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 
@@ -61,8 +61,10 @@ def _literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Posit
     literals = {}
     for literal in candidates:
         after = recipe.views(replaced(recipe.text, {literal: str(int(literal.text) + 1)}))
-        effects, invalid = effect(views, after, _numbers)
-        others, _ = effect(views, after, lambda view: (view.version, *(source.identity for source in view.sources)))
+        effects, invalid = changed_positions(views, after, _numbers)
+        others, _ = changed_positions(
+            views, after, lambda view: (view.version, *(source.identity for source in view.sources))
+        )
         if effects and not invalid and not others and all(_raised(views, after, at) for at in effects):
             literals[literal] = effects
     return literals
@@ -85,7 +87,7 @@ def _one(recipe: RecipeText, literals: list[Literal], number: int | None) -> Lit
     if len(literals) == 1:
         return literals[0]
     if literals:
-        why = f"{lines_of(recipe.text, literals)} are added up to {number}"
+        why = f"{line_numbers_text(recipe.text, literals)} are added up to {number}"
         at = place(recipe.file, recipe.text, literals[0].start)
         raise RecipeFault("the build number has several parts", at=at, why=why, hint="change it by hand")
     index = recipe.text.find("number:")
@@ -107,7 +109,7 @@ def _require_same_base(recipe: RecipeText, literals: set[Literal]) -> None:
     if len({int(literal.text) % _OFFSET for literal in literals}) > 1:
         first = min(literals, key=lambda literal: literal.start)
         numbers = ", ".join(sorted({literal.text for literal in literals}, key=int))
-        why = f"{lines_of(recipe.text, literals)} have {numbers} for variants of one package"
+        why = f"{line_numbers_text(recipe.text, literals)} have {numbers} for variants of one package"
         hint = "write one number, and add an offset of hundreds to it for some variants"
         at = place(recipe.file, recipe.text, first.start)
         raise RecipeFault("the build numbers differ, and it is unclear which are offsets", at=at, why=why, hint=hint)

@@ -9,7 +9,7 @@ from kiln.bump import hash_literals, version_literals
 from kiln.bump import number_literals as build_number
 from kiln.bump.literals import Literal, place, replaced
 from kiln.bump.meta_yaml_variants import MetaYaml
-from kiln.bump.recipe_views import effect
+from kiln.bump.recipe_views import changed_positions
 from kiln.bump.recipe_yaml_variants import RecipeYaml
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
@@ -81,12 +81,12 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     edits = {**version_literals.values_for(recipe, views, target)} if target != old else {}
     after = recipe.views(replaced(text, edits))
     new = version_literals.current(recipe, after)
-    note = version_literals.require_newer(old, new)
+    note = version_literals.downgrade_note(old, new)
     edits |= _in_urls(recipe, views, after, old, new)
-    positions, _ = effect(views, after, lambda view: [package.version for package in view.packages])
+    positions, _ = changed_positions(views, after, lambda view: [package.version for package in view.packages])
     edits |= build_number.values_for(recipe, views, positions)
     version_literals.require_valid(recipe, views, edits, new)
-    effects = hash_literals.changes(recipe, views, edits)
+    effects = hash_literals.source_changes(recipe, views, edits)
     if effects.unchanged and not (effects.downloads or effects.pins):
         _refuse_sources(recipe, effects.unchanged)
     return BumpPlan(
@@ -150,7 +150,7 @@ def _in_urls(recipe: RecipeText, before: Views, after: Views, old: str, new: str
     edits: dict[Literal, str] = {}
     for literal in recipe.versions_in_urls(old) if any(old in str(identity) for identity in fixed) else ():
         trial = recipe.views(replaced(recipe.text, {literal: new}))
-        positions, invalid = effect(before, trial, lambda view: [source.identity for source in view.sources])
+        positions, invalid = changed_positions(before, trial, lambda view: [source.identity for source in view.sources])
         if positions and not invalid:
             edits[literal] = new
     return edits

@@ -77,7 +77,7 @@ class RecipeText(Protocol):
         """Return where the URLs and revisions of the text write a version out."""
 
 
-def effect(
+def changed_positions(
     before: Views, after: Views, of: Callable[[RecipeView], Sequence[object]]
 ) -> tuple[frozenset[tuple[int, int]], bool]:
     """Return the positions of values that differ after a change, by variant, and whether any became invalid."""

@@ -9,10 +9,10 @@ from kiln.bump.meta_yaml_variants import PLATFORMS, at_platform, configs_of
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError
 from kiln.recipe_v1 import schema
-from kiln.recipe_v1.node_evaluation import RECIPE, is_empty, mapping
+from kiln.recipe_v1.node_evaluation import RECIPE, is_empty, require_mapping
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.render.render import build_platform
-from kiln.render.v1 import space_at
+from kiln.render.v1 import space_of_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
     """Yield the variants of the configs, the first of each before the others, and of other platforms."""
     configs = configs_of(feedstock, text)
     others = [at_platform(platform, configs) for platform in PLATFORMS]
-    spaces = [(space_at(feedstock, config), config.platform) for config in (*configs, *others)]
+    spaces = [(space_of_config(feedstock, config), config.platform) for config in (*configs, *others)]
     builds = {platform: build_platform(feedstock, platform) for _, platform in spaces}
     for space, platform in spaces:
         yield space.first(), platform, builds[platform]
@@ -99,7 +99,7 @@ def _package(entry: Mapping[str, Any], top: Mapping[str, Any], number: int | Non
 
 
 def _number(build: Any, scope: VariantScope) -> int | None:
-    node = mapping(build, "build").get("number")
+    node = require_mapping(build, "build").get("number")
     return None if is_empty(node) else schema.number(node, scope)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.bump.literals import place
 from kiln.bump.remote_refs import references
-from kiln.bump.upstream import spelling
+from kiln.bump.upstream import version_pattern
 from kiln.errors import DownloadFailed, RecipeFault
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _commit(pin: Download, plan: BumpPlan, folder: Path, env: Mapping[str, str])
     names = references(pin.git, (f"{_TAG}*",), folder, env=env)
     tags = {name: names.get(f"{name}^{{}}", commit) for name, commit in names.items() if not name.endswith("^{}")}
     for name, commit in tags.items():
-        match = spelling(plan.old).search(name, len(_TAG))
+        match = version_pattern(plan.old).search(name, len(_TAG))
         if match is None or not commit.startswith(pin.revision):
             continue
         separators = set(re.findall("[._-]", match[0])) or {"."}

@@ -66,12 +66,12 @@ def newest(
 
 def _of(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) -> Upstream:
     where = " ".join((*source.urls, source.revision))
-    if not spelling(version).search(where):
+    if not version_pattern(version).search(where):
         return Upstream(source=source.name, reason=f"it does not depend on the version {version}")
     for url in source.urls:
         if project := project_of(url):
             return _of_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
-        if tag := tag_of(url):
+        if tag := repository_and_tag(url):
             return _of_tags(source, *tag, version, folder, env)
     if source.git:
         return _of_tags(source, source.git, source.revision, version, folder, env)
@@ -88,7 +88,7 @@ def project_of(url: str) -> str:
     return ""
 
 
-def tag_of(url: str) -> tuple[str, str] | None:
+def repository_and_tag(url: str) -> tuple[str, str] | None:
     """Return the repository and the tag of an archive or of a release's file; None for other URLs."""
     match = _OF_TAG.match(url)
     return (match["repository"], match["release"] or _ENDING.sub("", match["tag"])) if match else None
@@ -120,13 +120,13 @@ def _of_tags(
 
 def _versions(tags: Iterable[str], tag: str, version: str) -> Iterator[str]:
     """Yield the versions of tags that are written as the current one's."""
-    if span := spelling(version).search(tag):
+    if span := version_pattern(version).search(tag):
         before, after = tag[: span.start()], tag[span.end() :]
         pattern = re.compile(re.escape(before) + _VERSION + re.escape(after))
         yield from (match[1] for match in map(pattern.fullmatch, tags) if match)
 
 
-def spelling(version: str) -> re.Pattern[str]:
+def version_pattern(version: str) -> re.Pattern[str]:
     """Return the pattern of a version as tags and file names may write it, with other separators."""
     parts = "[._-]".join(map(re.escape, re.split(r"[._-]", version)))
     return re.compile(rf"(?<![0-9]){parts}(?![0-9])")

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import names
-from kiln.bump.literals import lines_of, place, replaced
-from kiln.bump.recipe_views import effect
+from kiln.bump.literals import line_numbers_text, place, replaced
+from kiln.bump.recipe_views import changed_positions
 from kiln.errors import RecipeFault, UsageError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
@@ -48,7 +48,7 @@ def current(recipe: RecipeText, views: Views) -> str:
         why = f"at its configs and platforms they are {', '.join(versions)}"
         lines = [literal for literal in recipe.literals if literal.text in versions]
         elsewhere = "change it where it is written, such as in conda_build_config.yaml"
-        hint = f"change {lines_of(recipe.text, lines)} by hand" if lines else elsewhere
+        hint = f"change {line_numbers_text(recipe.text, lines)} by hand" if lines else elsewhere
         raise RecipeFault("the recipe has several versions", at=_file(recipe, lines), why=why, hint=hint)
     if not versions[0]:
         raise RecipeFault("the recipe has no version", at=_file(recipe))
@@ -128,7 +128,7 @@ def _candidates(recipe: RecipeText) -> Sequence[Literal]:
 
 def _changes(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
     after = recipe.views(replaced(recipe.text, values))
-    positions, _ = effect(views, after, _version)
+    positions, _ = changed_positions(views, after, _version)
     return bool(positions)
 
 
@@ -155,7 +155,7 @@ def _same(one: str, other: str) -> bool:
     return re.split(r"[._-]", one) == re.split(r"[._-]", other)
 
 
-def require_newer(old: str, new: str) -> str:
+def downgrade_note(old: str, new: str) -> str:
     """Return a note if a version is not newer than the recipe's.
 
     Raises:

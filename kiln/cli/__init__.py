@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from kiln import __version__
-from kiln.errors import Interrupted, KilnError, MissingTool, UsageError, nearest
+from kiln.errors import Interrupted, KilnError, MissingTool, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         """Return a suggestion for an unknown option."""
         _, _, unknown = message.partition("unrecognized arguments: ")
         word = unknown.partition(" ")[0].partition("=")[0]
-        return nearest(word, self._option_string_actions) if word.startswith("--") else ""
+        return did_you_mean(word, self._option_string_actions) if word.startswith("--") else ""
 
 
 class TopParser(Parser):
@@ -137,26 +137,26 @@ def dispatch(arguments: Sequence[str]) -> int:
         if top.command not in COMMANDS:
             raise UsageError(
                 f"unknown command {top.command!r}",
-                hint=nearest(top.command, COMMANDS) or "kiln --help lists the commands",
+                hint=did_you_mean(top.command, COMMANDS) or "kiln --help lists the commands",
             )
         parser, command = parser_for(top.command, top.called)
         options = parser.parse_args(top.rest)
-        with limited(os.environ):
+        with resource_limits(os.environ):
             return command.run(options, root)
     except KilnError as error:
         from kiln.cli import pasteable_commands
 
-        pasteable_commands.complete(error, root)
+        pasteable_commands.rewrite_hints(error, root)
         raise
 
 
-def limited(environment: Mapping[str, str]) -> AbstractContextManager[None]:
+def resource_limits(environment: Mapping[str, str]) -> AbstractContextManager[None]:
     """Return a context that applies the limits in KILN_LIMITS, if it is set; raises UsageError."""
     if not environment.get("KILN_LIMITS"):
         return contextlib.nullcontext()
     from kiln import rattler_process
 
-    return rattler_process.limited(rattler_process.limits_of(environment))
+    return rattler_process.limited(rattler_process.environment_limits(environment))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -164,10 +164,10 @@ def run(arguments: Sequence[str]) -> int:
     from kiln.cli.masked_streams import masked
 
     with masked(os.environ, arguments):
-        return guarded(arguments)
+        return run_command_line(arguments)
 
 
-def guarded(arguments: Sequence[str]) -> int:
+def run_command_line(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors."""
     from kiln.cli.masked_streams import escaped_output
 

@@ -10,7 +10,7 @@ from kiln.cli import failed_run, job_chain, pasteable_commands, print_error
 from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
-from kiln.cli.environment_passthrough import machine_of
+from kiln.cli.environment_passthrough import machine_properties
 from kiln.cli.report import recorded_run, write_junit
 from kiln.cli.run_view import print_folded
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.cli import debug
 
     if debug.is_requested(options, os.environ) and not options.rehearsal:
-        return debug.run(options, feedstock_loader.find(root))
+        return debug.run(options, feedstock_loader.load(root))
     if options.rehearsal and options.shell:
         raise UsageError(
             "--debug and --rehearse exclude each other: a rehearsal does not compile", hint="remove one of them"
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
             "--from-step and --rehearse exclude each other: a rehearsal resumes automatically",
             hint="remove --from-step",
         )
-    return build(feedstock_loader.find(root), options)
+    return build(feedstock_loader.load(root), options)
 
 
 def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
-    chain = job_chain.opened(feedstock, options, configs)
+    chain = job_chain.requested_chain(feedstock, options, configs)
     if chain is not None and (line := chain.finished()):
         print_line(line)
         return 0
@@ -65,26 +65,26 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.dry_run:
         print_folded(run.as_text(plan))
         return 0
-    plan = job_chain.begun(chain, feedstock, plan, options)
+    plan = job_chain.begin_job(chain, feedstock, plan, options)
     report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
         import json
 
         from kiln.serialization import to_json
 
-        print(json.dumps(with_errors(to_json(report), errors), indent=2))
+        print(json.dumps(json_with_errors(to_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_view import terminal_width
         from kiln.report import result_text
 
         print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
-    if chain is not None and (error := job_chain.ended(chain, report, errors, options)):
+    if chain is not None and (error := job_chain.end_job(chain, report, errors, options)):
         return print_error(error)
     code = exit_code(report, errors)
     return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))
 
 
-def with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
+def json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
     """Return a report's JSON with the whole error of each config, such as the solver's explanation; None without."""
     for config in data["configs"]:
         error = errors.get(config["config"])
@@ -102,7 +102,7 @@ def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Names
     """Return the plan of a run, and print its notes."""
     from kiln import run
 
-    plan = run.plan(feedstock, request, machine_of(options), on_line=print_line)
+    plan = run.plan(feedstock, request, machine_properties(options), on_line=print_line)
     for note in plan.notes if options.verbosity != "quiet" else ():
         print_line(f"note: {pasteable_commands.pasteable(note, feedstock.root)}")
     return plan
@@ -141,7 +141,7 @@ def execute(
     with signals.termination_as_interrupt(), observer:
         report, errors = run.build(feedstock, plan, observer)
     for error in errors.values():
-        pasteable_commands.complete(error, feedstock.root)
+        pasteable_commands.rewrite_hints(error, feedstock.root)
     add_to_summary(report, variants, os.environ)
     return report, errors
 
@@ -167,7 +167,9 @@ def advice(error: KilnError, log: Path | None) -> list[str]:
     from kiln.compat import failure_patterns
 
     matches = (
-        failure_patterns.at_the_end(log) if log is not None and isinstance(error, (BuildFailed, TestsFailed)) else ()
+        failure_patterns.failures_at_end(log)
+        if log is not None and isinstance(error, (BuildFailed, TestsFailed))
+        else ()
     )
     causes = [line for match in matches[-3:] for line in (f"  cause: {match.cause}", f"  try: {match.cure}")]
     hint = f"  try: {error.hint}"

@@ -14,7 +14,7 @@ from kiln.cli import common_arguments, values
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln build``."""
-    common_arguments.selection(parser)
+    common_arguments.add_selection(parser)
     parser.add_argument(
         "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
     )
@@ -101,7 +101,7 @@ def _location_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
 
 
-def remote_executor_arguments(parser: argparse.ArgumentParser) -> None:
+def add_remote_executor(parser: argparse.ArgumentParser) -> None:
     """Add the options of a remote executor, for builds here or on the workers of a fleet."""
     parser.add_argument(
         "--remote-executor",
@@ -113,7 +113,7 @@ def remote_executor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote-credentials",
         metavar="FOLDER",
-        type=values.credentials,
+        type=values.credentials_folder,
         help="use these files for the remote executor: ca.pem, client.pem and client.key, and headers, NAME: VALUE on "
         "each line; the variable BAZEL_REMOTE_CREDENTIALS does the same",
     )
@@ -139,7 +139,7 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         help="share Bazel's cache between machines: http(s):// or grpc(s)://; the variable BAZEL_REMOTE_CACHE does the "
         "same, hidden from process lists",
     )
-    remote_executor_arguments(parser)
+    add_remote_executor(parser)
     parser.add_argument(
         "--compile-cache",
         metavar="FOLDER",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
 from kiln.cli.ci_identity import ci_urls
-from kiln.cli.environment_passthrough import build_variables, client, pip_settings
+from kiln.cli.environment_passthrough import build_variables, client_variables, pip_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -24,10 +24,10 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     from kiln import expand, masking, run
 
     environment = os.environ
-    secrets = {name: environment[name] for name in run.callers_variables(feedstock, configs) if name in environment}
-    named = {name: environment[name] for name in expand.secrets(feedstock.settings) if name in environment}
+    secrets = {name: environment[name] for name in run.caller_variable_names(feedstock, configs) if name in environment}
+    named = {name: environment[name] for name in expand.ci_secret_names(feedstock.settings) if name in environment}
     masking.protect(masking.script_secrets({**secrets, **named}))
-    for name in masking.too_short({**secrets, **named}):
+    for name in masking.unmaskable_names({**secrets, **named}):
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
     arguments = _arguments_of(run.RunOptions, options)
     executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))
@@ -39,7 +39,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         **_arguments_of(run.BuildOptions, options),
         **_limits(options),
         executable=executable or None,
-        run_arguments=run.run_arguments(run_arguments) if run_arguments else containers.run_arguments,
+        run_arguments=run.docker_run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
     arguments["container"] = arguments.get("container") or containers.engine
     arguments["remote_cache"] = options.remote_cache or values.remote_cache(environment.get("BAZEL_REMOTE_CACHE", ""))
@@ -47,7 +47,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         environment.get("BAZEL_REMOTE_EXECUTOR", "")
     )
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
-    arguments["remote_credentials"] = options.remote_credentials or values.credentials_variable(text)
+    arguments["remote_credentials"] = options.remote_credentials or values.credentials_setting(text)
     remote_url, ci_url = ci_urls(environment)
     return run.RunOptions(
         **{**arguments, "configs": configs},
@@ -58,7 +58,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         remote_url=remote_url,
         ci_url=ci_url,
         caller_variables=build_variables(feedstock, environment),
-        client={**client(environment), **pip_settings(environment), **secrets},
+        client={**client_variables(environment), **pip_settings(environment), **secrets},
     )
 
 

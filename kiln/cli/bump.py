@@ -46,12 +46,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
         raise UsageError("kiln bump takes one of VERSION, --build and --check", hint="kiln bump --check")
     if options.check and options.dry_run:
         raise UsageError("--check and --dry-run exclude each other", hint="--check writes nothing")
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     if options.check:
-        return check(feedstock, as_json=options.json)
-    plan = bump.bump_build(feedstock) if options.build else bumped(feedstock, options.version)
+        return print_newest_versions(feedstock, as_json=options.json)
+    plan = bump.bump_build(feedstock) if options.build else version_plan(feedstock, options.version)
     if not options.dry_run:
-        bump.write(feedstock, plan)
+        bump.write_recipe(feedstock, plan)
     for note in plan.notes:
         print(f"note: {note}", file=sys.stderr)
     if options.json:
@@ -62,38 +62,38 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def bumped(feedstock: Feedstock, version: str) -> BumpPlan:
+def version_plan(feedstock: Feedstock, version: str) -> BumpPlan:
     """Return the plan for a version, and show the progress of its downloads."""
     from kiln import bump
-    from kiln.cli.run_view import steps
+    from kiln.cli.run_view import steps_view
 
-    view = steps()
+    view = steps_view()
 
     @contextmanager
     def on_file(name: str) -> Iterator[Callable[[str], None]]:
         with view.step(f"download {name}") as step:
             yield step.line
 
-    return bump.bump_version(feedstock, version, env=environment(), on_file=on_file)
+    return bump.bump_version(feedstock, version, env=tool_environment(), on_file=on_file)
 
 
-def environment() -> dict[str, str]:
+def tool_environment() -> dict[str, str]:
     """Return the environment of pip and git."""
-    from kiln.cli.environment_passthrough import passed_on, pip_settings
+    from kiln.cli.environment_passthrough import passed_variables, pip_settings
 
     names = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")
     return {
-        **passed_on(os.environ),
+        **passed_variables(os.environ),
         **pip_settings(os.environ),
         **{name: os.environ[name] for name in names if name in os.environ},
     }
 
 
-def check(feedstock: Feedstock, *, as_json: bool) -> int:
+def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     """Print upstream's newest version of each source."""
     from kiln import bump
 
-    version, sources = bump.newest(feedstock, env=environment())
+    version, sources = bump.newest_versions(feedstock, env=tool_environment())
     if as_json:
         rows = [
             {

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import feedstock_loader
     from kiln.store.layout import ArtifactLayout
 
-    caches = ArtifactLayout.of(feedstock_loader.find(root)).compile_caches
+    caches = ArtifactLayout.of(feedstock_loader.load(root)).compile_caches
     freed = remove(caches, options)
     entries = [entry for entry in caches.entries() if entry.size]
     if options.json:

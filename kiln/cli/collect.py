@@ -27,6 +27,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.console.text import quantity
     from kiln.release import ci_jobs
 
-    for config, count in ci_jobs.collect_jobs(feedstock_loader.find(root), options.folders):
+    for config, count in ci_jobs.collect_jobs(feedstock_loader.load(root), options.folders):
         print(f"{config}: {quantity(count, 'package')}")
     return 0

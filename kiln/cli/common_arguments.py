@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def channels(parser: argparse.ArgumentParser, *, default: str) -> None:
+def add_channels(parser: argparse.ArgumentParser, *, default: str) -> None:
     """Add the option for the channels to take packages from; ``default`` is its default in words."""
     parser.add_argument(
         "-c",
@@ -25,7 +25,7 @@ def channels(parser: argparse.ArgumentParser, *, default: str) -> None:
     )
 
 
-def selection(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select configs."""
     parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support")
     parser.add_argument("--filter", metavar="GLOB", help="build the configs with matching names: '*cuda*python3.11*'")

@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli.environment_passthrough import machine_of
+from kiln.cli.environment_passthrough import machine_properties
 from kiln.errors import KilnError, UnknownConfig, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln import run
 
-        return (run.config_of_machine(feedstock, machine_of(options), names),)
+        return (run.config_of_machine(feedstock, machine_properties(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -46,7 +46,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             f"no config selected, {len(names)} are available",
             hint="name a CONFIG (kiln matrix lists them), or use --all",
         )
-    return (menu(names, default_config(feedstock, names)),)
+    return (ask_config(names, default_config(feedstock, names)),)
 
 
 def buildable_configs(
@@ -97,7 +97,7 @@ def default_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
         return names[0]
 
 
-def menu(names: tuple[str, ...], default: str) -> str:
+def ask_config(names: tuple[str, ...], default: str) -> str:
     """Ask the user to pick a config by its number; an empty line picks the default.
 
     Raises:

@@ -55,11 +55,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """
     from kiln import convert, feedstock_loader
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     conversion = convert.convert(
         feedstock, pinning_selection.named(options.pinning) if options.pinning else None, leave_out=options.leave_out
     )
-    fault = refusal(conversion)
+    fault = proof_error(conversion)
     if options.json:
         print(json.dumps(as_json(conversion), indent=2))
     elif options.print:
@@ -77,11 +77,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def refusal(conversion: Conversion) -> ConversionRefused | None:
+def proof_error(conversion: Conversion) -> ConversionRefused | None:
     """Return the error of a proof that does not hold; None if it does."""
     from kiln import convert
 
-    count = len(list(convert.faults(conversion)))
+    count = len(list(convert.blocking_differences(conversion)))
     if not count:
         return None
     return ConversionRefused(
@@ -101,7 +101,7 @@ def as_json(conversion: Conversion) -> dict[str, object]:
         "configs": proof.configs,
         "packages": proof.packages,
         "equal_hashes": proof.equal_hashes,
-        "differences": [dataclasses.asdict(item) for item in convert.faults(conversion)],
+        "differences": [dataclasses.asdict(item) for item in convert.blocking_differences(conversion)],
         "notes": list(proof.notes),
     }
 
@@ -111,7 +111,7 @@ def lines_of(conversion: Conversion) -> Iterator[str]:
     from kiln import convert
     from kiln.console.text import quantity
 
-    proof, differences = conversion.proof, list(convert.faults(conversion))
+    proof, differences = conversion.proof, list(convert.blocking_differences(conversion))
     for difference in differences[:_SHOWN]:
         yield from difference_lines(difference)
     if len(differences) > _SHOWN:

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     versions = {name: value for name in names if (value := getattr(options, name)) is not None}
     require_one_question(options, versions)
     if options.log is not None or options.error is not None:
-        return read_failure(options)
+        return show_known_failures(options)
     if versions:
         return show([combination_result(versions, here=options.here)], as_json=options.json)
     if options.config is not None:
@@ -100,10 +100,10 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
     combination = compat.combination({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
-    return compat.judge(on_machine(combination) if here else combination)
+    return compat.judge(fill_from_machine(combination) if here else combination)
 
 
-def on_machine(combination: Combination) -> Combination:
+def fill_from_machine(combination: Combination) -> Combination:
     """Return a combination with unset properties of the machine filled in from this machine."""
     import dataclasses
 
@@ -118,7 +118,7 @@ def show_config(root: Path, options: argparse.Namespace) -> int:
     """Print the results for a config, one for each of its Pythons."""
     from kiln import feedstock_loader
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     results = config_results(feedstock, Path(options.config).name.removesuffix(".yaml"), here=options.here)
     is_new = (feedstock.recipe / "variants.yaml").is_file()
     return show(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)
@@ -129,10 +129,10 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
     from kiln import compat
     from kiln.run import compatibility
 
-    combinations = compatibility.combinations(feedstock, name)
+    combinations = compatibility.version_combinations(feedstock, name)
     if not combinations:
-        return [compatibility.without_facts(feedstock, name)]
-    return [compat.judge(on_machine(combination) if here else combination) for combination in combinations]
+        return [compatibility.unchecked_result(feedstock, name)]
+    return [compat.judge(fill_from_machine(combination) if here else combination) for combination in combinations]
 
 
 def show_machine(root: Path, *, as_json: bool) -> int:
@@ -147,8 +147,8 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         capabilities=lambda: [card.capability for card in facts.cards],
     )
     disk = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    answers = machine_support.answers(facts)
-    cudas = machine_support.cudas(facts)
+    answers = machine_support.tensorflow_results(facts)
+    cudas = machine_support.cuda_verdicts(facts)
     if as_json:
         print(
             json.dumps(
@@ -255,7 +255,7 @@ def cuda_text(ranges: dict[str, str]) -> Iterator[str]:
         yield f"CUDA, {verdict}: {cudas}"
 
 
-def read_failure(options: argparse.Namespace) -> int:
+def show_known_failures(options: argparse.Namespace) -> int:
     """Print the known failures in a log or an error text.
 
     Raises:

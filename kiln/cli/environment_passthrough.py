@@ -40,35 +40,35 @@ def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dic
     names = {*run.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
-        variables["remote_url"] = channel_credentials.bare(variables["remote_url"])
+        variables["remote_url"] = channel_credentials.bare_url(variables["remote_url"])
     if "sha" not in variables:
         with contextlib.suppress(MissingTool):
             words = ("git", "log", "-1", "--format=%H %ct")
-            result = process_runner.capture(words, env=passed_on(environment), cwd=feedstock.root)
+            result = process_runner.capture(words, env=passed_variables(environment), cwd=feedstock.root)
             if result.ok and result.stdout:
                 variables["sha"], commit_time = result.stdout.split()
                 variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
     return variables
 
 
-def client(environment: Mapping[str, str]) -> dict[str, str]:
+def client_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for a container engine's client and for kiln's own processes."""
     settings = {name: value for name, value in environment.items() if CLIENT.match(name)}
-    return {**passed_on(environment), **settings}
+    return {**passed_variables(environment), **settings}
 
 
-def machine_of(options: argparse.Namespace) -> HostMachine:
+def machine_properties(options: argparse.Namespace) -> HostMachine:
     """Return the properties of this machine that a run uses."""
     from kiln import run
 
     return run.HostMachine(
-        environment=passed_on(os.environ),
+        environment=passed_variables(os.environ),
         python=options.python or options.calling_python,
         insists=options.python is not None,
     )
 
 
-def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+def passed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a build may see."""
     return {name: environment[name] for name in PASSED_ON if name in environment}
 

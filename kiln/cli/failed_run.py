@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.errors import AlreadyRunning, BuildFailed, KilnError, kind_of
+from kiln.errors import AlreadyRunning, BuildFailed, KilnError, class_of_code
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ def failure(
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
     ]
     hint = "\n       ".join(map(joined, commands))
-    return kind_of(exit_code)(f"{total} not built: {_names(failures)}", hint=hint)
+    return class_of_code(exit_code)(f"{total} not built: {_names(failures)}", hint=hint)
 
 
 def _names(configs: Sequence[ConfigRun]) -> str:
@@ -63,10 +63,10 @@ def _program(words: Sequence[str]) -> tuple[str, ...]:
     elsewhere = top.root.absolute() != Path.cwd()
     if top.called:
         return ("python", str(top.root / top.called) if elsewhere else top.called)
-    return (*kiln_words(), *(("-C", str(top.root)) if elsewhere else ()), "build")
+    return (*kiln_command(), *(("-C", str(top.root)) if elsewhere else ()), "build")
 
 
-def kiln_words() -> tuple[str, ...]:
+def kiln_command() -> tuple[str, ...]:
     """Return the words that start this kiln in the user's shell: its name, or its path where that is not found."""
     programs = [Path(sys.executable).with_name(name) for name in PROGRAMS]
     own, on_path = next((program for program in programs if program.exists()), None), shutil.which("kiln")

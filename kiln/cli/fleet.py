@@ -26,13 +26,13 @@ from kiln.cli import (
     lost_terminal,
 )
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits, seconds
-from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, require_types, sizes_of, worker_limit
+from kiln.cli.fleet_plan_inputs import UP_TO_DATE, config_sizes, plan_of, require_types, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
+    artifact_layout,
     build_options,
-    folder_of,
-    layout_of,
     public_environment,
+    run_folder,
     site_of,
 )
 from kiln.cli.pasteable_commands import pasteable
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_executor.check_options(options, os.environ)
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
         return (DETACHED.get(options.action) or fleet_detached_runs.show_status)(options, root)
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     actions = {
         "plan": show_plan,
         "run": run_fleet,
@@ -96,14 +96,18 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet import formatting
     from kiln.ledger.fleet import FleetLedger
 
-    with FleetLedger(layout_of(feedstock).ledger) as ledger:
+    with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         configs = select(options, feedstock).configs
         tests = None
         if options.gpu_tests:
             tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
         plan = plan_of(options, feedstock, configs, ledger, tests)
     terms = None if options.provider == fleet_slurm.SLURM else fleet_terms.terms_of(options, plan)
-    print(json.dumps(formatting.as_json(plan, terms), indent=2) if options.json else formatting.as_text(plan, terms))
+    print(
+        json.dumps(formatting.plan_as_json(plan, terms), indent=2)
+        if options.json
+        else formatting.plan_as_text(plan, terms)
+    )
     return 0
 
 
@@ -128,9 +132,9 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_executor.require(feedstock, names, options)
+    fleet_executor.require_recipe_support(feedstock, names, options)
     configs = worker_results.remote_configs(feedstock, tuple(names), options=build_options(options))
-    finished = {} if options.rebuild else worker_results.finished(feedstock, configs)
+    finished = {} if options.rebuild else worker_results.collected_packages(feedstock, configs)
     cached = tuple(
         ConfigRun(
             config=config.config,
@@ -157,14 +161,14 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
     from kiln.serialization import to_json
 
-    layout = layout_of(feedstock)
+    layout = artifact_layout(feedstock)
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else NEEDED:
         process_runner.find(program, env=os.environ)
     if options.detach:
         return start_detached(options, feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         selection = select(options, feedstock)
-        previous = fleet.unfinished(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
+        previous = fleet.run_to_resume(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
         if previous is None:
             previous = fleet_lost_runs.recover(options, feedstock, selection.all, ledger)
         if previous is not None:
@@ -173,12 +177,12 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             if previous is not None:
-                tear_down(ended_site(options, feedstock, previous.id, previous.provider), previous.id, ledger)
+                tear_down(teardown_site(options, feedstock, previous.id, previous.provider), previous.id, ledger)
             return 0
-        run_config, site = prepare(options, feedstock, selection, previous, ledger)
+        run_config, site = configuration_and_site(options, feedstock, selection, previous, ledger)
         view = view_of(feedstock, selection.all)
         keep = ChannelUpdater(feedstock, selection.all)
-        with signals.termination_as_interrupt(), lost_terminal.survived(), view:
+        with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
             observer = lost_terminal.ExpendableView(view)
             report, errors = fleet.execute(run_config, site, ledger=ledger, observer=observer, keep=keep)
     if options.json:
@@ -190,13 +194,13 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Start a run on a controller of its own, once its plan is known to be possible."""
     from kiln.ledger.fleet import FleetLedger
 
-    with FleetLedger(layout_of(feedstock).ledger) as ledger:
+    with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         selection = select(options, feedstock)
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
         fleet_terms.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
-        fleet_lost_runs.require_alone(options, feedstock, selection.configs, ledger)
+        fleet_lost_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
     return fleet_detached_start.start(options, feedstock, selection.configs)
 
 
@@ -211,10 +215,10 @@ class ChannelUpdater:
         """Add packages to the channel, and return them with their paths there."""
         from kiln.store import worker_results
 
-        return worker_results.keep(self._feedstock, self._configs[config], packages) if packages else ()
+        return worker_results.add_to_channel(self._feedstock, self._configs[config], packages) if packages else ()
 
 
-def prepare(
+def configuration_and_site(
     options: argparse.Namespace,
     feedstock: Feedstock,
     selection: FleetSelection,
@@ -224,13 +228,13 @@ def prepare(
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln import masking
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.run_config import FleetRunConfig, cache_of, pool_of
+    from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, pool_workers
 
     is_slurm = options.provider == fleet_slurm.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.types)
-        options.cache = options.cache or cache_of(previous)
-        if options.pool is None and (pool := pool_of(previous)) is not None:
+        options.cache = options.cache or cache_worker_type(previous)
+        if options.pool is None and (pool := pool_workers(previous)) is not None:
             options.pool_type, options.pool = pool
         require_types(options, previous)
     plan = plan_of(options, feedstock, selection.configs, ledger)
@@ -244,10 +248,10 @@ def prepare(
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
         type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
-        type_offers={} if is_slurm else fleet_fallbacks.type_offers(options, plan),
+        type_offers={} if is_slurm else fleet_fallbacks.offers_by_type(options, plan),
         capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
         lifetime=fleet_terms.lifetime_of(options, plan),
-        controller=fleet_controller.charge_of(os.environ),
+        controller=fleet_controller.own_charge(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,
@@ -270,10 +274,10 @@ def prepare(
         key=selection.configs[0].inputs.shared,
         cached_configs=selection.cached,
         previous_run=previous,
-        logs=folder_of(feedstock, run_id) / "logs",
+        logs=run_folder(feedstock, run_id) / "logs",
     )
     if is_slurm:
-        return run_config, fleet_slurm.run_site(options, feedstock, run_id, sizes_of(feedstock, selection.all))
+        return run_config, fleet_slurm.run_site(options, feedstock, run_id, config_sizes(feedstock, selection.all))
     return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
@@ -306,19 +310,19 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     if options.ask:
         print(fleet.list_workers(site_of(options, feedstock, "look", options.ask)).strip())
         return 0
-    with FleetLedger(layout_of(feedstock).ledger) as ledger:
+    with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
             return fleet_detached_runs.show_status(options, feedstock.root)
         reports = {run.id: ledger.report(run.number) for run in runs}
         costs = fleet_costs.of_runs(runs, reports, time.time())
-        backups = damage_repair.backups(ledger.path)
+        backups = damage_repair.damaged_files(ledger.path)
     if backups:
         print(pasteable(formatting.damage_note(backups), feedstock.root), file=sys.stderr)
     if options.run and not runs:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(formatting.status_as_json(runs, costs), indent=2) if options.json else ""
-    print(text or pasteable(formatting.status(runs, costs), feedstock.root))
+    print(text or pasteable(formatting.status_as_text(runs, costs), feedstock.root))
     for line in () if options.json or options.run else fleet_detached_runs.local_lines(feedstock):
         print(pasteable(line, feedstock.root))
     return 0
@@ -329,7 +333,7 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln import files, signals
     from kiln.ledger.fleet import FleetLedger
 
-    layout = layout_of(feedstock)
+    layout = artifact_layout(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, signals.termination_as_interrupt():
         providers = {run.id: run.provider for run in ledger.fleets()}
         ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
@@ -342,13 +346,15 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
                     f"fleet run {run_id!r} not found in the ledger",
                     hint=f"name its provider: kiln fleet down {run_id} --provider aws",
                 )
-            tear_down(ended_site(options, feedstock, run_id, provider), run_id, ledger)
+            tear_down(teardown_site(options, feedstock, run_id, provider), run_id, ledger)
     if not options.runs:
-        fleet_detached_runs.print_left(feedstock, is_alone=not ids)
+        fleet_detached_runs.print_remaining_runs(feedstock, is_alone=not ids)
     return 0
 
 
-def ended_site(options: argparse.Namespace, feedstock: Feedstock, run: str, provider: str) -> PlaybookSite | SlurmSite:
+def teardown_site(
+    options: argparse.Namespace, feedstock: Feedstock, run: str, provider: str
+) -> PlaybookSite | SlurmSite:
     """Return the site of a run that is to be torn down."""
     if provider == fleet_slurm.SLURM:
         return fleet_slurm.stored_site(feedstock, run)
@@ -387,7 +393,7 @@ def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str
 
     more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
     argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
-    return leases.timer(
+    return leases.sweep_timer_script(
         options.provider,
         (*argv, "--provider", options.provider, *more),
         folder=str(PACKAGE_ROOT),

@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         _slurm_arguments(command)
         _detach_arguments(command)
     _run_arguments(run)
-    build_arguments.remote_executor_arguments(run)
+    build_arguments.add_remote_executor(run)
     attach, collect = _detached_commands(commands)
     test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
     _test_arguments(test, plan)
@@ -115,7 +115,7 @@ TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(d
 
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
-    common_arguments.selection(parser)
+    common_arguments.add_selection(parser)
     parser.add_argument("--rebuild", action="store_true", help="build configs that are up to date, too")
     parser.add_argument(
         "--container", choices=("docker", "podman", "none"), help="container engine on the workers, as in kiln build"
@@ -157,7 +157,7 @@ def _test_arguments(parser: argparse.ArgumentParser, plan: argparse.ArgumentPars
     plan.add_argument(
         "--gpu-type", metavar="TYPE", help="machine type of the GPU tests (default: the cheapest with a GPU)"
     )
-    common_arguments.selection(parser)
+    common_arguments.add_selection(parser)
     parser.set_defaults(rehearsal=False)
     parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
     parser.add_argument("--gpu", action="store_true", help="test the configs for CUDA, on a worker with a GPU")

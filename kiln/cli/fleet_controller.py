@@ -23,7 +23,7 @@ def small_type(provider: str) -> dict[str, Any]:
     return {"provider": provider, "type": CONTROLLER_TYPE, "flavor": flavor, **size}
 
 
-def as_variable(kind: MachineType, since: float) -> dict[str, str]:
+def price_variable(kind: MachineType, since: float) -> dict[str, str]:
     """Return the variable that tells a controller its price from a time on; none where it is unknown, or nothing."""
     hourly = kind.price(spot=False)
     if not (kind.is_priced and hourly):
@@ -31,7 +31,7 @@ def as_variable(kind: MachineType, since: float) -> dict[str, str]:
     return {CHARGE: " ".join((repr(hourly), repr(kind.billed), repr(since), kind.currency, kind.name))}
 
 
-def charge_of(environment: Mapping[str, str]) -> ControllerCharge | None:
+def own_charge(environment: Mapping[str, str]) -> ControllerCharge | None:
     """Return the charge for the controller on which this process runs; None elsewhere."""
     from kiln.model.fleet import ControllerCharge
 

@@ -9,10 +9,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.environment_passthrough import client
+from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_detached_start import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS
-from kiln.cli.fleet_playbook_vars import folder_of, site_of
+from kiln.cli.fleet_playbook_vars import run_folder, site_of
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import BrokenPackage, FeedstockNotFound, Interrupted, KilnError, MachinesUnknown, UsageError
 
@@ -33,26 +33,26 @@ UNANSWERED = 10  # looks in a row without an answer: the controller is gone
 OVER = frozenset({"ended", "failed"})
 
 
-def find_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
+def find_run_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
     """Return the key of the run of a command line, and the feedstock of its folder, if it has one."""
     from kiln import feedstock_loader
     from kiln.fleet.detached import attach_key
 
     if options.key is not None:
         with contextlib.suppress(FeedstockNotFound):
-            feedstock = feedstock_loader.find(root)
+            feedstock = feedstock_loader.load(root)
             key = attach_key.read(options.key)
-            return key, (feedstock if is_of(feedstock, key) else None)
+            return key, (feedstock if is_of_feedstock(feedstock, key) else None)
         return attach_key.read(options.key), None
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     return attach_key.of_run(feedstock, options.run), feedstock
 
 
-def is_of(feedstock: Feedstock, key: RunKey) -> bool:
+def is_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
     """Return whether a run builds this feedstock: it was started here, or has the same inputs."""
     from kiln.store import worker_results
 
-    if (folder_of(feedstock, key.run) / "key.json").exists():
+    if (run_folder(feedstock, key.run) / "key.json").exists():
         return True
     try:
         entries = worker_results.remote_configs(feedstock, tuple(key.inputs), options=key.build_options)
@@ -66,8 +66,8 @@ def attach(options: argparse.Namespace, root: Path) -> int:
     from kiln.cli.run_view import view
     from kiln.fleet.detached import controller_client, follow
 
-    key, feedstock = find_key(options, root)
-    with controller_client.connected(key, client(os.environ)) as connection:
+    key, feedstock = find_run_key(options, root)
+    with controller_client.connected(key, client_variables(os.environ)) as connection:
         with contextlib.ExitStack() as stack:
 
             def make(labels: Mapping[str, str]) -> Any:
@@ -75,10 +75,10 @@ def attach(options: argparse.Namespace, root: Path) -> int:
 
             follower = follow.RunFollower(make, lambda line: print(line, file=sys.stderr))
             try:
-                follow.follow(connection, follower, exists=lambda: exists(options, feedstock, key))
+                follow.follow(connection, follower, exists=lambda: has_controller(options, feedstock, key))
             except KeyboardInterrupt:
                 stack.close()
-                text = f"\nthe fleet run {key.run} goes on: {hint('attach', options, key)} shows it again"
+                text = f"\nthe fleet run {key.run} goes on: {action_command('attach', options, key)} shows it again"
                 print(pasteable(text, root), file=sys.stderr)
                 return Interrupted.exit_code
         if follower.last.get("process") == "failed":
@@ -88,11 +88,11 @@ def attach(options: argparse.Namespace, root: Path) -> int:
         return collect_from(connection, key, feedstock, options, root)
 
 
-def exists(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
+def has_controller(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
     """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
     from kiln.fleet import run as fleet
 
-    site = None if feedstock is None or key.provider not in CLOUDS else stored_site(options, feedstock, key)
+    site = None if feedstock is None or key.provider not in CLOUDS else controller_site(options, feedstock, key)
     if site is None:
         return None
     try:
@@ -109,8 +109,8 @@ def show_log(options: argparse.Namespace, root: Path) -> int:
 
     if options.key is not None and options.run is not None and options.config is None:
         options.run, options.config = None, options.run  # with a key, the only name is a config's
-    key, _ = find_key(options, root)
-    with controller_client.connected(key, client(os.environ)) as connection:
+    key, _ = find_run_key(options, root)
+    with controller_client.connected(key, client_variables(os.environ)) as connection:
         if options.config is None:
             print_untrusted("\n".join(connection.state()["output"]))
         else:
@@ -120,22 +120,22 @@ def show_log(options: argparse.Namespace, root: Path) -> int:
 
 def print_untrusted(text: str) -> None:
     """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
-    from kiln.names import escaped
+    from kiln.names import terminal_text
 
-    print(escaped(text))
+    print(terminal_text(text))
 
 
 def collect(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, logs and report of a detached run that is over, and end its controller_client."""
     from kiln.fleet.detached import controller_client
 
-    key, feedstock = find_key(options, root)
-    with controller_client.connected(key, client(os.environ)) as connection:
+    key, feedstock = find_run_key(options, root)
+    with controller_client.connected(key, client_variables(os.environ)) as connection:
         state = connection.state()
         if state["process"] not in OVER:
             raise UsageError(
                 f"the fleet run {key.run} is not over",
-                hint=f"{hint('attach', options, key)} shows it, and collects then",
+                hint=f"{action_command('attach', options, key)} shows it, and collects then",
             )
         return collect_from(connection, key, feedstock, options, root)
 
@@ -152,7 +152,7 @@ def collect_from(
     target = options.to
     if feedstock is None and target is None:
         target = root / f"fleet-{key.run}"
-    folder = target.absolute() / ".part" if target is not None else folder_of(feedstock, key.run) / "collected"  # type: ignore[arg-type]
+    folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
     connection.fetch(folder)
     if state["report"] is None:
         print("\n".join(state["output"]), file=sys.stderr)
@@ -162,11 +162,11 @@ def collect_from(
         if fleet.id != key.run:
             raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
         if target is not None:
-            results.copy(report, folder, target)
+            results.copy_into_folder(report, folder, target)
             where = target
         else:
             assert feedstock is not None, "without one there is a target"
-            with FleetLedger(folder_of(feedstock, key.run).parents[1] / "ledger.sqlite") as ledger:
+            with FleetLedger(run_folder(feedstock, key.run).parents[1] / "ledger.sqlite") as ledger:
                 report = results.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
             where = feedstock.artifacts
         print_collected(report, where)
@@ -203,8 +203,8 @@ def end_controller(
     until = time.monotonic() + GONE_SECONDS
     while (alive := connection.answers()) and time.monotonic() < until:
         time.sleep(1)
-    if feedstock is not None and (folder := folder_of(feedstock, key.run)).exists():
-        site = stored_site(options, feedstock, key)
+    if feedstock is not None and (folder := run_folder(feedstock, key.run)).exists():
+        site = controller_site(options, feedstock, key)
         if site is not None:
             try:  # besides the machine, which ends itself: groups and keys at the provider
                 remove_controller(site, key.run)
@@ -219,19 +219,19 @@ def end_controller(
     return None
 
 
-def stored_site(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
+def controller_site(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
     """Return the site of a controller that was started from this folder; None elsewhere."""
     from kiln.fleet.detached import start as starting
 
-    if not folder_of(feedstock, starting.controller_run(key.run)).exists():
+    if not run_folder(feedstock, starting.controller_run_name(key.run)).exists():
         return None
-    return site_of(options, feedstock, starting.controller_run(key.run), key.provider)
+    return site_of(options, feedstock, starting.controller_run_name(key.run), key.provider)
 
 
 # Status and down
 
 
-def hint(action: str, options: argparse.Namespace, key: RunKey) -> str:
+def action_command(action: str, options: argparse.Namespace, key: RunKey) -> str:
     """Return the command for an action on a detached run, as it was named on this command line."""
     name = getattr(options, "key", None)
     return f"kiln fleet {action} {key.run if name is None else f'--key {name}'}"
@@ -239,7 +239,7 @@ def hint(action: str, options: argparse.Namespace, key: RunKey) -> str:
 
 def show_status(options: argparse.Namespace, root: Path) -> int:
     """Print the status of a detached run."""
-    key, _ = find_key(options, root)
+    key, _ = find_run_key(options, root)
     print(pasteable(status_text(key, options), root))
     return 0
 
@@ -251,23 +251,23 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     from kiln.ledger.record_json import KINDS
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
-    from kiln.serialization import from_json
+    from kiln.serialization import from_json_values
 
-    with controller_client.connected(key, client(os.environ)) as connection:
+    with controller_client.connected(key, client_variables(os.environ)) as connection:
         state = connection.state()
     if options.json:
         return json.dumps(state, indent=2)
     head = f"{key.run}: detached on {key.address}, {state['process']}"
     if state.get("until"):
         moment = time.strftime("%a %H:%M", time.localtime(state["until"]))
-        command = hint("collect", options, key)
+        command = action_command("collect", options, key)
         head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
     if state.get("fleet") is None:
         return "\n".join([head, *state.get("output", [])[-3:]])
-    fleet = from_json(FleetRun, state["fleet"], results.FLEET_KINDS)
-    report = None if state.get("report") is None else from_json(MatrixReport, state["report"], KINDS)
+    fleet = from_json_values(FleetRun, state["fleet"], results.FLEET_KINDS)
+    report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
     cost = None if report is None else costs.of_run(fleet, report.cost, time.time())
-    return f"{head}\n{formatting.status([fleet], {} if cost is None else {fleet.id: cost})}"
+    return f"{head}\n{formatting.status_as_text([fleet], {} if cost is None else {fleet.id: cost})}"
 
 
 def local_lines(feedstock: Feedstock) -> Iterator[str]:
@@ -278,7 +278,7 @@ def local_lines(feedstock: Feedstock) -> Iterator[str]:
         yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"
 
 
-def print_left(feedstock: Feedstock, *, is_alone: bool) -> None:
+def print_remaining_runs(feedstock: Feedstock, *, is_alone: bool) -> None:
     """Print the detached runs that only their names tear down; ``is_alone`` when there was no other run to tear down.
 
     They may have packages that were not collected.
@@ -312,17 +312,17 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock, run: str) -> bo
         return False
     key = attach_key.of_run(feedstock, run)
     try:
-        with controller_client.connected(key, client(os.environ)) as connection:
+        with controller_client.connected(key, client_variables(os.environ)) as connection:
             stop(connection)
             left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
         print(f"{error}", file=sys.stderr)
-        site = stored_site(options, feedstock, key)
+        site = controller_site(options, feedstock, key)
         if site is None:
             raise
         remove_controller(site, run)
         remove_workers(options, feedstock, key)
-        attach_key.remove(folder_of(feedstock, run))
+        attach_key.remove(run_folder(feedstock, run))
         return True
     if left is not None:
         raise left

@@ -12,19 +12,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_executor
-from kiln.cli.environment_passthrough import client
+from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_controller import CONTROLLER_TYPE, KEEP, as_variable, small_type
+from kiln.cli.fleet_controller import CONTROLLER_TYPE, KEEP, price_variable, small_type
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.fleet_playbook_vars import (
     INDEX,
+    artifact_layout,
     build_options,
-    contract_variables,
-    folder_of,
     keep_region,
-    layout_of,
+    run_folder,
     site_of,
+    worker_variables,
 )
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
@@ -94,21 +94,23 @@ def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[R
     from kiln.fleet.detached.attach_key import ConfigInputs
 
     run = secrets.token_hex(4)
-    private, public = starting.new_key(folder_of(feedstock, run), run, client(os.environ))
-    settings = settings_of(options, feedstock, [config.config for config in configs], run=run, key=public)
+    private, public = starting.new_key_pair(run_folder(feedstock, run), run, client_variables(os.environ))
+    settings = controller_settings(options, feedstock, [config.config for config in configs], run=run, key=public)
     inputs = {
         config.config: ConfigInputs(group=config.group, shared=config.inputs.shared, key=config.inputs.key)
         for config in configs
     }
     site, kind = controller_site(options, feedstock, run)
-    path = folder_of(feedstock, run) / attach_key.NAME
-    lock = layout_of(feedstock).lock("fleet-detach")  # of two at the same time, the second would not see the first
+    path = run_folder(feedstock, run) / attach_key.NAME
+    lock = artifact_layout(feedstock).lock(
+        "fleet-detach"
+    )  # of two at the same time, the second would not see the first
     with files.locked(lock), signals.termination_as_interrupt():
         try:
             starting.provision(
                 site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)
             )
-            key = starting.key_of(site, run, private, inputs, build_options(options))
+            key = starting.run_key(site, run, private, inputs, build_options(options))
             key.write(path)
             starting.start(site, settings)
         except BaseException:
@@ -116,7 +118,7 @@ def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[R
             remove_controller(site, run)
             if path.exists() and options.provider in CLOUDS:  # the run may have begun, and requested workers
                 fleet.down(site_of(options, feedstock, run, options.provider), run)
-            attach_key.remove(folder_of(feedstock, run))
+            attach_key.remove(run_folder(feedstock, run))
             raise
     print(f"fleet run {run} continues on {key.address}; its key is {path}", file=sys.stderr)
     print(pasteable(f"kiln fleet attach {run} shows it", feedstock.root), file=sys.stderr)
@@ -126,11 +128,11 @@ def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[R
     return 0
 
 
-def settings_of(
+def controller_settings(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
-    from kiln.cli.fleet_prices import user_table
+    from kiln.cli.fleet_prices import user_table_path
     from kiln.fleet.detached import sending
     from kiln.fleet.detached.sending import HOME, ControllerSettings
 
@@ -140,22 +142,22 @@ def settings_of(
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
     arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--json"]
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
-    prices = options.prices or user_table(os.environ)
+    prices = options.prices or user_table_path(os.environ)
     if prices.is_file():
-        texts["prices.csv"] = sending.text_of(prices)
+        texts["prices.csv"] = sending.file_text(prices)
         arguments += ["--prices", f"{HOME}/prices.csv"]
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = controller_type(options)
-    price = {} if kind is None else as_variable(kind, time.time())
+    price = {} if kind is None else price_variable(kind, time.time())
     executor = fleet_executor.job_secrets(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
         key=key,
         keep=seconds(options.keep or KEEP),
-        environment={**contract_variables(feedstock), **index, **variables, **more, **price, **executor, ID: run},
+        environment={**worker_variables(feedstock), **index, **variables, **more, **price, **executor, ID: run},
         files={**texts, **certificates},
-        feedstock={"fleet-sizes.yml": sending.text_of(sizes)} if sizes.is_file() else {},
+        feedstock={"fleet-sizes.yml": sending.file_text(sizes)} if sizes.is_file() else {},
     )
 
 
@@ -179,11 +181,11 @@ def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str)
     from kiln import files
     from kiln.fleet.detached import start as starting
 
-    name = starting.controller_run(run)
+    name = starting.controller_run_name(run)
     provider = "static" if options.controller is not None else options.provider
     site = site_of(options, feedstock, name, provider)
-    keep_region(options, folder_of(feedstock, name), provider)
-    keep_region(options, folder_of(feedstock, run), options.provider)
+    keep_region(options, run_folder(feedstock, name), provider)
+    keep_region(options, run_folder(feedstock, run), options.provider)
     life = LONGEST if options.time_limit is None else seconds(options.time_limit) + DAY
     own: dict[str, Any] = {
         "kiln_lease": 5400,
@@ -215,13 +217,13 @@ def existing_host(options: argparse.Namespace) -> dict[str, Any]:
     from kiln.fleet.detached import sending, ssh_config_host
 
     for path in options.vars:
-        text = sending.text_of(path)
+        text = sending.file_text(path)
         data = {} if sending.VAULT.search(text) else yaml.safe_load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")
                 return {**host, **({"ssh_options": common} if common else {})}
-    return ssh_config_host.static_host(options.controller, client(os.environ))
+    return ssh_config_host.static_host(options.controller, client_variables(os.environ))
 
 
 def remove_controller(site: PlaybookSite, run: str) -> None:
@@ -230,5 +232,5 @@ def remove_controller(site: PlaybookSite, run: str) -> None:
     from kiln.fleet import run as fleet
     from kiln.fleet.detached import start as starting
 
-    fleet.down(site, starting.controller_run(run))
+    fleet.down(site, starting.controller_run_name(run))
     files.remove(site.folder)

@@ -79,11 +79,13 @@ def job_secrets(options: argparse.Namespace, environment: Mapping[str, str]) -> 
     from kiln.run import remote_executor_options
 
     return (
-        remote_executor_options.secrets(_run_options(options, environment, ())) if is_used(options, environment) else {}
+        remote_executor_options.secret_variables(_run_options(options, environment, ()))
+        if is_used(options, environment)
+        else {}
     )
 
 
-def require(feedstock: Feedstock, configs: Iterable[str], options: argparse.Namespace) -> None:
+def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options: argparse.Namespace) -> None:
     """Refuse an executor that a feedstock's recipe does not use, before workers are paid for.
 
     Raises:
@@ -100,7 +102,7 @@ def require(feedstock: Feedstock, configs: Iterable[str], options: argparse.Name
         pool_properties(feedstock, options)
     if options.pool or is_used(options, os.environ):
         names = tuple(configs)
-        remote_executor_options.require(
+        remote_executor_options.refuse_ineffective(
             feedstock, expand.read_all(feedstock, names), _run_options(options, os.environ, names)
         )
 
@@ -147,5 +149,5 @@ def _run_options(options: argparse.Namespace, environment: Mapping[str, str], co
         configs=configs,
         command="",
         remote_executor=POOL_SERVER if getattr(options, "pool", None) else _address(options, environment),
-        remote_credentials=folder or values.credentials_variable(environment.get(CREDENTIALS, "")),
+        remote_credentials=folder or values.credentials_setting(environment.get(CREDENTIALS, "")),
     )

@@ -43,12 +43,12 @@ def check_options(options: argparse.Namespace) -> None:
         raise UsageError("--gpu-type requires --gpu-tests")
 
 
-def type_offers(options: argparse.Namespace, plan: FleetPlan) -> dict[MachineType, tuple[Offer, ...]]:
-    """Return the offers of a run for each of its machine types; see `offers_of`."""
-    return {kind: offers_of(options, plan, kind) for kind in plan.selection.machine_types}
+def offers_by_type(options: argparse.Namespace, plan: FleetPlan) -> dict[MachineType, tuple[Offer, ...]]:
+    """Return the offers of a run for each of its machine types; see `replacement_offers`."""
+    return {kind: replacement_offers(options, plan, kind) for kind in plan.selection.machine_types}
 
 
-def offers_of(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -> tuple[Offer, ...]:
+def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -> tuple[Offer, ...]:
     """Return the offers of a run in place of a planned machine type, which is the first.
 
     Raises:
@@ -62,7 +62,7 @@ def offers_of(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -
     if fallback_offers.ON_DEMAND in words and not options.spot:
         raise UsageError(f"--fallback {fallback_offers.ON_DEMAND} needs --spot", hint="workers are on demand already")
     fallbacks = [types.get(word, word) for word in words]
-    result = fallback_offers.combine(kind, fallbacks, zones=zones, spot=options.spot)
+    result = fallback_offers.ordered_offers(kind, fallbacks, zones=zones, spot=options.spot)
     for offer in result:
         _check(offer, [job for job in plan.estimates if job.type in {"", kind.type}])
         if options.budget is not None and not offer.machine_type.is_priced:

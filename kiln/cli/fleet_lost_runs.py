@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli.fleet_fallbacks import CLOUDS
-from kiln.cli.fleet_playbook_vars import layout_of, site_of
+from kiln.cli.fleet_playbook_vars import artifact_layout, site_of
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def recover(
     from kiln.fleet import run as fleet
 
     key, known = configs[0].inputs.shared, [run.id for run in ledger.fleets()]
-    for note in lost_run_recovery.notes(layout_of(feedstock).place("fleet").absolute(), known=known):
+    for note in lost_run_recovery.notes(artifact_layout(feedstock).place("fleet").absolute(), known=known):
         if note.provider == SLURM:
             continue
         site = site_of(options, feedstock, note.id, note.provider)
@@ -59,7 +59,7 @@ def recover(
     return None
 
 
-def require_alone(
+def require_no_other_run(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> None:
     """Refuse to detach a run beside another one of the same recipe and build options, before it gets a machine.
@@ -97,7 +97,7 @@ def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, k
     machines: list[Mapping[str, Any]] = []
     with contextlib.suppress(MachinesUnknown, CredentialsRefused):  # the run itself will say so
         machines = json.loads(fleet.list_workers(site_of(options, feedstock, "look", options.provider)))
-    for run, count in lost_run_recovery.elsewhere(machines, key=key, known=known).items():
+    for run, count in lost_run_recovery.unrecorded_runs(machines, key=key, known=known).items():
         raise AlreadyRunning(
             f"{count} workers of the same recipe and build options exist, of the fleet run {run}",
             why="another computer has started them, or the ledger here is lost, with the run's folder",

@@ -49,7 +49,7 @@ def plan_of(
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.build_durations()
     is_slurm = options.provider == fleet_slurm.SLURM
-    sizes = sizes_of(feedstock, configs)
+    sizes = config_sizes(feedstock, configs)
     requests = [
         RequestedJob(
             config=config.config,
@@ -138,14 +138,14 @@ def priced_offers(options: argparse.Namespace, names: Sequence[str]) -> list[Mac
     """
     from kiln.fleet import machine_types
 
-    table = table_of(options)
+    table = machine_type_table(options)
     prices, region = merged_table(options.prices, os.environ), region_of(options, os.environ)
 
     def priced(kinds: Sequence[MachineType]) -> list[MachineType]:
         return [prices.apply(kind, region=region) for kind in kinds]
 
     if names:
-        return priced(machine_types.select(table, provider=options.provider, types=names))
+        return priced(machine_types.select_by_name(table, provider=options.provider, types=names))
     return priced([kind for kind in table if kind.provider == options.provider])
 
 
@@ -157,7 +157,7 @@ def controller_type(options: argparse.Namespace) -> MachineType | None:
         return None
     if options.controller_type is not None:
         return priced_offers(options, [options.controller_type])[0]
-    (kind,) = machine_types.of_rows([fleet_controller.small_type(options.provider)], "the type of controllers")
+    (kind,) = machine_types.from_rows([fleet_controller.small_type(options.provider)], "the type of controllers")
     return merged_table(options.prices, os.environ).apply(kind, region=region_of(options, os.environ))
 
 
@@ -167,7 +167,7 @@ def controller_hourly(options: argparse.Namespace) -> float:
     Raises:
         UsageError: when it is unknown, and the run has a budget.
     """
-    kind, charge = controller_type(options), fleet_controller.charge_of(os.environ)
+    kind, charge = controller_type(options), fleet_controller.own_charge(os.environ)
     if kind is None:
         return 0.0 if charge is None else charge.hourly
     if not kind.is_priced and options.budget is not None:
@@ -178,7 +178,7 @@ def controller_hourly(options: argparse.Namespace) -> float:
     return kind.price(spot=False) if kind.is_priced else 0.0
 
 
-def table_of(options: argparse.Namespace) -> tuple[MachineType, ...]:
+def machine_type_table(options: argparse.Namespace) -> tuple[MachineType, ...]:
     """Return the machine types of all providers, from kiln's table or that in ``--vars``, as the playbooks do.
 
     Those of existing hosts are the sizes that ``--vars`` gives them.
@@ -186,7 +186,7 @@ def table_of(options: argparse.Namespace) -> tuple[MachineType, ...]:
     from kiln.fleet import existing_host_types, machine_types
 
     rows = playbook_value("kiln_machine_types", options.vars)
-    table = machine_types.read(MACHINE_TYPES) if rows is None else machine_types.of_rows(rows, "kiln_machine_types")
+    table = machine_types.read(MACHINE_TYPES) if rows is None else machine_types.from_rows(rows, "kiln_machine_types")
     if options.provider != existing_host_types.PROVIDER:
         return table
     (unknown,) = (kind for kind in table if kind.provider == existing_host_types.PROVIDER)
@@ -201,7 +201,7 @@ def worker_limit(options: argparse.Namespace, configs: int) -> int:
     return configs if options.provider == fleet_slurm.SLURM else WORKERS
 
 
-def sizes_of(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str, JobSize]:
+def config_sizes(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str, JobSize]:
     """Return what each config needs of a worker."""
     return sizes_by_name(feedstock, [config.config for config in configs])
 
@@ -234,7 +234,7 @@ def require_types(options: argparse.Namespace, run: FleetRun) -> None:
     Raises:
         UsageError: with the way to give its workers back.
     """
-    known = {kind.type for kind in table_of(options) if kind.provider == options.provider}
+    known = {kind.type for kind in machine_type_table(options) if kind.provider == options.provider}
     others = [name for name in (options.cache, options.pool_type) if name]
     used = dict.fromkeys([*options.types, *others])
     if absent := [name for name in used if name not in known]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import masking
 from kiln.cli import fleet_executor, fleet_region
-from kiln.cli.environment_passthrough import build_variables, client
+from kiln.cli.environment_passthrough import build_variables, client_variables
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import UsageError
 
@@ -40,16 +40,16 @@ def job_options(options: argparse.Namespace, run_config: FleetRunConfig | None =
     return (*build_options(options), *fleet_executor.job_options(options, run_config))
 
 
-def layout_of(feedstock: Feedstock) -> ArtifactLayout:
+def artifact_layout(feedstock: Feedstock) -> ArtifactLayout:
     """Return the layout of a feedstock's artifacts."""
     from kiln.store.layout import ArtifactLayout
 
     return ArtifactLayout.of(feedstock)
 
 
-def folder_of(feedstock: Feedstock, run: str) -> Path:
+def run_folder(feedstock: Feedstock, run: str) -> Path:
     """Return the folder of a fleet run."""
-    return layout_of(feedstock).place("fleet", run).absolute()
+    return artifact_layout(feedstock).place("fleet", run).absolute()
 
 
 def site_of(
@@ -66,9 +66,9 @@ def site_of(
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.store import compile_step_variables
 
-    python = bootstrap.fleet(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
-    folder = folder_of(feedstock, run)
-    environment = {**playbook_environment(os.environ, python), **region_of(options, folder, run, provider)}
+    python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
+    folder = run_folder(feedstock, run)
+    environment = {**playbook_environment(os.environ, python), **region_variables(options, folder, run, provider)}
     builds_alone = run_config is not None and run_config.pool is None
     job_secrets = fleet_executor.job_secrets(options, os.environ) if builds_alone else {}
     variables: dict[str, Any] = {
@@ -91,8 +91,8 @@ def site_of(
             "kiln_inputs": lost_run_recovery.tag_of(run_config.key),
             "kiln_lease": int(run_config.lease),
             "kiln_lifetime": int(run_config.lifetime),
-            "kiln_images": [image_of(text) for text in options.image],
-            "kiln_environment": contract_variables(feedstock),
+            "kiln_images": [copied_image(text) for text in options.image],
+            "kiln_environment": worker_variables(feedstock),
         }
         if run_config.pool is not None:
             variables["kiln_pool_properties"] = fleet_executor.pool_properties(feedstock, options)
@@ -103,17 +103,20 @@ def site_of(
         variables=variables,
         variable_files=tuple(path.absolute() for path in options.vars),
         environment=environment,
-        secrets=(*masking.secrets_of_variables(environment), *compile_step_variables.with_parts(job_secrets).values()),
+        secrets=(
+            *masking.secrets_of_variables(environment),
+            *compile_step_variables.with_inner_secrets(job_secrets).values(),
+        ),
         options=job_options(options, run_config) if run_config is not None else (),
         job_secrets=job_secrets,
         poll=seconds(options.poll) if run_config is not None else 5.0,
     )
 
 
-def region_of(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
+def region_variables(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
     """Return the variables of a run's region, in which it began."""
     aws_region = playbook_variable("kiln_aws_region", options.vars)
-    return fleet_region.of_run(folder, run, provider, fleet_region.named(provider, os.environ, aws_region))
+    return fleet_region.run_variables(folder, run, provider, fleet_region.named(provider, os.environ, aws_region))
 
 
 def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> None:
@@ -125,7 +128,7 @@ def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> Non
     fleet_region.keep(folder, provider, place, default=fleet_prices.DEFAULT_REGION)
 
 
-def contract_variables(feedstock: Feedstock) -> dict[str, str]:
+def worker_variables(feedstock: Feedstock) -> dict[str, str]:
     """Return the variables that are passed to builds on workers: conda-forge's, without secrets."""
     from kiln import run
 
@@ -136,7 +139,7 @@ def playbook_environment(environment: Mapping[str, str], python: Path) -> dict[s
     """Return the environment of the playbooks: proxies, the provider's variables, and a UTF-8 locale."""
     cloud = {name: text for name, text in environment.items() if CLOUD.match(name)}
     path = os.pathsep.join((str(python.parent), environment.get("PATH", os.defpath)))
-    return {**client(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
+    return {**client_variables(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
 
 
 def public_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -148,7 +151,7 @@ def public_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def image_of(text: str) -> dict[str, str]:
+def copied_image(text: str) -> dict[str, str]:
     """Return an image that is copied to the workers.
 
     Raises:

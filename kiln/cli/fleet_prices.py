@@ -31,18 +31,18 @@ def run(options: argparse.Namespace) -> int:
     from kiln.fleet import price_lists, price_table
 
     if options.lists:
-        path = options.prices or user_table(os.environ)
+        path = options.prices or user_table_path(os.environ)
         lists = [price for name in options.lists for price in price_lists.read(name)]
         table = price_table.merged(price_table.read(path) if path.exists() else (), lists)
         price_table.write(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
-    shown = chosen(merged_table(options.prices, os.environ).prices, options.provider)
+    shown = provider_prices(merged_table(options.prices, os.environ).prices, options.provider)
     print(as_json(shown) if options.json else as_text(shown))
     return 0
 
 
-def chosen(prices: Iterable[Price], provider: str | None) -> list[Price]:
+def provider_prices(prices: Iterable[Price], provider: str | None) -> list[Price]:
     """Return the prices of a provider, or of all, of the machine types that kiln can ask for."""
     from kiln.fleet import machine_types
 
@@ -79,7 +79,7 @@ def as_json(prices: Iterable[Price]) -> str:
     return json.dumps([to_json(price) for price in prices], indent=2)
 
 
-def user_table(environment: Mapping[str, str]) -> Path:
+def user_table_path(environment: Mapping[str, str]) -> Path:
     """Return the path of the user's table of prices."""
     folder = environment.get("XDG_CONFIG_HOME")
     return (Path(folder) if folder else Path.home() / ".config") / "kiln" / "prices.csv"
@@ -95,7 +95,7 @@ def merged_table(path: Path | None, environment: Mapping[str, str]) -> PriceTabl
 
     if path is not None and not path.exists():
         raise UsageError(f"{path} not found", hint=f"kiln fleet prices --from FILE --prices {path} writes it")
-    own = user_table(environment)
+    own = user_table_path(environment)
     paths = [path] if path is not None else [own] if own.exists() else []
     return PriceTable.read(*paths)
 

@@ -36,7 +36,7 @@ def keep(folder: Path, provider: str, place: Mapping[str, str], *, default: str)
         files.write_text(folder / FILE, json.dumps({"provider": provider, "place": dict(place)}))
 
 
-def of_run(folder: Path, run: str, provider: str, place: Mapping[str, str]) -> dict[str, str]:
+def run_variables(folder: Path, run: str, provider: str, place: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the environment for the playbooks of a run; those of an earlier kiln are unknown.
 
     Raises:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_executor
-from kiln.cli.environment_passthrough import client, pip_settings
+from kiln.cli.environment_passthrough import client_variables, pip_settings
 from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_playbook_vars import PACKAGE_ROOT, contract_variables, folder_of, job_options, layout_of
+from kiln.cli.fleet_playbook_vars import PACKAGE_ROOT, artifact_layout, job_options, run_folder, worker_variables
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
     """
     from kiln.bootstrap import kiln_installation
 
-    kiln_installation.require("kiln fleet", PACKAGE_ROOT)
+    kiln_installation.require_clone("kiln fleet", PACKAGE_ROOT)
     stored = _stored(feedstock, run)
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:
@@ -98,13 +98,13 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
             hint="a folder on a filesystem that this computer and all nodes share, under the same path",
         )
     settings = settings_of(options, folder)
-    settings.store(folder_of(feedstock, run))
+    settings.store(run_folder(feedstock, run))
     return _site(
         feedstock,
         run,
         settings,
         sizes=sizes,
-        variables=contract_variables(feedstock),
+        variables=worker_variables(feedstock),
         secrets=fleet_executor.job_secrets(options, os.environ),
         options=job_options(options),
         poll=seconds(options.poll),
@@ -115,7 +115,7 @@ def stored_site(feedstock: Feedstock, run: str) -> SlurmSite:
     """Return the site of an earlier run; one whose settings are lost has no files to be removed."""
     from kiln.fleet.slurm.site import SlurmSettings
 
-    folder = folder_of(feedstock, run)
+    folder = run_folder(feedstock, run)
     settings = _stored(feedstock, run) or SlurmSettings(folder=folder / "no-shared-folder", cores=CORES, memory=MEMORY)
     return _site(feedstock, run, settings)
 
@@ -123,7 +123,7 @@ def stored_site(feedstock: Feedstock, run: str) -> SlurmSite:
 def _stored(feedstock: Feedstock, run: str) -> SlurmSettings | None:
     from kiln.fleet.slurm.site import SlurmSettings
 
-    return SlurmSettings.stored(folder_of(feedstock, run))
+    return SlurmSettings.stored(run_folder(feedstock, run))
 
 
 def _site(
@@ -141,13 +141,13 @@ def _site(
 
     return SlurmSite(
         run=run,
-        folder=folder_of(feedstock, run),
+        folder=run_folder(feedstock, run),
         settings=settings,
         sizes=sizes or {},
         feedstock=feedstock.root.absolute(),
         project=PACKAGE_ROOT,
         python=Path(getattr(sys, "_base_executable", sys.executable)),
-        ledger=layout_of(feedstock).ledger.absolute(),
+        ledger=artifact_layout(feedstock).ledger.absolute(),
         environment=program_environment(os.environ),
         variables=variables or {},
         secrets=secrets or {},
@@ -160,14 +160,14 @@ def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Slurm's programs and of the set-up of kiln's environment; no job inherits it."""
     names = ("LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS")
     slurm = {name: text for name, text in environment.items() if name in names or name.startswith("SBATCH_")}
-    return {**client(environment), **pip_settings(environment), **slurm}
+    return {**client_variables(environment), **pip_settings(environment), **slurm}
 
 
 def list_jobs() -> str:
     """Return the jobs of all of the user's runs as JSON."""
     from kiln.fleet.slurm import removal
 
-    return json.dumps(removal.as_json(program_environment(os.environ)), indent=4)
+    return json.dumps(removal.jobs_as_json(program_environment(os.environ)), indent=4)
 
 
 def sweep(*, everything: bool) -> None:

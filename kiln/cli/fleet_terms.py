@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_arguments import planned_loss_limits, seconds
 from kiln.cli.fleet_controller import KEEP
-from kiln.cli.fleet_fallbacks import type_offers
+from kiln.cli.fleet_fallbacks import offers_by_type
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.fleet_playbook_vars import playbook_variable
 from kiln.errors import UsageError
@@ -39,16 +39,16 @@ def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
 def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     """Return the terms of a run by a plan."""
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.replacement_terms import RunTerms, most_lost
+    from kiln.fleet.replacement_terms import RunTerms, greatest_loss
 
-    way, (first, *others) = plan.selection, type_offers(options, plan).values()
+    way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
     attempts, replacements = planned_loss_limits(options, way)
     return RunTerms(
         offers=first,
         other_offers=tuple(others),
         attempts=attempts,
         replacements=replacements,
-        losses=most_lost(
+        losses=greatest_loss(
             plan,
             [offer for offers in (first, *others) for offer in offers],
             replacements,

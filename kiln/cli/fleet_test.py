@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln.cli import config_selection
 from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_plan_inputs import default_types, priced_offers, sizes_by_name
-from kiln.cli.fleet_playbook_vars import contract_variables, keep_region, layout_of, site_of
+from kiln.cli.fleet_playbook_vars import artifact_layout, keep_region, site_of, worker_variables
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.fleet.worker_test_plan import WorkerTestPlan
-    from kiln.fleet.worker_tests import ConfigTest, WorkerTests
+    from kiln.fleet.worker_tests import ConfigTestResult, WorkerTestInputs
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import MachineType
 
@@ -32,25 +32,29 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet import worker_tests
     from kiln.ledger.fleet import FleetLedger
 
-    layout = layout_of(feedstock)
+    layout = artifact_layout(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = prepare(options, feedstock)
         for program in ("ssh", "ssh-keygen", "rsync"):
             process_runner.find(program, env=os.environ)
         with signals.termination_as_interrupt():
             results = worker_tests.execute(tests, ledger, lambda line: print(line, file=sys.stderr))
-    print(json.dumps([dataclasses.asdict(result) for result in results], indent=2) if options.json else table(results))
+    print(
+        json.dumps([dataclasses.asdict(result) for result in results], indent=2)
+        if options.json
+        else result_table(results)
+    )
     codes = {result.exit_code for result in results} - {0}
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
 
 
-def prepare(options: argparse.Namespace, feedstock: Feedstock) -> WorkerTests:
+def prepare(options: argparse.Namespace, feedstock: Feedstock) -> WorkerTestInputs:
     """Return what is tested and where; nothing is requested yet.
 
     Raises:
         UsageError: when the packages of a config are not built, or no machine type has a GPU.
     """
-    from kiln.fleet.worker_tests import WorkerTests
+    from kiln.fleet.worker_tests import WorkerTestInputs
     from kiln.release import built_packages
 
     kind = machine_type(options)
@@ -66,13 +70,13 @@ def prepare(options: argparse.Namespace, feedstock: Feedstock) -> WorkerTests:
     run_id = secrets.token_hex(4)
     site = site_of(options, feedstock, run_id, options.provider)
     keep_region(options, site.folder, options.provider)
-    variables = {"kiln_lease": int(seconds(options.lease)), "kiln_environment": contract_variables(feedstock)}
+    variables = {"kiln_lease": int(seconds(options.lease)), "kiln_environment": worker_variables(feedstock)}
     sizes = sizes_by_name(feedstock, names)
-    return WorkerTests(
+    return WorkerTestInputs(
         run=run_id,
         site=dataclasses.replace(site, variables={**site.variables, **variables}),
         machine_type=kind,
-        channel=layout_of(feedstock).root.absolute(),
+        channel=artifact_layout(feedstock).root.absolute(),
         packages={name: tuple(path.absolute() for path in packages[name]) for name in names},
         limits={name: size.time_limit for name, size in sizes.items() if size.time_limit},
         gpu=options.gpu,
@@ -138,7 +142,7 @@ def plan_of(options: argparse.Namespace, feedstock: Feedstock, names: Sequence[s
     return WorkerTestPlan.of(configs, kind, spot=options.spot, assumptions=Assumptions.read())
 
 
-def table(results: Sequence[ConfigTest]) -> str:
+def result_table(results: Sequence[ConfigTestResult]) -> str:
     """Return the results as a table: a line for each config, with its packages, tests and GPU."""
     from kiln.console.text import duration
     from kiln.console.text import table as aligned

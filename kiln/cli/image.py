@@ -69,7 +69,7 @@ def _slim_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help="match specs of packages to install (default: those of this kind of image)",
     )
-    common_arguments.channels(parser, default="conda-forge")
+    common_arguments.add_channels(parser, default="conda-forge")
     parser.add_argument(
         "--cuda", metavar="VERSION", default="", help="make an image for GPUs with a driver for this CUDA version"
     )
@@ -103,7 +103,7 @@ def _disk(options: argparse.Namespace, root: Path) -> int:
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
-    disk = image.disk(
+    disk = image.provide_disk(
         image.disk_recipe(options.suite),
         ArtifactLayout.of(Feedstock(root=root)).place("images"),
         env=os.environ,
@@ -127,7 +127,7 @@ def _local(options: argparse.Namespace, root: Path) -> int:
         recipe, tag = image.recipe(options.suite, options.extra), image.default_tag(options.suite)
     else:
         recipe, tag = image.worker_recipe(options.suite), image.worker_tag(options.suite)
-    result = image.base(
+    result = image.provide_image(
         _engine(options.container),
         recipe,
         tag=options.tag or tag,
@@ -148,7 +148,7 @@ def _slim(options: argparse.Namespace, root: Path) -> int:
     from kiln.store.layout import ArtifactLayout
 
     engine = _engine(options.load) if options.load else None
-    image_kind = slim_kind.load(options.kind)
+    image_kind = slim_kind.read_kind(options.kind)
     request = slim_image.ImageRequest(
         kind=image_kind,
         channels=tuple(options.channels or ["conda-forge"]),
@@ -157,7 +157,7 @@ def _slim(options: argparse.Namespace, root: Path) -> int:
         debian=tuple(options.extra),
         cuda=options.cuda,
     )
-    steps = run_view.steps()
+    steps = run_view.steps_view()
     result = slim_image.make(
         request,
         options.output,
@@ -168,7 +168,7 @@ def _slim(options: argparse.Namespace, root: Path) -> int:
     )
     if engine is not None:
         with steps.step(f"load the image into {engine.kind.value}"):
-            images.take(engine, result.path)
+            images.load_archive(engine, result.path)
     _print(result, as_json=options.json)
     return 0
 

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
-from kiln.cli.failed_run import kiln_words
+from kiln.cli.failed_run import kiln_command
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, UsageError
 from kiln.operating_system.shell_quoting import joined
@@ -81,7 +81,7 @@ class InitReport:
 
     def lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
-        kiln = joined((*kiln_words(), "-C", str(self.folder)))
+        kiln = joined((*kiln_command(), "-C", str(self.folder)))
         return [
             f"{'made' if name else 'completed'} the feedstock in {self.folder}",
             *(f"  added  {path}" for path in self.added),
@@ -97,12 +97,16 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if options.name is None and (only := _only_for_new(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
-    variables = environment()
+    variables = program_environment()
     if options.requirement:
         requirement = init.kiln_requirement.given(options.requirement)
     else:
-        requirement = init.kiln_requirement.running(env=variables)
-    report = made(options, root, requirement, variables) if options.name else completed(options, root, requirement)
+        requirement = init.kiln_requirement.of_running_kiln(env=variables)
+    report = (
+        make_feedstock(options, root, requirement, variables)
+        if options.name
+        else complete_feedstock(options, root, requirement)
+    )
     print(report.as_json() if options.json else "\n".join(report.lines(options.name)))
     return 0
 
@@ -118,18 +122,18 @@ def _only_for_new(options: argparse.Namespace) -> str:
     return next((name for name, value in values.items() if value), "")
 
 
-def environment() -> dict[str, str]:
+def program_environment() -> dict[str, str]:
     """Return the environment of git, of pip and of the generator."""
-    from kiln.cli.environment_passthrough import passed_on, pip_settings
+    from kiln.cli.environment_passthrough import passed_variables, pip_settings
 
     return {
-        **passed_on(os.environ),
+        **passed_variables(os.environ),
         **pip_settings(os.environ),
         **{name: os.environ[name] for name in ("XDG_CONFIG_HOME",) if name in os.environ},
     }
 
 
-def made(
+def make_feedstock(
     options: argparse.Namespace, root: Path, requirement: KilnRequirement, variables: dict[str, str]
 ) -> InitReport:
     """Make a feedstock from nothing or from PyPI; return what was written."""
@@ -139,12 +143,12 @@ def made(
     maintainers, note = maintainers_of(options.maintainers, root, variables)
     recipe = _recipe(options, maintainers, variables)
     folder = root / (options.folder or f"{recipe.name}-feedstock")
-    planned = scaffold.new(folder, recipe, requirement)
+    planned = scaffold.new_feedstock(folder, recipe, requirement)
     scaffold.write(folder, planned)
     report = InitReport(folder)
     report.added += planned.added
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
-    rerender(options, feedstock_loader.find(folder), report)
+    rerender(options, feedstock_loader.load(folder), report)
     return report
 
 
@@ -189,21 +193,21 @@ def maintainers_of(given: list[str] | None, root: Path, variables: dict[str, str
     return [name], f"extra/recipe-maintainers is {name}; write GitHub users there, or give them with --maintainer"
 
 
-def completed(options: argparse.Namespace, root: Path, requirement: KilnRequirement) -> InitReport:
+def complete_feedstock(options: argparse.Namespace, root: Path, requirement: KilnRequirement) -> InitReport:
     """Add what a feedstock lacks, and change no file; return what was written."""
     from kiln import feedstock_loader
     from kiln.expand import workflow
     from kiln.init import scaffold
 
-    feedstock = feedstock_loader.find(root)
-    planned = scaffold.missing(feedstock, requirement)
+    feedstock = feedstock_loader.load(root)
+    planned = scaffold.missing_files(feedstock, requirement)
     scaffold.write(root, planned)
     report = InitReport(root)
     report.added += planned.added
     report.kept += planned.kept
     if scaffold.REQUIREMENTS in planned.added and requirement.note:
         report.notes.append(requirement.note)
-    if scaffold.SCRIPT in planned.kept and not workflow.calls_kiln(feedstock):
+    if scaffold.SCRIPT in planned.kept and not workflow.has_kiln_build_script(feedstock):
         report.notes.append(f"{scaffold.SCRIPT} stays conda-smithy's; `kiln build` builds with kiln")
     if any(feedstock.configs.glob("*.yaml")):
         report.kept.append(".ci_support")
@@ -225,7 +229,7 @@ def ignored_files(root: Path, names: list[str]) -> list[str]:
         return []
     with contextlib.suppress(MissingTool):
         words = ("git", "-c", "core.quotePath=false", "check-ignore", "--", *names)
-        return process_runner.capture(words, env=environment(), cwd=root).stdout.splitlines()
+        return process_runner.capture(words, env=program_environment(), cwd=root).stdout.splitlines()
     return []
 
 
@@ -258,7 +262,7 @@ def _write_outputs(feedstock: Feedstock, report: InitReport) -> None:
     if not packages:
         report.notes.append(f"no {scaffold.OUTPUTS}: no config is known; run kiln rerender, then kiln init")
         return
-    planned = scaffold.outputs(feedstock, packages)
+    planned = scaffold.outputs_file(feedstock, packages)
     scaffold.write(feedstock.root, planned)
     report.added += planned.added
     report.kept += planned.kept
@@ -277,7 +281,7 @@ def package_names(feedstock: Feedstock) -> set[str]:
     packages: set[str] = set()
     for start in range(0, len(names), _AT_ONCE):
         part = names[start : start + _AT_ONCE]
-        packages |= limits.bounded(lambda part=part: rendered(part))  # type: ignore[misc]
+        packages |= limits.run_bounded(lambda part=part: rendered(part))  # type: ignore[misc]
     return packages
 
 
@@ -291,7 +295,7 @@ def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitRepo
     try:
         variant_file = pinning_selection.required(options, feedstock.root)
         settings = argparse.Namespace(check=False, pinning=options.pinning, no_pinning=options.no_pinning)
-        notes, lines, _ = limits.bounded(lambda: command.rerender(settings, feedstock.root, variant_file))
+        notes, lines, _ = limits.run_bounded(lambda: command.rerender(settings, feedstock.root, variant_file))
     except KilnError as error:
         reason = ": ".join(filter(None, (error.what, error.why)))
         report.notes.append(f".ci_support and the workflow are not written: {reason}")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.console.steps_view import Steps
-    from kiln.install.attested_packages import Rules
-    from kiln.install.install import Change, Installation, InstallRequest
+    from kiln.install.attested_packages import RequiredSigners
+    from kiln.install.install import Change, InstallPlan, InstallRequest
     from kiln.install.solve_diagnosis import TargetMachine
 
 SIGNS = {"new": "+", "changed": "~", "kept": " ", "removed": "-"}
@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="install into the environment of this name, where conda and mamba find it; a missing one is created",
     )
-    common_arguments.channels(parser, default="conda-forge")
+    common_arguments.add_channels(parser, default="conda-forge")
     parser.add_argument(
         "--flexible",
         action="store_true",
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     from kiln.console.text import quantity
     from kiln.install import install
 
-    steps, rules = run_view.steps(), attestation_rules(options)
+    steps, rules = run_view.steps_view(), attestation_rules(options)
     with signals.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan(request(options))
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             with nullcontext() if plan.nothing else steps.step(title):
                 install.execute(plan, cache=(options.cache or default_cache(os.environ)).absolute())
             if not options.json:
-                print(activation(plan.request.prefix, options.name))
+                print(activation_commands(plan.request.prefix, options.name))
     if options.json:
         print(json.dumps(as_data(plan, dry=options.dry_run), indent=2))
     return 0
@@ -112,14 +112,14 @@ def request(options: argparse.Namespace) -> InstallRequest:
     )
 
 
-def attestation_rules(options: argparse.Namespace) -> Rules | None:
+def attestation_rules(options: argparse.Namespace) -> RequiredSigners | None:
     """Return the signers that the command line requires; None without any."""
-    from kiln.install.attested_packages import Rules
+    from kiln.install.attested_packages import RequiredSigners
 
     if not options.require_attestation:
         return None
     channels = options.channels or ["conda-forge"]
-    return Rules.parse(
+    return RequiredSigners.parse(
         options.require_attestation,
         channel_of=lambda text: next((name for name in channels if name in {text, named_channel(text)}), None),
         signers=lambda text: attestation_arguments.signers(options, [text]),
@@ -134,7 +134,7 @@ def named_channel(text: str) -> str:
         return ""
 
 
-def require_attestations(rules: Rules, plan: Installation, steps: Steps) -> None:
+def require_attestations(rules: RequiredSigners, plan: InstallPlan, steps: Steps) -> None:
     """Refuse an install with a package that no required signer attests.
 
     Raises:
@@ -147,7 +147,7 @@ def require_attestations(rules: Rules, plan: Installation, steps: Steps) -> None
         attested_packages.require(plan.linked, rules)
 
 
-def activation(prefix: Path, name: str | None = None) -> str:
+def activation_commands(prefix: Path, name: str | None = None) -> str:
     """Return the commands that make the programs of a prefix available in a shell, with conda and without."""
     return f"activate  conda activate {quoted(name or str(prefix))}\n      or  {with_programs_of(prefix)}"
 
@@ -176,7 +176,7 @@ def target_machine(environment: Mapping[str, str]) -> TargetMachine:
     )
 
 
-def table(plan: Installation) -> Iterator[str]:
+def table(plan: InstallPlan) -> Iterator[str]:
     """Yield a line for each change of a package, and the total."""
     from kiln.console.text import quantity
     from kiln.files import size_text
@@ -200,7 +200,7 @@ def table_row(change: Change) -> tuple[str, ...]:
     return (SIGNS[change.action.value], change.name, change.version, change.build, place, was)
 
 
-def as_data(plan: Installation, *, dry: bool) -> dict[str, object]:
+def as_data(plan: InstallPlan, *, dry: bool) -> dict[str, object]:
     """Return the installation as JSON values."""
     from kiln.serialization import to_json
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
     from kiln.run import RunPlan
-    from kiln.run.continued_build import Chain
+    from kiln.run.continued_build import ContinuedBuild
 
 NOT_RESUMABLE = (
     "the recipe does not use BAZEL_DISK_CACHE, so a next job begins an unfinished step anew: a step that alone takes "
@@ -24,7 +24,7 @@ NOT_RESUMABLE = (
 )
 
 
-def opened(feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[str]) -> Chain | None:
+def requested_chain(feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[str]) -> ContinuedBuild | None:
     """Return the chain of --handover, None without it.
 
     Raises:
@@ -48,14 +48,16 @@ def opened(feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[
             why=f"{len(configs)} configs are selected" if len(configs) != 1 else "it continues what was built before",
             hint="name one CONFIG, and give each its own folder",
         )
-    from kiln.run.continued_build import Chain
+    from kiln.run.continued_build import ContinuedBuild
     from kiln.store.layout import ArtifactLayout
 
     layout = ArtifactLayout.of(feedstock, compile_cache=options.compile_cache)
-    return Chain.open(feedstock, layout, configs[0], options.handover, bound=options.handover_size)
+    return ContinuedBuild.open(feedstock, layout, configs[0], options.handover, bound=options.handover_size)
 
 
-def begun(chain: Chain | None, feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace) -> RunPlan:
+def begin_job(
+    chain: ContinuedBuild | None, feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
+) -> RunPlan:
     """Take over what a job before has made, and return the plan with the chain's time; print notes."""
     if chain is not None:
         plan, notes = chain.restore(plan)
@@ -63,16 +65,16 @@ def begun(chain: Chain | None, feedstock: Feedstock, plan: RunPlan, options: arg
     seconds = None if options.budget is None else options.budget.seconds
     if seconds is not None and plan.seconds is not None and plan.seconds > seconds:
         from kiln.console.text import duration
-        from kiln.run.continued_build import continues
+        from kiln.run.continued_build import has_continuable_compile
 
         show([f"took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"])
-        if not continues(feedstock):
+        if not has_continuable_compile(feedstock):
             show([NOT_RESUMABLE])
     return plan
 
 
-def ended(
-    chain: Chain, report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace
+def end_job(
+    chain: ContinuedBuild, report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace
 ) -> KilnError | None:
     """Hand on what was made, print notes, and return the error of a job that was stopped by its budget.
 

@@ -51,11 +51,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import feedstock_loader
     from kiln.console.text import quantity
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     if options.settings:
         print(settings_text(feedstock, as_json=options.json))
         return 0
-    result = checked(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
+    result = check_feedstock(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
     print(as_json(result) if options.json else "\n".join(lines(result)))
     lints = [message for message in result.messages if message.severity == "lint"]
     if lints:
@@ -71,7 +71,7 @@ def settings_text(feedstock: Feedstock, *, as_json: bool) -> str:
     """Return what kiln does with each setting of a feedstock, as text or as JSON."""
     from kiln import conda_forge_yml, limits
 
-    uses = limits.bounded(lambda: conda_forge_yml.uses(feedstock.settings))
+    uses = limits.run_bounded(lambda: conda_forge_yml.uses(feedstock.settings))
     if as_json:
         return json.dumps([use._asdict() for use in uses], indent=2)
     if not uses:
@@ -87,33 +87,33 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="  ")
 
 
-def checked(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:
+def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:
     """Return the messages about a feedstock, with those of shellcheck if it is installed; correct it before."""
     from kiln import limits, lint
     from kiln.lint import scripts
 
-    fixed = corrected(feedstock, of_conda_forge=of_conda_forge) if fix else []
+    fixed = correct_recipe(feedstock, of_conda_forge=of_conda_forge) if fix else []
 
     def check() -> tuple[list[LintMessage], bool]:
         return lint.check(feedstock, of_conda_forge=of_conda_forge), lint.shellcheck_enabled(feedstock)
 
-    messages, enabled = limits.bounded(check)
+    messages, enabled = limits.run_bounded(check)
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
     script_messages = scripts.messages(feedstock, Path(program), enabled=enabled) if program else []
     return LintResult(messages + script_messages, fixed)
 
 
-def corrected(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:
+def correct_recipe(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:
     """Correct the recipe on disk and return the messages that this answers."""
     from kiln import files, limits
     from kiln.lint import fix, recipe_files
     from kiln.yamltext import read_text
 
     file = recipe_files(feedstock)[0]
-    path = files.inside(feedstock.root / file, feedstock.root)
+    path = files.safe_path_inside(feedstock.root / file, feedstock.root)
     text = read_text(path, file)
-    correction = limits.bounded(lambda: fix.correct(feedstock, text, of_conda_forge=of_conda_forge))
+    correction = limits.run_bounded(lambda: fix.correct(feedstock, text, of_conda_forge=of_conda_forge))
     if correction.text != text:
         mark = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
         files.write_text(path, mark + correction.text, mode=stat.S_IMODE(path.stat().st_mode))

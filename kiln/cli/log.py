@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.errors import UnknownConfig, UsageError, nearest
+from kiln.errors import UnknownConfig, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import feedstock_loader
     from kiln.report import tail
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
     number, config, path = recorded_log(feedstock, name, options.number)
     with tail.opened(path) as file:
@@ -88,6 +88,6 @@ def _runs_with(ledger: Ledger, name: str, numbers: Iterable[int]) -> Iterable[tu
             if config.config == name:
                 matches.append((number, config))
     if not matches:
-        hint = nearest(name, names) or f"it has {', '.join(list(names)[:3]) or 'none'}"
+        hint = did_you_mean(name, names) or f"it has {', '.join(list(names)[:3]) or 'none'}"
         raise UnknownConfig(f"no recorded run has the config {name!r}", hint=hint)
     return matches

@@ -23,7 +23,7 @@ LOST = frozenset({errno.EIO, errno.EPIPE, errno.ENXIO})  # of a terminal, or of 
 
 
 @contextlib.contextmanager
-def survived() -> Iterator[None]:
+def survive_hangup() -> Iterator[None]:
     """Have SIGHUP not end the block: from then on, what was meant for the terminal goes to /dev/null.
 
     A SIGHUP that was ignored when this process was started, as by nohup, stays ignored.

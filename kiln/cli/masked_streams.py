@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from kiln import masking
-from kiln.names import escaped
+from kiln.names import terminal_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,13 +44,13 @@ class EscapingStream:
 
     def write(self, text: str) -> int:
         """Write text."""
-        return self.unchanged.write(escaped(text))
+        return self.unchanged.write(terminal_text(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unchanged, name)
 
 
-def unchanged(stream: IO[str]) -> IO[str]:
+def stream_below(stream: IO[str]) -> IO[str]:
     """Return the stream below, for views that move the cursor and escape other programs' text themselves."""
     return cast("IO[str]", getattr(stream, "unchanged", stream))
 

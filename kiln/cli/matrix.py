@@ -51,21 +51,25 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.diff is None:
         notes: list[str] = []
         try:
-            text, note = pinning_selection.used(
+            text, note = pinning_selection.run_with_pinning(
                 options, root, lambda file: matrix(options, root, file, or_existing=False)
             )
         except PinningNeeded as error:
-            notes = pinning_selection.without(root, error)
-            text, note = limits.bounded(lambda: matrix(options, root, None, or_existing=True))
+            notes = pinning_selection.unfetched_notes(root, error)
+            text, note = limits.run_bounded(lambda: matrix(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
-        with tree_of(root, options.diff) as before:
+        with revision_tree(root, options.diff) as before:
             variant_file, notes = pinning_selection.available(options, root)
             earlier = pinning_selection.named(options.was, options.pinning_channel) if options.was else variant_file
             if earlier is None:
-                notes += pinning_selection.missing(before, f" at {options.diff}") if not options.no_pinning else []
+                notes += (
+                    pinning_selection.unused_pinning_note(before, f" at {options.diff}")
+                    if not options.no_pinning
+                    else []
+                )
             trees = Tree(root=before, pinning=earlier), Tree(root=root, pinning=variant_file)
-            text = limits.bounded(lambda: difference(options, *trees))
+            text = limits.run_bounded(lambda: difference(options, *trees))
     print("".join(f"{pasteable(note, root)}\n" for note in notes), end="", file=sys.stderr)
     print(text)
     return 0
@@ -79,7 +83,7 @@ def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *
     from kiln import expand, feedstock_loader
     from kiln.cli.run_view import terminal_width
 
-    feedstock, note = feedstock_loader.find(root), ""
+    feedstock, note = feedstock_loader.load(root), ""
     try:
         configs = expand.configs(feedstock, variant_file)
     except KilnError as error:
@@ -89,7 +93,7 @@ def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *
         configs = expand.read_all(feedstock, names)
         note = f"note: these are the configs of .ci_support, as last rerendered ({error.what})"
     text = (
-        json.dumps([plain(config) for config in configs])
+        json.dumps([config_data(config) for config in configs])
         if options.json
         else "\n".join(table_lines(configs, terminal_width(sys.stdout)))
     )
@@ -100,12 +104,12 @@ def difference(options: argparse.Namespace, before: Tree, after: Tree) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
     from kiln import expand, feedstock_loader
 
-    configs = expand.configs(feedstock_loader.find(after.root), after.pinning)
-    changes = changes_between(expand.configs(feedstock_loader.find(before.root), before.pinning), configs)
+    configs = expand.configs(feedstock_loader.load(after.root), after.pinning)
+    changes = changes_between(expand.configs(feedstock_loader.load(before.root), before.pinning), configs)
     return json.dumps(changes) if options.json else "\n".join(changes_text(changes, options.diff, len(configs)))
 
 
-def plain(config: BuildConfig) -> dict[str, Any]:
+def config_data(config: BuildConfig) -> dict[str, Any]:
     """Return a config as JSON values."""
     return {
         "name": config.name,
@@ -123,7 +127,7 @@ def table_lines(configs: Sequence[BuildConfig], width: int | None = None) -> Ite
     if not configs:
         yield "no configs: the recipe skips all of them"
         return
-    keys = varying(configs)
+    keys = varying_keys(configs)
     rows = [[config.name, *(", ".join(config.variant.get(key, ("-",))) for key in keys)] for config in configs]
     yield table(["config", *keys], rows, width=width)
     loops = sorted({key for config in configs for key, values in config.variant.items() if len(set(values)) > 1})
@@ -131,14 +135,14 @@ def table_lines(configs: Sequence[BuildConfig], width: int | None = None) -> Ite
     yield quantity(len(configs), "config") + (f"; {', '.join(loops)} vary inside a config" if loops else "")
 
 
-def varying(configs: Sequence[BuildConfig]) -> list[str]:
+def varying_keys(configs: Sequence[BuildConfig]) -> list[str]:
     """Return the keys whose values differ between configs."""
     keys = sorted({key for config in configs for key in config.variant})
     return [key for key in keys if len({config.variant.get(key) for config in configs}) > 1]
 
 
 @contextmanager
-def tree_of(root: Path, revision: str) -> Iterator[Path]:
+def revision_tree(root: Path, revision: str) -> Iterator[Path]:
     """Provide a temporary tree of the files that define the matrix at a git revision.
 
     Raises:
@@ -153,17 +157,17 @@ def tree_of(root: Path, revision: str) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory(prefix="kiln-matrix-") as folder:
         archive, tree = Path(folder, "tree.tar"), Path(folder, "tree")
-        commit = git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
-        names = [name for name in git(root, "ls-tree", "--name-only", commit).splitlines() if name in _TREE]
+        commit = git_output(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
+        names = [name for name in git_output(root, "ls-tree", "--name-only", commit).splitlines() if name in _TREE]
         if "recipe" not in names:
             raise UsageError(f"{revision} has no recipe in {root}")
-        git(root, "archive", "--format=tar", "-o", str(archive), commit, *names)
+        git_output(root, "archive", "--format=tar", "-o", str(archive), commit, *names)
         with tarfile.open(archive) as file:
             file.extractall(tree, filter="data")
         yield tree
 
 
-def git(root: Path, *arguments: str) -> str:
+def git_output(root: Path, *arguments: str) -> str:
     """Return the output of git in a folder.
 
     Raises:
@@ -180,7 +184,7 @@ def git(root: Path, *arguments: str) -> str:
 
 def changes_between(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) -> dict[str, Any]:
     """Return the added and removed configs, and the changed values of the others."""
-    old, new = ({config.name: plain(config)["variant"] for config in configs} for configs in (before, after))
+    old, new = ({config.name: config_data(config)["variant"] for config in configs} for configs in (before, after))
     changed = {
         name: {
             key: [old[name].get(key), new[name].get(key)]

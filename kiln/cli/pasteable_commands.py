@@ -17,18 +17,18 @@ _COMMAND = lazy_pattern(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMA
 
 def pasteable(text: str, root: Path) -> str:
     """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
-    from kiln.cli.failed_run import kiln_words
+    from kiln.cli.failed_run import kiln_command
     from kiln.operating_system.shell_quoting import joined
 
     if not _COMMAND.search(text):
         return text
     folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
-    program = joined((*kiln_words(), *folder))
+    program = joined((*kiln_command(), *folder))
     return _COMMAND.sub(lambda _: program, text)
 
 
-def complete(error: KilnError, root: Path) -> None:
+def rewrite_hints(error: KilnError, root: Path) -> None:
     """Make the commands in the hints of an error pasteable."""
     error.hint = pasteable(error.hint, root)
     for other in error.others:
-        complete(other, root)
+        rewrite_hints(other, root)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from kiln.expand import Need
+    from kiln.expand import KeyWithoutValue
     from kiln.expand.pinning_package import Pinning
 
     Result = TypeVar("Result")
@@ -57,10 +57,10 @@ def required(options: argparse.Namespace, root: Path) -> Path | None:
         PinningNeeded: keys have no value without a pinning, and none can be fetched; it lists them.
         UsageError: the given file does not exist.
     """
-    return used(options, root, lambda variant_file: variant_file)
+    return run_with_pinning(options, root, lambda variant_file: variant_file)
 
 
-def used(options: argparse.Namespace, root: Path, work: Callable[[Path | None], Result]) -> Result:
+def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Path | None], Result]) -> Result:
     """Return the result of bounded work with the variant file of the pinning; None for a feedstock that needs none.
 
     The question whether one is needed and the work share a process, and what it has read, where none has to be fetched.
@@ -73,21 +73,21 @@ def used(options: argparse.Namespace, root: Path, work: Callable[[Path | None], 
 
     if options.pinning:
         given = named(options.pinning, options.pinning_channel)
-        return limits.bounded(lambda: work(given))
+        return limits.run_bounded(lambda: work(given))
 
-    def unless_lacking() -> tuple[tuple[Need, ...], Result | None]:
+    def unless_lacking() -> tuple[tuple[KeyWithoutValue, ...], Result | None]:
         variant_file, needs = _needed(options, root)
         return needs, None if needs else work(variant_file)
 
-    needs, result = limits.bounded(unless_lacking)
+    needs, result = limits.run_bounded(unless_lacking)
     if not needs:
         return cast("Result", result)
     try:
         newest = _newest(options)
     except PinningNeeded as error:
         why = ": ".join(filter(None, (error.what, error.why)))
-        raise expand.missing_values(needs, why=why, hint=error.hint) from error
-    return limits.bounded(lambda: work(newest))
+        raise expand.missing_values_error(needs, why=why, hint=error.hint) from error
+    return limits.run_bounded(lambda: work(newest))
 
 
 def available(options: argparse.Namespace, root: Path) -> tuple[Path | None, list[str]]:
@@ -95,13 +95,13 @@ def available(options: argparse.Namespace, root: Path) -> tuple[Path | None, lis
     try:
         return required(options, root), []
     except PinningNeeded as error:
-        return None, without(root, error)
+        return None, unfetched_notes(root, error)
 
 
-def without(root: Path, error: PinningNeeded) -> list[str]:
+def unfetched_notes(root: Path, error: PinningNeeded) -> list[str]:
     """Return the notes about keys without a value, since the pinning cannot be fetched."""
     reason = f" ({error.why})" if error.why else ""
-    return [f"{note}{reason}" for note in missing(root)] or [f"note: {error.what}{reason}"]
+    return [f"{note}{reason}" for note in unused_pinning_note(root)] or [f"note: {error.what}{reason}"]
 
 
 def named(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
@@ -131,7 +131,7 @@ def version_of(variant_file: Path | None) -> str:
     return "" if variant_file is None else pinning_package.version_of(variant_file)
 
 
-def missing(root: Path, where: str = "") -> list[str]:
+def unused_pinning_note(root: Path, where: str = "") -> list[str]:
     """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
     needs = _lacking(root)
     if not needs:
@@ -141,21 +141,21 @@ def missing(root: Path, where: str = "") -> list[str]:
     return [f"note: no value{where} without a pinning (-e): {keys}{more}"]
 
 
-def _needed(options: argparse.Namespace, root: Path) -> tuple[Path | None, tuple[Need, ...]]:
+def _needed(options: argparse.Namespace, root: Path) -> tuple[Path | None, tuple[KeyWithoutValue, ...]]:
     """Return the variant file that conda-forge.yml sets, or the keys that have no value without one."""
     from kiln import expand, feedstock_loader
 
     if options.no_pinning:
         return None, ()
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     exclusive = expand.exclusive_config_file(feedstock)
     return exclusive, () if exclusive else expand.keys_without_value(feedstock)
 
 
-def _lacking(root: Path) -> tuple[Need, ...]:
+def _lacking(root: Path) -> tuple[KeyWithoutValue, ...]:
     from kiln import expand, feedstock_loader, limits
 
-    return limits.bounded(lambda: expand.keys_without_value(feedstock_loader.find(root)))
+    return limits.run_bounded(lambda: expand.keys_without_value(feedstock_loader.load(root)))
 
 
 def _newest(options: argparse.Namespace) -> Path:

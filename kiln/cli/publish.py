@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.environment_passthrough import passed_on
+from kiln.cli.environment_passthrough import passed_variables
 from kiln.errors import BrokenPackage, UsageError
 
 KEYLESS = "sigstore"  # the word for --attest that is not the path of a key
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.stores.target import StoreTarget
     from kiln.publish.transaction import Target
-    from kiln.release.attest import Attester, Attesting
+    from kiln.release.attest import AttestationSettings, Attester
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,15 +116,15 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def untested(subdirs: list[str]) -> tuple[str, ...]:
+def untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
     """Return the platforms whose packages may be untested; raise UsageError for other names."""
-    from kiln.errors import nearest
+    from kiln.errors import did_you_mean
     from kiln.names import PLATFORMS
 
     for subdir in subdirs:
         if subdir not in PLATFORMS:
             raise UsageError(
-                f"no such platform: {subdir!r}", hint=nearest(subdir, sorted(PLATFORMS)) or "linux-aarch64"
+                f"no such platform: {subdir!r}", hint=did_you_mean(subdir, sorted(PLATFORMS)) or "linux-aarch64"
             )
     return tuple(subdirs)
 
@@ -146,35 +146,38 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     from kiln.release import attest, bundle, candidates, staging_test
 
     signer = attester(options)
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     if not options.check and not options.bundle:
         upload_restrictions.require_allowed(
             feedstock.settings, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
         )
-    matrix = candidates.BuiltMatrix.of(feedstock)
+    matrix = candidates.ConfigsAndRuns.of(feedstock)
     published = channel.held()
     release = matrix.release(
         options.packages,
         partial=options.partial,
         published=published,
-        tokens=tokens(os.environ),
-        untested=untested(options.allow_untested),
+        tokens=environment_secrets(os.environ),
+        untested=untested_platforms(options.allow_untested),
     )
-    paths, entries = candidates.judged(release)
+    paths, entries = candidates.checked_packages(release)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
-    sign = provenance.signer(options.sign_key, env=os.environ) if options.sign_key else None
+    sign = provenance.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
     attestation = attest.attestation(
-        matrix, candidates.new_of(release), sign=sign, attesting=attesting(options, signer, channel.address())
+        matrix,
+        candidates.new_packages(release),
+        sign=sign,
+        attesting=channel_attestations(options, signer, channel.address()),
     )
     if options.bundle:
         bundle.write(options.bundle, matrix, release, attestation)
         return {"bundled": tuple(path.name for path in paths)}
-    trial = staging_test.trial(
+    trial = staging_test.new_packages_test(
         matrix,
         release,
         channels=(channel.address(),) if published else (),
-        environment=passed_on(os.environ),
+        environment=passed_variables(os.environ),
         on_line=lambda line: print(line, file=sys.stderr),
     )
     for note in (*gate.notes(release), *channel.notes) if trial.candidates else ():
@@ -196,16 +199,20 @@ def attester(options: argparse.Namespace) -> Attester | None:
     return PrivateKey.from_file(Path(options.attest), os.environ)
 
 
-def attesting(options: argparse.Namespace, attester: Attester | None, channel: str) -> Attesting | None:
+def channel_attestations(
+    options: argparse.Namespace, attester: Attester | None, channel: str
+) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
     from kiln import channel_credentials
     from kiln.cli.ci_identity import ci_urls, ci_workflow
-    from kiln.release.attest import Attesting
+    from kiln.release.attest import AttestationSettings
 
     if attester is None:
         return None
-    url = channel_credentials.bare(options.url if options.url and channel.startswith("file:") else channel)
-    return Attesting(attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1])
+    url = channel_credentials.bare_url(options.url if options.url and channel.startswith("file:") else channel)
+    return AttestationSettings(
+        attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1]
+    )
 
 
 def current_branch(root: Path) -> str:
@@ -215,11 +222,11 @@ def current_branch(root: Path) -> str:
 
     with contextlib.suppress(MissingTool):
         words = ("git", "symbolic-ref", "--quiet", "--short", "HEAD")
-        return process_runner.capture(words, env=passed_on(os.environ), cwd=root).stdout.strip()
+        return process_runner.capture(words, env=passed_variables(os.environ), cwd=root).stdout.strip()
     return ""
 
 
-def tokens(environment: Mapping[str, str]) -> tuple[str, ...]:
+def environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets in the environment, including those in URLs; no package may contain one."""
     return tuple(value for value in masking.secrets_of_variables(environment) if len(value) >= SHORTEST)
 
@@ -236,7 +243,7 @@ def yank(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("--patch is not valid JSON", why=str(error)) from error
     if not isinstance(fields, dict):
         raise UsageError("--patch is not a JSON object", hint="""--patch '{"depends": ["python >=3.11"]}'""")
-    return {"patched": [index_edits.patch(channel, name, fields) for name in options.yank]}
+    return {"patched": [index_edits.patch_record(channel, name, fields) for name in options.yank]}
 
 
 def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:

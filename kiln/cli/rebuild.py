@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln rebuild``."""
-    verify.common(parser)
+    verify.add_package_arguments(parser)
     parser.add_argument(
         "--into",
         metavar="DIR",
@@ -29,10 +29,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
     from kiln import feedstock_loader, run, signals
-    from kiln.cli.environment_passthrough import client, passed_on
+    from kiln.cli.environment_passthrough import client_variables, passed_variables
     from kiln.release import rebuild, restored_feedstock
 
-    feedstock = None if options.into else feedstock_loader.find(root)
+    feedstock = None if options.into else feedstock_loader.load(root)
     record = verify.record(options).record
     feedstock = feedstock or restored_feedstock.restore(options.package, record, options.into)
     rebuild.require_same_recipe(feedstock, record)
@@ -45,9 +45,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
             engine=record["engine"], executable=os.environ.get("DOCKER_EXECUTABLE") or None, rebuild=True
         ),
         caller_variables=rebuild.caller_variables(record),
-        client=client(os.environ),
+        client=client_variables(os.environ),
     )
-    machine = run.HostMachine(environment=passed_on(os.environ), python=Path(sys.executable))
+    machine = run.HostMachine(environment=passed_variables(os.environ), python=Path(sys.executable))
     # The build's output is in its log; printed here, it would hide the result.
     with signals.termination_as_interrupt(), contextlib.redirect_stdout(io.StringIO()):
         package = rebuild.rebuild(feedstock, request, machine, options.package, image=record["image"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kiln.model.rendered import Output, Rendered, Script
+    from kiln.model.rendered import Output, RenderedConfig, Script
 
 _WIDTH = 110
 _NBSP = "\N{NO-BREAK SPACE}"
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Render the configs and print them; warnings about keys of the recipe go to standard error."""
     from kiln import limits
 
-    output, warnings = limits.bounded(lambda: text(options, root))
+    output, warnings = limits.run_bounded(lambda: text(options, root))
     if options.json:
         print(output)
     else:
@@ -50,7 +50,7 @@ def text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]
     """Return the text of the rendered configs, and the warnings about keys of their recipe."""
     from kiln import expand, feedstock_loader, render
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     names = options.configs or sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
@@ -60,11 +60,11 @@ def text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]
     if options.final:
         rendered = {name: render.finalise(config) for name, config in rendered.items()}
     if options.json:
-        return json.dumps({name: render.as_json(config) for name, config in rendered.items()}), warnings
+        return json.dumps({name: render.as_plain_data(config) for name, config in rendered.items()}), warnings
     return "\n\n".join("\n".join(config_text(config)) for config in rendered.values()), warnings
 
 
-def config_text(rendered: Rendered) -> Iterator[str]:
+def config_text(rendered: RenderedConfig) -> Iterator[str]:
     """Yield the lines of a rendered config."""
     config = rendered.config
     yield f"{config.name}  ({config.platform}{f', {config.image}' if config.image else ''})"
@@ -74,7 +74,7 @@ def config_text(rendered: Rendered) -> Iterator[str]:
         where = ", ".join(source.url) or source.git_url or source.path or ""
         yield from field("source", [where, *(f"patch {patch}" for patch in source.patches)])
     for staging in rendered.stagings:
-        yield from field(staging.title, steps(staging.script))
+        yield from field(staging.title, script_lines(staging.script))
     for output in rendered.outputs:
         yield ""
         yield from output_text(output)
@@ -88,13 +88,13 @@ def output_text(output: Output) -> Iterator[str]:
     for kind, specs in output.run_exports.items():
         yield from field("run exports" if kind == "weak" else f"{kind} exports", list(specs))
     yield from field("features", list(output.track_features))
-    yield from field("script", steps(output.script))
+    yield from field("script", script_lines(output.script))
     yield from field("imports", [name for test in output.tests for name in test.imports])
-    yield from field("tests", [line for test in output.tests for line in steps(test.script)], apart=True)
+    yield from field("tests", [line for test in output.tests for line in script_lines(test.script)], apart=True)
     yield from field("hashed", [f"{key} {value}" for key, value in sorted(output.used.items())])
 
 
-def steps(script: Script) -> list[str]:
+def script_lines(script: Script) -> list[str]:
     """Return a script's file, or its lines."""
     return [script.file] if script.file else list(script.lines)
 

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.serialization import to_json
     from kiln.store.layout import ArtifactLayout
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     matrix_report = recorded_run(feedstock, options.run)
     variants = variants_of(feedstock, (config.config for config in matrix_report.configs))
     if options.json:
@@ -74,10 +74,10 @@ def write(feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants,
     recorded, total = recorded_runs(feedstock, INDEXED)
     has_index, name = path.parent == folder, feedstock.root.name
     page = report.as_html(matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index)
-    files.write_text(files.inside(path, folder) if has_index else path, page)
+    files.write_text(files.safe_path_inside(path, folder) if has_index else path, page)
     if has_index:
         index = report.index_as_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
-        files.write_text(files.inside(folder / report.INDEX, folder), index)
+        files.write_text(files.safe_path_inside(folder / report.INDEX, folder), index)
 
 
 def write_junit(matrix_report: MatrixReport, path: Path) -> None:
@@ -123,4 +123,4 @@ def variants_of(feedstock: Feedstock, configs: Iterable[str]) -> Variants:
                 variants[config] = expand.read(feedstock, config).variant
         return variants
 
-    return limits.bounded(existing)
+    return limits.run_bounded(existing)

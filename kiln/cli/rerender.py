@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """
     from kiln import feedstock_loader, limits
 
-    (notes, lines, fault), variant_file = pinning_selection.used(
+    (notes, lines, fault), variant_file = pinning_selection.run_with_pinning(
         options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
     )
     print("".join(f"{pasteable(line, root)}\n" for line in notes), end="", file=sys.stderr)
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if fault:
         raise fault
     if options.commit:
-        feedstock = limits.bounded(lambda: feedstock_loader.find(root))
+        feedstock = limits.run_bounded(lambda: feedstock_loader.load(root))
         print(rerender_commit.commit(feedstock, pinning_selection.version_of(variant_file), options.commit))
     return 0
 
@@ -66,11 +66,11 @@ def rerender(
     from kiln.console.text import quantity
     from kiln.expand import workflow
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
-    notes = [f"note: {line}" for line in (*conda_forge_yml.notes(feedstock.settings), *doubts.values())]
-    notes += [f"note: {line}" for line in workflow.estimate_notes(feedstock, configs)]
+    notes = [f"note: {line}" for line in (*conda_forge_yml.no_effect_notes(feedstock.settings), *doubts.values())]
+    notes += [f"note: {line}" for line in workflow.long_build_notes(feedstock, configs)]
     total = f"{quantity(len(configs), 'config')} in {feedstock.configs}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"

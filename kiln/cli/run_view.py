@@ -25,12 +25,12 @@ def view(
 
     ``verbosity`` is the value of a `kiln.console.Verbosity`.
     """
-    from kiln.cli.masked_streams import unchanged
+    from kiln.cli.masked_streams import stream_below
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView, Verbosity
 
-    stream = unchanged(stream)
+    stream = stream_below(stream)
     if verbosity != "normal":
         return PlainView(stream, labels=labels, verbosity=Verbosity(verbosity))
     if environment.get("GITHUB_ACTIONS") == "true":
@@ -40,12 +40,12 @@ def view(
     return PlainView(stream, labels=labels)
 
 
-def steps() -> Steps:
+def steps_view() -> Steps:
     """Return the view of a command's steps on standard error."""
-    from kiln.cli.masked_streams import unchanged
+    from kiln.cli.masked_streams import stream_below
     from kiln.console.steps_view import Steps
 
-    return Steps(unchanged(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
+    return Steps(stream_below(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
 
 
 def terminal_width(stream: IO[str]) -> int | None:
@@ -58,10 +58,10 @@ def terminal_width(stream: IO[str]) -> int | None:
 
 def print_folded(text: str) -> None:
     """Print text whose lines are folded to the width of the terminal."""
-    from kiln.console.text import indented
+    from kiln.console.text import hanging_lines
 
     width = terminal_width(sys.stdout)
-    print("\n".join(part for line in text.split("\n") for part in indented(line, width)))
+    print("\n".join(part for line in text.split("\n") for part in hanging_lines(line, width)))
 
 
 def has_color(environment: Mapping[str, str]) -> bool:

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if options.last < 1:
         raise UsageError(f"--last is {options.last}", hint="a number from 1, or --all")
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     reports, total = recorded_runs(feedstock, None if options.all else options.last)
     now = time.time()
     if options.json:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.environment_passthrough import passed_on
+from kiln.cli.environment_passthrough import passed_variables
 from kiln.errors import UnsupportedPlatform, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="package files to test; other packages of their channel are used too",
     )
-    common_arguments.channels(parser, default="the channels that the recipe names")
+    common_arguments.add_channels(parser, default="the channels that the recipe names")
     parser.add_argument("--gpu", action="store_true", help="require a GPU on this machine, and name it in the report")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
 
@@ -48,18 +48,18 @@ def run(options: argparse.Namespace, root: Path) -> int:
         raise UsageError(f"no such file: {', '.join(absent)}")
     gpus = require_gpus() if options.gpu else None
     request = package_file_tests.PackageTestRun(
-        feedstock=feedstock_loader.find(root),
+        feedstock=feedstock_loader.load(root),
         packages=tuple(path.absolute() for path in options.packages),
         channels=tuple(options.channels),
         machine=machine_virtual_packages(os.environ),
-        environment=passed_on(os.environ),
+        environment=passed_variables(os.environ),
     )
     with signals.termination_as_interrupt():
         reports = package_file_tests.execute(request, lambda name: print(f"test {name}", file=sys.stderr))
     if options.json:
         print(json.dumps([as_data(report, gpus) for report in reports], indent=2))
     else:
-        print("\n".join([package_file_tests.total(reports), *(gpus or ())]))
+        print("\n".join([package_file_tests.summary(reports), *(gpus or ())]))
     return 0
 
 

@@ -72,7 +72,7 @@ def number(text: str) -> int:
     return int(text)
 
 
-def credentials(text: str) -> Path:
+def credentials_folder(text: str) -> Path:
     """Return the absolute path of a folder of credentials."""
     path = Path(text).absolute()
     if not path.is_dir():
@@ -80,11 +80,11 @@ def credentials(text: str) -> Path:
     return path
 
 
-def credentials_variable(text: str) -> Path | str | None:
+def credentials_setting(text: str) -> Path | str | None:
     """Return the value of BAZEL_REMOTE_CREDENTIALS: a folder, or what a fleet has made of one; None if empty."""
     from kiln.store import remote_executor_credentials
 
-    return (text if remote_executor_credentials.is_variable(text) else credentials(text)) if text else None
+    return (text if remote_executor_credentials.is_variable(text) else credentials_folder(text)) if text else None
 
 
 def mirror(url: str) -> str | None:

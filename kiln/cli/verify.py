@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import Link
-    from kiln.provenance.attestation_check import Attested
+    from kiln.provenance.attestation_check import AttestedFacts
     from kiln.provenance.signature_list import ListedAttestation
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln verify``."""
-    common(parser)
+    add_package_arguments(parser)
     parser.add_argument(
         "--target-channel",
         metavar="URL",
@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the provenance record as JSON")
 
 
-def common(parser: argparse.ArgumentParser) -> None:
+def add_package_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of commands about a published package."""
     parser.add_argument("package", metavar="PACKAGE", type=Path, help="path of a .conda file")
     parser.add_argument(
@@ -61,13 +61,13 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a ver
         print(json.dumps(verified.as_data(), indent=2))
         return 0
     for fact in verified.facts:
-        print(f"verified: {shown(fact)}")
+        print(f"verified: {terminal_text(fact)}")
     for note in verified.notes:
-        print(f"note: {shown(note)}", file=sys.stderr)
+        print(f"note: {terminal_text(note)}", file=sys.stderr)
     return 0
 
 
-def shown(text: str) -> str:
+def terminal_text(text: str) -> str:
     """Return a text of others for a terminal: in one line of limited length, with hidden characters escaped."""
     plain = text if text.isprintable() else ascii(text)[1:-1]
     return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}..."
@@ -83,7 +83,7 @@ class VerifiedPackage:
     record: Mapping[str, Any]
     facts: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    attested: Attested | None = None
+    attested: AttestedFacts | None = None
     attestations: tuple[ListedAttestation, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
@@ -108,16 +108,16 @@ def record(options: argparse.Namespace) -> VerifiedPackage:
     if chained is None and options.allowed_signers:
         raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
     if chained is None and attested is None:
-        raise unverified(options.package, channel, notes, has_records=chain is not None)
+        raise unverified_error(options.package, channel, notes, has_records=chain is not None)
     link, facts = chained or (None, ())
     if link is None and attested:
-        facts = (f"the file is the attested one, by its hash {recovered(None, options.package)['sha256']}",)
+        facts = (f"the file is the attested one, by its hash {provenance_record(None, options.package)['sha256']}",)
     if link and attested and options.require_attestation:
-        facts = (*facts, *same_record(link.record, recovered(attested, options.package)))
+        facts = (*facts, *same_record_fact(link.record, provenance_record(attested, options.package)))
     return VerifiedPackage(
-        record=link.record if link else recovered(attested, options.package),
-        facts=(*facts, *(described(attested) if attested else ()), *in_words(attestations, verified=True)),
-        notes=(*notes, *in_words(attestations, verified=False)),
+        record=link.record if link else provenance_record(attested, options.package),
+        facts=(*facts, *(attestation_text(attested) if attested else ()), *signers_text(attestations, verified=True)),
+        notes=(*notes, *signers_text(attestations, verified=False)),
         attested=attested,
         attestations=attestations,
     )
@@ -132,10 +132,10 @@ def has_record(chain: bytes, package: Path) -> bool:
     from kiln import files, provenance
 
     facts = ("file", package.name), ("sha256", files.sha256(package))
-    return any(link.record.get(key) == value for link in provenance.parsed(chain) for key, value in facts)
+    return any(link.record.get(key) == value for link in provenance.parsed_lines(chain) for key, value in facts)
 
 
-def unverified(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
+def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
     """Return the error for a package of which nothing could be verified."""
     from kiln.errors import ProvenanceBroken
 
@@ -158,13 +158,13 @@ def chain_record(
 ) -> tuple[Link, tuple[str, ...]]:
     """Return the record of a package in the channel's chain, and the verified facts."""
     from kiln import provenance
-    from kiln.conda_package.reader import read_object
+    from kiln.conda_package.reader import read_json_object
     from kiln.names import is_channel_folder
 
     signers = None
     if options.allowed_signers:
-        signers = provenance.Signers(file=options.allowed_signers, env=os.environ)
-    own = set(filter(is_channel_folder, (str(read_object(options.package, "index.json").get("subdir")),)))
+        signers = provenance.AllowedSigners(file=options.allowed_signers, env=os.environ)
+    own = set(filter(is_channel_folder, (str(read_json_object(options.package, "index.json").get("subdir")),)))
     return provenance.verify(
         options.package,
         chain,
@@ -177,7 +177,7 @@ def chain_record(
 
 def attestation(
     options: argparse.Namespace, channel: str, read: Callable[[str], bytes | None]
-) -> tuple[Attested | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
+) -> tuple[AttestedFacts | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
     """Return what the required signers attest, or anybody where none is required, all attestations, and notes.
 
     The notes say what was not verified.
@@ -198,14 +198,14 @@ def attestation(
         return None, (), ()
     anybody = attestation_check.TrustedSigner(root=attestation_check.trusted_root(options.trusted_root))
     url = (
-        channel_credentials.bare(options.target_channel)
+        channel_credentials.bare_url(options.target_channel)
         if getattr(options, "target_channel", None)
-        else url_of(channel)
+        else channel_url(channel)
     )
     facts: dict[str, Any] = {"file": options.package.name, "sha256": files.sha256(options.package), "channel": url}
     signers = required or (anybody,)
     try:
-        attested = attestation_check.checked(sidecar, **facts, signers=signers)
+        attested = attestation_check.attested_facts(sidecar, **facts, signers=signers)
         notes = () if required else ("any identity is accepted; --require-attestation SIGNER requires one",)
     except ProvenanceBroken as error:
         if required:
@@ -213,19 +213,19 @@ def attestation(
         note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"
         claims: tuple[ListedAttestation, ...] = ()
         with contextlib.suppress(ProvenanceBroken):  # not even a list
-            claims = signature_list.listed(sidecar, **facts, signers=())
+            claims = signature_list.package_attestations(sidecar, **facts, signers=())
         return None, claims, (note,)
-    return attested, signature_list.listed(sidecar, **facts, signers=signers), notes
+    return attested, signature_list.package_attestations(sidecar, **facts, signers=signers), notes
 
 
-def in_words(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
+def signers_text(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
     """Return who has signed which attestation, or is named in it, where they are not all of one signer."""
     if len({(one.signer, one.verified, one.fault) for one in attestations}) == 1:
         return []
     return [one.text(len(attestations)) for one in attestations if one.verified is verified]
 
 
-def same_record(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
+def same_record_fact(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fact that the chain's record is the attested one, where kiln wrote that.
 
     Raises:
@@ -246,14 +246,14 @@ def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None])
     A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
     file there cannot sign for another.
     """
-    from kiln.conda_package.reader import read_object
+    from kiln.conda_package.reader import read_json_object
     from kiln.errors import BrokenPackage
     from kiln.names import is_channel_folder
-    from kiln.publish.attestation_reader import advertised
-    from kiln.repodata import adopted
+    from kiln.publish.attestation_reader import read_sidecar
+    from kiln.repodata import from_repodata
 
     try:
-        subdir = str(read_object(package, "index.json").get("subdir"))
+        subdir = str(read_json_object(package, "index.json").get("subdir"))
     except BrokenPackage:  # or of the older format: attestations are about the file, whatever is in it
         subdir = package.absolute().parent.name
     if not is_channel_folder(subdir):
@@ -261,34 +261,34 @@ def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None])
     index = read(f"{subdir}/repodata.json")
     if index is None:
         return read(f"{subdir}/{package.name}.sigs")
-    record = adopted(subdir, index).records.get(package.name, {})
+    record = from_repodata(subdir, index).records.get(package.name, {})
     named = record.get("attestations_sha256")
     if named is None:
         return read(f"{subdir}/{package.name}.sigs")
-    return advertised(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
+    return read_sidecar(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
 
 
-def url_of(channel: str) -> str:
+def channel_url(channel: str) -> str:
     """Return the URL of a channel or a folder, without credentials."""
     from kiln import channel_credentials
 
-    return channel_credentials.bare(channel) if "://" in channel else Path(channel).absolute().as_uri()
+    return channel_credentials.bare_url(channel) if "://" in channel else Path(channel).absolute().as_uri()
 
 
-def described(attested: Attested) -> list[str]:
+def attestation_text(attested: AttestedFacts) -> list[str]:
     """Return the facts of an attestation in words: who published it, who built it from what."""
     from kiln.provenance import slsa
 
-    return [*attested.facts, *(slsa.described(attested.provenance) if attested.provenance else ())]
+    return [*attested.facts, *(slsa.build_facts(attested.provenance) if attested.provenance else ())]
 
 
-def recovered(attested: Attested | None, package: Path) -> dict[str, Any]:
+def provenance_record(attested: AttestedFacts | None, package: Path) -> dict[str, Any]:
     """Return the record that the provenance of an attestation has, where kiln wrote it; else only the file's facts."""
     from kiln import files
     from kiln.provenance import slsa
 
     facts = {"file": package.name, "sha256": files.sha256(package)}
-    if attested is None or not slsa.is_own(attested.provenance):
+    if attested is None or not slsa.is_kiln_predicate(attested.provenance):
         return dict(facts)
     return slsa.record_of(attested.provenance, **facts)
 
@@ -299,10 +299,10 @@ def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) 
     Raises:
         BrokenIndex: if the index is invalid.
     """
-    from kiln.publish.order import subdirs_of
-    from kiln.repodata import adopted
+    from kiln.publish.order import channel_subdirs
+    from kiln.repodata import from_repodata
 
-    subdirs = [adopted(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_of(more)]
+    subdirs = [from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in channel_subdirs(more)]
     return {
         f"{subdir.name}/{file}": str(record.get("sha256", ""))
         for subdir in subdirs

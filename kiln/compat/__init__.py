@@ -11,7 +11,7 @@ from kiln.compat.combination import Combination, Gpu, combination
 from kiln.compat.results import DoctorResult, Finding, Suggestion, Verdict, verdict
 from kiln.compat.rules import findings
 from kiln.compat.suggestions import nearest
-from kiln.compat.variant_conversion import of_variant, variants
+from kiln.compat.variant_conversion import config_lines, of_variant
 
 __all__ = [
     "Combination",
@@ -35,5 +35,5 @@ def judge(subject: Combination, *, suggest: bool = True) -> DoctorResult:
         verdict=worst,
         findings=reasons,
         nearest=nearest(subject) if suggest and reasons and worst is not Verdict.WORKS else (),
-        variants=variants(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
+        variants=config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.compat import tables, version_ranges
-from kiln.errors import UsageError, nearest
+from kiln.errors import UsageError, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def gpu(name: str) -> Gpu:
     """
     name = name.strip()
     if number := _CAPABILITY.fullmatch(name.lower()):
-        return Gpu(name=dotted(number["number"]), capability=dotted(number["number"]))
+        return Gpu(name=dotted_capability(number["number"]), capability=dotted_capability(number["number"]))
     family = name.lower().partition(".")[0]
     for machine in tables.table("cloud"):
         if family in {machine["machine"], *([f"{machine['machine']}-{machine['gpu'].lower()}"])}:
@@ -174,7 +174,7 @@ def _similar(name: str) -> str:
     candidates = [other for other in longer if other.lower().startswith(name.lower())] or longer
     if candidates:
         return f"did you mean {' or '.join(map(repr, candidates[:3]))}?"
-    return nearest(name, [other for other in names if _may_be(name, other)])
+    return did_you_mean(name, [other for other in names if _may_be(name, other)])
 
 
 def _continues(name: str, other: str) -> bool:
@@ -196,7 +196,9 @@ def _may_be(name: str, other: str) -> bool:
     if letters[0] == letters[1]:
         return digits[0] == digits[1] or not digits[0].endswith("0")
     words = [_words(text).split() for text in (name, other)]
-    is_similar = len(words[0]) == len(words[1]) and all(nearest(one, [two]) for one, two in zip(*words, strict=True))
+    is_similar = len(words[0]) == len(words[1]) and all(
+        did_you_mean(one, [two]) for one, two in zip(*words, strict=True)
+    )
     return digits[0] == digits[1] and len(digits[0]) > 2 and is_similar
 
 
@@ -212,12 +214,12 @@ def compiler(text: str) -> str:
     return f"{match['name']} {match['version']}"
 
 
-def dotted(number: str) -> str:
+def dotted_capability(number: str) -> str:
     """Return a compute capability with its dot: ``7.0`` for ``70``, ``12.0`` for ``120``."""
     return number if "." in number else f"{number[:-1]}.{number[-1]}"
 
 
-def plain(capability: str) -> int:
+def bare_capability(capability: str) -> int:
     """Return a compute capability as compilers write it: 70 for ``7.0``, ``sm_70`` and ``compute_70``."""
     match = _CAPABILITY.fullmatch(capability)
     if match is None:
@@ -237,7 +239,7 @@ def _version(name: str, value: str) -> str:
 
 def _capability(part: str) -> str:
     try:
-        plain(part)
+        bare_capability(part)
     except ValueError:
         raise UsageError(
             f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX"

@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kiln import errors
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import plain as number_of
+from kiln.compat.combination import bare_capability as number_of
 from kiln.compat.variant_conversion import newest_gcc
-from kiln.console.text import plain
+from kiln.console.text import sanitized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ def read(log: IO[bytes]) -> tuple[LogFailure, ...]:
     return tally.result()
 
 
-def at_the_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
+def failures_at_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
     """Return the failures in the last ``most`` bytes of a log; none when it cannot be read."""
     try:
         with log.open("rb") as file:
@@ -166,7 +166,7 @@ def _in_piece(piece: bytes, candidates: list[KnownFailure], before: int) -> Iter
 def _window(raw: bytes, words: bytes) -> str:
     """Return the part of a line to search: around the words when it is long; a progress bar overwrites text."""
     start = max(0, raw.find(words) - LONGEST // 2)
-    return plain(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
+    return sanitized(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
 
 
 def _match(failure: KnownFailure, text: str, number: int) -> LogFailure | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kiln.compat.results import DoctorResult, Verdict
 
 
-def answers(facts: MachineFacts) -> dict[str, DoctorResult]:
+def tensorflow_results(facts: MachineFacts) -> dict[str, DoctorResult]:
     """Return the results for running, and for building on the host, the newest TensorFlow in the tables."""
     newest = max(tables.table("tensorflow"), key=lambda row: version_ranges.numbers(row["tf"]))
     running = facts.running()
@@ -27,13 +27,16 @@ def answers(facts: MachineFacts) -> dict[str, DoctorResult]:
     return results
 
 
-def cudas(facts: MachineFacts) -> dict[str, Verdict]:
+def cuda_verdicts(facts: MachineFacts) -> dict[str, Verdict]:
     """Return the verdict on every CUDA with this machine's driver and GPUs, newest first; none without a driver."""
     running = facts.running()
     if running.driver is None:
         return {}
     machine = Combination(driver=running.driver, loaded=running.loaded, gpus=running.gpus)
-    return {cuda: judge(dataclasses.replace(machine, cuda=cuda), suggest=False).verdict for cuda in tables.cuda_lines()}
+    return {
+        cuda: judge(dataclasses.replace(machine, cuda=cuda), suggest=False).verdict
+        for cuda in tables.cuda_minor_versions()
+    }
 
 
 def verdict_ranges(verdicts: Mapping[str, Verdict]) -> dict[str, str]:

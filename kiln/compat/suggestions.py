@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import plain
+from kiln.compat.combination import bare_capability
 from kiln.compat.results import Suggestion, Verdict, verdict
-from kiln.compat.rules import findings, one_by_one
-from kiln.compat.rules.common import with_cuda
+from kiln.compat.rules import findings, iter_findings
+from kiln.compat.rules.common import with_release_cuda
 from kiln.compat.rules.gpu import known_failure
-from kiln.compat.variant_conversion import completed_list, newest_gcc, variants
+from kiln.compat.variant_conversion import config_lines, extended_capabilities, newest_gcc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,11 +81,11 @@ def _varied(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
 
 def _is(candidate: Combination, good: Verdict) -> bool:
     """Return whether no finding is worse than a verdict; stop at the first that is."""
-    return not any(finding.verdict.rank > good.rank for finding in one_by_one(candidate))
+    return not any(finding.verdict.rank > good.rank for finding in iter_findings(candidate))
 
 
 def _suggestion(original: Combination, other: Combination, good: Verdict) -> Suggestion:
-    return Suggestion(combination=other, verdict=good, changes=_changes(original, other), variants=variants(other))
+    return Suggestion(combination=other, verdict=good, changes=_changes(original, other), variants=config_lines(other))
 
 
 def _changes(original: Combination, other: Combination) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _changes(original: Combination, other: Combination) -> tuple[str, ...]:
 
 def _distance(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
     names = _changes(original, other)
-    begin = with_cuda(original)  # upstream's CUDA where none was given
+    begin = with_release_cuda(original)  # upstream's CUDA where none was given
     steps = sum(_steps(getattr(begin, name), getattr(other, name)) for name in names if name not in UNORDERED)
     newest_first = tuple(-number for number in version_ranges.numbers(other.tf or "0"))
     return sum(WEIGHTS[name] for name in names), steps, newest_first
@@ -125,7 +125,7 @@ def _starts(original: Combination) -> Iterator[Combination]:
     """Yield the original, that with a newer driver, and that compiled for its GPUs too."""
     yield original
     yield from _with_driver(original)
-    if original.built_for and (completed := completed_list(original)):
+    if original.built_for and (completed := extended_capabilities(original)):
         yield replace(original, built_for=completed)
 
 
@@ -147,7 +147,7 @@ def _with_driver(original: Combination) -> Iterator[Combination]:
 
 
 def _first_cuda(gpu: Gpu) -> str | None:
-    row = tables.first_cuda(plain(gpu.capability))
+    row = tables.first_cuda(bare_capability(gpu.capability))
     return None if row is None else row["first"]
 
 
@@ -165,16 +165,18 @@ def _releases(original: Combination) -> Iterator[Combination]:
 def _cudas(release: Combination) -> Iterator[str | None]:
     yield release.cuda
     if release.cuda is None and any(known_failure(release)):
-        yield from filter(partial(_compiles_for, release.gpus), tables.cuda_lines())  # not upstream's wheel
+        yield from filter(partial(_compiles_for, release.gpus), tables.cuda_minor_versions())  # not upstream's wheel
     if release.cuda is not None:
         yield from (row["cuda"] for row in _own(release))
-        yield from tables.cuda_lines()
+        yield from tables.cuda_minor_versions()
 
 
 def _compiles_for(gpus: tuple[Gpu, ...], cuda: str) -> bool:
     """Return whether a CUDA compiles machine code for all GPUs."""
     row = tables.compiler(cuda)
-    return row is not None and {str(plain(gpu.capability)) for gpu in gpus} <= set(row["capabilities"].split())
+    return row is not None and {str(bare_capability(gpu.capability)) for gpu in gpus} <= set(
+        row["capabilities"].split()
+    )
 
 
 def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
@@ -195,7 +197,7 @@ def _tools(release: Combination) -> Iterator[Combination]:
     own = tables.tensorflow(release.tf) if release.tf else None
     changes: dict[str, str] = {}
     if own is not None and release.python and own["python"]:
-        lowest, highest = version_ranges.span(own["python"])
+        lowest, highest = version_ranges.lowest_and_highest(own["python"])
         changes["python"] = highest if version_ranges.at_least(release.python, highest) else lowest
     if release.bazel and (row := next(_own(release), None)):
         changes["bazel"] = row["bazel"]

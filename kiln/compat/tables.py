@@ -61,13 +61,13 @@ def tensorflow(version: str) -> Row | None:
 @cache
 def serving(version: str) -> Row | None:
     """Return the row of a release of TensorFlow Serving."""
-    return newest(overlapping(table("serving"), version))
+    return newest(rows_including(table("serving"), version))
 
 
 @cache
 def compiler(cuda: str) -> Row | None:
     """Return the row of CUDA's compiler: its capabilities and host compilers."""
-    return newest(overlapping(table("cuda_compiler"), cuda))
+    return newest(rows_including(table("cuda_compiler"), cuda))
 
 
 @cache
@@ -80,13 +80,13 @@ def first_cuda(capability: int) -> Row | None:
 @cache
 def last_driver(capability: str) -> Row | None:
     """Return the last branch of drivers that serves a compute capability; None for those still served."""
-    return next(iter(overlapping(table("driver_gpu"), capability)), None)
+    return next(iter(rows_including(table("driver_gpu"), capability)), None)
 
 
 @cache
 def driver(cuda: str) -> Row | None:
     """Return the oldest driver that came with a release of CUDA."""
-    rows = overlapping(table("cuda_driver"), cuda)
+    rows = rows_including(table("cuda_driver"), cuda)
     return min(rows, key=lambda row: version_ranges.numbers(row["driver"]), default=None)
 
 
@@ -101,19 +101,19 @@ def cudnn(version: str, cuda: str) -> tuple[Row, ...]:
     """Return the rows of NVIDIA's matrix for a cuDNN with a CUDA."""
     return tuple(
         row
-        for row in overlapping(table("cudnn"), version)
+        for row in rows_including(table("cudnn"), version)
         if version_ranges.overlaps(cuda, row["cuda_first"], row["cuda_last"])
     )
 
 
 @cache
-def cuda_lines() -> tuple[str, ...]:
+def cuda_minor_versions() -> tuple[str, ...]:
     """Return every ``x.y`` of CUDA that there is a driver for, newest first."""
     short = (".".join(row["first"].split(".")[:2]) for row in table("cuda_driver"))
     return tuple(dict.fromkeys(short))
 
 
-def overlapping(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
+def rows_including(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
     """Return the rows whose ``first`` to ``last`` include a release of a version."""
     return tuple(row for row in rows if version_ranges.overlaps(version, row["first"], row["last"]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import Combination, plain
+from kiln.compat.combination import Combination, bare_capability
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 NONE = {"None", "undefined", ""}
 
 
-def variants(combination: Combination) -> tuple[str, ...]:
+def config_lines(combination: Combination) -> tuple[str, ...]:
     """Return the lines of conda_build_config.yaml for a combination, with versions as in the names of packages."""
     if combination.cuda is None:
         return ()
     values = {"cuda_compiler_version": _cuda(combination.cuda), "cudnn": _cudnn(combination), **_compilers(combination)}
     if combination.python and "." in combination.python:
         values["python"] = f"{_minor(combination.python)}.* *_{_build(_minor(combination.python))}"
-    values["cuda_compute_capabilities"] = ",".join(completed_list(combination) or combination.built_for)
+    values["cuda_compute_capabilities"] = ",".join(extended_capabilities(combination) or combination.built_for)
     return tuple(line for key, value in values.items() if value for line in (f"{key}:", f'  - "{value}"'))
 
 
@@ -35,7 +35,7 @@ def _minor(version: str) -> str:
 
 def _cuda(version: str) -> str:
     """Return the CUDA as in the names of packages; a major version alone means its newest minor version."""
-    newest = (cuda for cuda in tables.cuda_lines() if version_ranges.agree(cuda, version))
+    newest = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.agree(cuda, version))
     return _minor(version) if "." in version else next(newest, version)
 
 
@@ -73,14 +73,14 @@ def newest_gcc(cuda: str | None) -> str:
     return str(int(major) if minor else int(major) - 1)
 
 
-def completed_list(combination: Combination) -> tuple[str, ...]:
+def extended_capabilities(combination: Combination) -> tuple[str, ...]:
     """Return the capabilities that include the GPUs'; empty when they do already, or CUDA does not support them."""
     row = tables.compiler(combination.cuda) if combination.cuda else None
     if row is None:
         return ()
     supported = {int(number) for number in row["capabilities"].split()}
-    own = {plain(gpu.capability) for gpu in combination.gpus} & supported
-    listed = {plain(name) for name in combination.built_for} or _policy(combination)
+    own = {bare_capability(gpu.capability) for gpu in combination.gpus} & supported
+    listed = {bare_capability(name) for name in combination.built_for} or _policy(combination)
     if own <= listed:
         return ()
     numbers = sorted((listed & supported) | own)
@@ -89,8 +89,8 @@ def completed_list(combination: Combination) -> tuple[str, ...]:
 
 def _policy(combination: Combination) -> set[int]:
     """Return the capabilities that upstream compiles the release for, empty where that is unknown."""
-    row = tables.newest(tables.overlapping(tables.table("upstream"), combination.tf)) if combination.tf else None
-    return {plain(name) for name in row["capabilities"].split(",")} if row else set()
+    row = tables.newest(tables.rows_including(tables.table("upstream"), combination.tf)) if combination.tf else None
+    return {bare_capability(name) for name in row["capabilities"].split(",")} if row else set()
 
 
 def of_variant(
@@ -127,7 +127,7 @@ def _version(text: str | None) -> str | None:
 
 def _is_capability(text: str) -> bool:
     try:
-        plain(text)
+        bare_capability(text)
     except ValueError:
         return False
     return True

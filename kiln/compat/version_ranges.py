@@ -62,7 +62,7 @@ def bounds(part: str) -> tuple[str, str]:
     return first, last or first
 
 
-def span(text: str) -> tuple[str, str]:
+def lowest_and_highest(text: str) -> tuple[str, str]:
     """Return the lowest and the highest version of ranges in the notation of the tables."""
     parts = text.split()
     return bounds(parts[0])[0], bounds(parts[-1])[1]

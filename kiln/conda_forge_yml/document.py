@@ -9,7 +9,7 @@ from kiln.conda_forge_yml.schema import SchemaCheck, SettingFault, UsedBy, leave
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 from kiln.names import CONDA_PLATFORMS
-from kiln.yamltext import Document, PlacedText, Scalars, parse, read_text
+from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ def parsed(path: Path) -> Document:
     return document
 
 
-def notes(path: Path) -> list[str]:
+def no_effect_notes(path: Path) -> list[str]:
     """Return a line about each setting without effect: unknown ones, and those that kiln has no use for."""
     values = _parsed(path).value
     unknown = [fault for fault in _CHECK.faults(values) if not _is_refused(fault)]
@@ -137,7 +137,7 @@ class TypedSettings:
 def _parsed(path: Path) -> Document:
     if not path.is_file():
         return Document(file=path.name, value={})
-    document = parse(read_text(path, path.name), path.name, Scalars.WORDS, may_repeat=_may_repeat)
+    document = parse(read_text(path, path.name), path.name, ScalarTypes.WORDS, may_repeat=_may_repeat)
     if document.value is None or document.value == []:  # feedstocks had an empty list for "no settings"
         return Document(file=path.name, value={})
     if not isinstance(document.value, dict):
@@ -176,7 +176,7 @@ def _errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFault]:
 def _placed(path: Path) -> Any:
     """Return the file's values as texts with their places."""
     text = read_text(path, path.name) if path.is_file() else ""
-    return parse(text, path.name, Scalars.PLACED, may_repeat=lambda _: True).value
+    return parse(text, path.name, ScalarTypes.PLACED, may_repeat=lambda _: True).value
 
 
 def _place(file: str, values: Any, path: tuple[str, ...]) -> Place:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kiln.errors import nearest
+from kiln.errors import did_you_mean
 from kiln.names import CONDA_PLATFORMS
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SettingFault(NamedTuple):
 
 
 @cache
-def table() -> dict[str, SettingType]:
+def types_by_name() -> dict[str, SettingType]:
     """Return the type of each setting by its dotted name; the empty name is the whole file."""
     types: dict[str, SettingType] = {}
     for name, setting in rows().items():
@@ -124,7 +124,7 @@ def rows() -> dict[str, SettingType]:
 def setting_of(path: tuple[str, ...]) -> SettingType | None:
     """Return the setting that the keys lead to, or the one that contains it; None for an unknown outermost key."""
     known = [".".join(path[:length]) for length in range(len(path), 0, -1)]
-    return next((table()[name] for name in known if name in table()), None)
+    return next((types_by_name()[name] for name in known if name in types_by_name()), None)
 
 
 def faults(settings: Any) -> Iterator[SettingFault]:
@@ -132,7 +132,7 @@ def faults(settings: Any) -> Iterator[SettingFault]:
     yield from SchemaCheck().faults(settings)
 
 
-def ignored(settings: Any) -> Iterator[SettingFault]:
+def unknown_settings(settings: Any) -> Iterator[SettingFault]:
     """Yield the unknown settings of a file that conda-smithy's linter ignores."""
     seen = {fault.path for fault in faults(settings)}
     yield from (fault for fault in SchemaCheck(strict=True).faults(settings) if fault.path not in seen)
@@ -142,7 +142,7 @@ def deprecated(settings: Any, path: tuple[str, ...] = ()) -> Iterator[SettingFau
     """Yield the deprecated settings of a file that have a value."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         here = (*path, str(key))
-        setting = table().get(".".join(here))
+        setting = types_by_name().get(".".join(here))
         if setting and setting.replacement and value is not None:
             yield SettingFault(here, key, f"{'.'.join(here)} is deprecated", f"use {setting.replacement}")
         yield from deprecated(value, here)
@@ -160,7 +160,7 @@ def leaves(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
     """Yield the settings of a file that the table knows and that contain no other known one: path, key and value."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         here = (*path, str(key))
-        inner = isinstance(value, dict) and any(name.startswith(f"{'.'.join(here)}.") for name in table())
+        inner = isinstance(value, dict) and any(name.startswith(f"{'.'.join(here)}.") for name in types_by_name())
         if inner:
             yield from leaves(value, here)
         else:
@@ -177,7 +177,7 @@ class SchemaCheck:
     def faults(self, value: Any, path: tuple[str, ...] = ()) -> Iterator[SettingFault]:
         """Yield the invalid settings of a file, or of the setting that the keys lead to."""
         name = ".".join(path)
-        setting = table().get(name)
+        setting = types_by_name().get(name)
         if setting is None:
             return
         alternatives = setting.types.split(" | ")
@@ -188,7 +188,7 @@ class SchemaCheck:
             yield SettingFault(path, value, text, _near(value, alternatives))
         if not isinstance(value, dict):
             return
-        known = [other.rpartition(".")[2] for other in table() if other and other.rpartition(".")[0] == name]
+        known = [other.rpartition(".")[2] for other in types_by_name() if other and other.rpartition(".")[0] == name]
         refuses = "closed" in alternatives or ("lax" in alternatives and self.strict)
         for key, item in value.items():
             here = (*path, str(key))
@@ -196,9 +196,9 @@ class SchemaCheck:
                 yield from self.faults(item, here)
                 continue
             # A key of an open mapping may be right although it is not listed, unless it is almost a listed one.
-            slip = nearest(str(key), known, similarity=_SLIP)
+            slip = did_you_mean(str(key), known, similarity=_SLIP)
             if refuses or ("open" in alternatives and self.strict and slip):
-                cure, text = nearest(str(key), known) if refuses else slip, f"unknown setting {'.'.join(here)!r}"
+                cure, text = did_you_mean(str(key), known) if refuses else slip, f"unknown setting {'.'.join(here)!r}"
                 yield SettingFault(here, key, text, cure, unknown=True, misspelled=bool(slip))
 
     def _matches(self, value: Any, alternative: str) -> bool:
@@ -241,7 +241,7 @@ class SchemaCheck:
 
 def _near(value: Any, alternatives: list[str]) -> str:
     names = [name for alternative in alternatives for name in sorted(_names(alternative))]
-    return nearest(value, names) if isinstance(value, str) else ""
+    return did_you_mean(value, names) if isinstance(value, str) else ""
 
 
 def _names(alternative: str) -> frozenset[str]:

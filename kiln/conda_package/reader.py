@@ -93,7 +93,7 @@ class _Bounded(io.RawIOBase):
         return size
 
 
-def read_info(package: Path, name: str) -> Any:
+def read_json(package: Path, name: str) -> Any:
     """Return one JSON file of a package's metadata, such as ``about.json``; an empty object when it has none.
 
     Raises:
@@ -103,7 +103,7 @@ def read_info(package: Path, name: str) -> Any:
     with (
         _as_broken(package),
         zipfile.ZipFile(package) as file,
-        contextlib.closing(_unpacked(file, info_member(file), LARGEST_INFO)) as members,
+        contextlib.closing(_unpacked(file, info_member_name(file), LARGEST_INFO)) as members,
     ):
         for member, content in members:
             if posixpath.normpath(member.name) == f"info/{name}":
@@ -120,18 +120,18 @@ def info_files(package: Path) -> dict[str, bytes]:
     with (
         _as_broken(package),
         zipfile.ZipFile(package) as file,
-        contextlib.closing(_unpacked(file, info_member(file), LARGEST_INFO)) as members,
+        contextlib.closing(_unpacked(file, info_member_name(file), LARGEST_INFO)) as members,
     ):
         return {member.name.removeprefix("info/"): content.read() for member, content in members if content}
 
 
-def read_object(package: Path, name: str) -> dict[str, Any]:
+def read_json_object(package: Path, name: str) -> dict[str, Any]:
     """Return a JSON file of a package's metadata that is an object; an empty one when it has none.
 
     Raises:
         BrokenPackage: when it is something else, or the file is not a .conda package.
     """
-    value = read_info(package, name)
+    value = read_json(package, name)
     if not isinstance(value, dict):
         raise BrokenPackage(f"{package} has an info/{name} that is not a JSON object")
     return value
@@ -175,7 +175,7 @@ def _refuse_constant(word: str) -> None:
 
 
 @contextlib.contextmanager
-def reading(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
+def read_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
     """Yield every member of a package, metadata first, with the content of regular files; nothing is unpacked.
 
     Raises:
@@ -211,7 +211,7 @@ def _broken(package: Path, error: Exception) -> BrokenPackage:
 
 def _members(file: zipfile.ZipFile, *, limit: int) -> Members:
     payload = [name for name in file.namelist() if name.startswith("pkg-") and name.endswith(".tar.zst")]
-    yield from _unpacked(file, info_member(file), LARGEST_INFO)
+    yield from _unpacked(file, info_member_name(file), LARGEST_INFO)
     for name in payload:
         yield from _unpacked(file, name, limit)
 
@@ -232,7 +232,7 @@ def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
             yield member, archive.extractfile(member) if member.isreg() else None
 
 
-def info_member(file: zipfile.ZipFile) -> str:
+def info_member_name(file: zipfile.ZipFile) -> str:
     """Return the name of the one archive with a package's metadata, which readers from either end find."""
     names = file.namelist()
     info = [name for name in names if name.startswith("info-") and name.endswith(".tar.zst")]

@@ -9,8 +9,8 @@ import zipfile
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
-from kiln.conda_package.reader import CHUNK, LARGEST_INFO, InfoFile, info_member
-from kiln.zstd import FAST, packing, zstd
+from kiln.conda_package.reader import CHUNK, LARGEST_INFO, InfoFile, info_member_name
+from kiln.zstd import FAST, packing_file, zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def rewrite_info(
     zstd's for what is packed.
     """
     with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
-        info = info_member(old)
+        info = info_member_name(old)
         for name in old.namelist():
             member = zipfile.ZipInfo(name, EPOCH)
             if name == info:
@@ -54,7 +54,7 @@ def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int, level: int) -> None
     """Copy a packed archive, with one time for all of its members."""
     with (
         zstd.open(source) as plain,
-        packing(sink, level=level) as packed,
+        packing_file(sink, level=level) as packed,
         tarfile.open(fileobj=plain, mode="r|") as old,
         tarfile.open(fileobj=packed, mode="w|") as new,
     ):

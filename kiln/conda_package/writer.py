@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln import files
-from kiln.zstd import FAST, packing
+from kiln.zstd import FAST, packing_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -138,7 +138,7 @@ class Archive:
 
 
 @contextmanager
-def package(folder: Path, facts: PackageFacts) -> Iterator[Archive]:
+def write_package(folder: Path, facts: PackageFacts) -> Iterator[Archive]:
     """Write ``folder/<name>-<version>-<build>.conda``; it appears when the block ends without an error.
 
     Raises DiskFull.
@@ -158,11 +158,11 @@ def package(folder: Path, facts: PackageFacts) -> Iterator[Archive]:
                 info.addfile(_member(path, len(data), executable=False), io.BytesIO(data))
 
 
-def metadata_package(folder: Path, facts: PackageFacts) -> Path:
+def write_metadata_package(folder: Path, facts: PackageFacts) -> Path:
     """Write a package without files into ``folder``, unless it exists, and return its path."""
     path = folder / f"{facts.stem}.conda"
     if not path.is_file():
-        with package(folder, facts):
+        with write_package(folder, facts):
             pass  # the package consists of its metadata
     return path
 
@@ -176,7 +176,7 @@ def _write_member(outer: zipfile.ZipFile, name: str, data: bytes) -> None:
 def _tar(outer: zipfile.ZipFile, name: str) -> Iterator[tarfile.TarFile]:
     with (
         outer.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
-        packing(file, level=FAST) as compressed,
+        packing_file(file, level=FAST) as compressed,
         _LargeReads.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as tar,
     ):
         yield tar

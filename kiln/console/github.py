@@ -12,10 +12,10 @@ import secrets
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.plain import compile_summary, failure_text, headline
+from kiln.console.plain import compile_summary, failure_text, state_line
 from kiln.console.progress_lines import count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import cost_text, one_line, plain
+from kiln.console.text import cost_text, one_line, sanitized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,10 +60,10 @@ class GitHubView(AbstractContextManager["GitHubView"]):
             return
         self._folds.close()
         if config.started and config.finished and not self._single:
-            with self._fold(headline(self._state, config)):
+            with self._fold(state_line(self._state, config)):
                 self._print(*self._state.tail(config.config))
         else:
-            self._print(_without_commands(headline(self._state, config)))
+            self._print(_without_commands(state_line(self._state, config)))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Print a line, in the fold of its step."""
@@ -75,12 +75,12 @@ class GitHubView(AbstractContextManager["GitHubView"]):
             self._folds.close()
             self._folds.enter_context(self._fold(step))
         if line:
-            self._print(plain(line).rstrip())
+            self._print(sanitized(line).rstrip())
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.update_progress(config, progress):
-            self._print(_without_commands(plain(f"{self._state.label(config)}: {text}")))
+            self._print(_without_commands(sanitized(f"{self._state.label(config)}: {text}")))
 
     def run_cost(self, cost: RunCost) -> None:
         """Store the cost of a run on workers, which is printed at the end."""

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from kiln.console.progress_lines import SIGNS, count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import cost_text, duration, one_line, plain
+from kiln.console.text import cost_text, duration, one_line, sanitized
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._print(f"run {report.run}: {_counts(report)}; {report.jobs} in parallel")
         for config in report.configs:
             if config.state is not ConfigState.WAITING:
-                self._print(headline(self._state, config))
+                self._print(state_line(self._state, config))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Print a new state, but not the same state with new figures."""
         previous = self._state.configs.get(config.config)
         self._state.update(config)
         if previous is None or previous.state is not config.state:
-            self._print(headline(self._state, config))
+            self._print(state_line(self._state, config))
         elif summary := compile_summary(previous, config):
             self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config.config)}: {summary}")
 
@@ -72,7 +72,7 @@ class PlainView(AbstractContextManager["PlainView"]):
         if step and (output is None or output.step != step):
             self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {one_line(step)}")
         if line and self._verbosity is Verbosity.VERBOSE:
-            self._print(f"  {self._state.label(config)} | {plain(line).rstrip()}")
+            self._print(f"  {self._state.label(config)} | {sanitized(line).rstrip()}")
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
@@ -106,7 +106,7 @@ def _tenths(cost: RunCost) -> int:
     return int(10 * cost.spent / cost.expected) if cost.expected else 0
 
 
-def headline(run: RunState, config: ConfigRun) -> str:
+def state_line(run: RunState, config: ConfigRun) -> str:
     """Return a config's state in one line."""
     elapsed = f" after {duration(config.finished - config.started)}" if config.started and config.finished else ""
     expected = f", about {duration(config.estimate)}" if config.estimate and config.state is ConfigState.RUNNING else ""

@@ -23,7 +23,7 @@ _NARROWEST = 10  # characters of a column whose texts are broken
 _SURROGATES = lazy_pattern(r"[\ud800-\udfff]")
 
 
-def plain(text: str) -> str:
+def sanitized(text: str) -> str:
     """Return a line of untrusted output without anything that could move, color, reorder or hide text."""
     text = _ESCAPES.sub("", text[:_LONGEST]).replace("\t", "    ")
     return _SURROGATES.sub("\ufffd", HIDDEN.sub("", text))
@@ -32,7 +32,7 @@ def plain(text: str) -> str:
 def shown_line(text: str) -> str:
     """Return a line as a terminal would finally show it, without escapes; of a progress bar, its latest state."""
     parts = [part for part in text[-_LONGEST:].split("\r") if part.strip()]
-    return plain(parts[-1]).rstrip() if parts else ""
+    return sanitized(parts[-1]).rstrip() if parts else ""
 
 
 def one_line(text: str) -> str:
@@ -89,7 +89,7 @@ def table(
         return "  ".join(texts).rstrip()
 
     def lines(row: Sequence[str]) -> Iterator[str]:
-        parts = [folded(text, width) for text, width in zip(row, widths, strict=True)]
+        parts = [wrapped_lines(text, width) for text, width in zip(row, widths, strict=True)]
         yield from (line(items) for items in zip_longest(*parts, fillvalue=""))
 
     return "\n".join(
@@ -108,7 +108,7 @@ def _fitted(widths: Sequence[int], least: Sequence[int], width: int) -> list[int
     return result
 
 
-def folded(text: str, width: int) -> list[str]:
+def wrapped_lines(text: str, width: int) -> list[str]:
     """Return a text in lines of at most ``width`` characters, broken after blanks and the separators of names."""
     lines, rest = [], text
     while len(rest) > width:
@@ -118,7 +118,7 @@ def folded(text: str, width: int) -> list[str]:
     return [*lines, rest]
 
 
-def indented(line: str, width: int | None) -> list[str]:
+def hanging_lines(line: str, width: int | None) -> list[str]:
     """Return a line in lines of at most ``width`` characters, the further ones indented more; unchanged without one."""
     lead = len(line) - len(line.lstrip(" "))
     if width is None or len(line) <= width or width < lead + _NARROWEST + _HANG:

@@ -25,7 +25,7 @@ def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str,
     Raises:
         UsageError: for an image or a mount that an engine would take for something else.
     """
-    require_name(run.image)
+    require_image_name(run.image)
     return (
         engine.executable,
         "create",
@@ -48,7 +48,7 @@ def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str,
     )
 
 
-def require_name(image: str) -> None:
+def require_image_name(image: str) -> None:
     """Refuse an invalid image name: it comes from variant files, and an engine would accept ``--privileged``, too.
 
     Raises:

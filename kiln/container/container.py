@@ -12,7 +12,7 @@ from kiln import process_runner
 from kiln.container import arguments, images, memory_watch, trial
 from kiln.container.engine import ASIDE, Engine, EngineKind
 from kiln.container.owner_labels import LABEL, Owner, is_gone
-from kiln.errors import ContainerFault, excerpt
+from kiln.errors import ContainerFault, with_margin
 from kiln.model.container import ContainerResult, ContainerRun
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Container:
         remove_leftovers(self.engine)
         if not trial.is_settled(self.engine):
             images.ensure(self.engine, self.plan.image)
-        self.engine = trial.workable(self.engine, self.plan.image)
+        self.engine = trial.workable_engine(self.engine, self.plan.image)
         try:
             self._create()
         except BaseException:
@@ -61,7 +61,7 @@ class Container:
 
     def _create(self) -> None:
         """Create the container; look for the image only when the engine lacks it, since each query takes time."""
-        argv = self.plan.argv if self.plan.interactive else memory_watch.watched(self.plan.argv)
+        argv = self.plan.argv if self.plan.interactive else memory_watch.watched_command(self.plan.argv)
         plan = dataclasses.replace(self.plan, argv=argv)
         words = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.here())})
         result = self._command(words)
@@ -177,7 +177,7 @@ class Container:
         output = result.tail or f"exit code {result.exit_code}"
         return ContainerFault(
             f"{self.engine.kind.value} cannot {verb} a container from the image {self.plan.image}",
-            why=f"it says:\n{excerpt(output)}",
+            why=f"it says:\n{with_margin(output)}",
             hint=next((hint for words, hint in HINTS if words in output), ""),
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.container import images
 from kiln.container.container import Container
 from kiln.container.owner_labels import LABEL as OWNER
-from kiln.errors import ContainerFault, DownloadFailed, excerpt
+from kiln.errors import ContainerFault, DownloadFailed, with_margin
 from kiln.model.container import ContainerRun
 
 if TYPE_CHECKING:
@@ -120,14 +120,14 @@ def provide(
     with Container(engine, derived.plan()) as container:
         result = container.run(on_line=record, timeout=SECONDS)
         if result.ok:
-            container.commit(derived.tag, changes=changes(below, container.variables(), derived.packages))
+            container.commit(derived.tag, changes=restore_instructions(below, container.variables(), derived.packages))
             return None
     unknown = unknown_packages(lines)
     if unknown or result.exit_code == NO_MANAGER:
         return InstallRefusal(unknown=unknown)
     raise DownloadFailed(
         f"the package manager of {derived.image} cannot install {' '.join(derived.packages)}",
-        why=f"it ended with exit code {result.exit_code}:\n{excerpt(result.tail)}",
+        why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
         hint="see that containers reach the repositories of the image, or name an image that has them (DOCKER_IMAGE)",
     )
 
@@ -138,7 +138,7 @@ def unknown_packages(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(next(filter(None, match.groups())) for match in matches))
 
 
-def changes(below: Mapping[str, Any], variables: Iterable[str], packages: Iterable[str]) -> Iterator[str]:
+def restore_instructions(below: Mapping[str, Any], variables: Iterable[str], packages: Iterable[str]) -> Iterator[str]:
     """Yield the instructions that restore the settings of the image below, which a commit takes from the container.
 
     ``variables`` are the names of the container's: proxies, which may have passwords, do not stay in the image.

@@ -62,7 +62,7 @@ class Engine:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, environment: Mapping[str, str]) -> Engine:
         """Return the engine from another process's JSON values."""
-        return serialization.from_json(cls, {**data, "environment": environment}, (EngineKind,))
+        return serialization.from_json_values(cls, {**data, "environment": environment}, (EngineKind,))
 
     def ask(self, *words: str) -> process_runner.Result:
         """Run one of the engine's quick commands; the result's ``stdout`` has the output, its ``tail`` the errors."""
@@ -130,7 +130,7 @@ def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | N
         raise MissingTool(f"{path} is neither Docker nor Podman", why=f"it calls itself {output.strip()!r}")
     if kind is not None and kind is not actual:
         raise UsageError(f"{program} is {actual.value}, not {kind.value}", hint=f"--container {actual.value}")
-    return parse(actual, path, _information(path, env), environment=env)
+    return engine_from_info(actual, path, _information(path, env), environment=env)
 
 
 def _path(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
@@ -161,7 +161,9 @@ def _information(path: str, env: Mapping[str, str]) -> Mapping[str, Any]:
     return answer
 
 
-def parse(kind: EngineKind, path: str, answer: Mapping[str, Any], *, environment: Mapping[str, str]) -> Engine:
+def engine_from_info(
+    kind: EngineKind, path: str, answer: Mapping[str, Any], *, environment: Mapping[str, str]
+) -> Engine:
     """Return the engine that the output of ``info`` describes."""
     if kind is EngineKind.DOCKER:
         options = " ".join(answer.get("SecurityOptions") or ())

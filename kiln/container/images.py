@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner
-from kiln.container.arguments import require_name
+from kiln.container.arguments import require_image_name
 from kiln.container.engine import Engine, EngineKind
-from kiln.errors import ContainerFault, DownloadFailed, UsageError, excerpt
+from kiln.errors import ContainerFault, DownloadFailed, UsageError, with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
         ContainerFault: when the engine fails.
         UsageError: for an invalid image name.
     """
-    require_name(image)
+    require_image_name(image)
     result = engine.ask("image", "inspect", image)
     if result.ok:
         described: Mapping[str, Any] = json.loads(result.stdout)[0]
@@ -32,7 +32,7 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
     if is_missing(result):
         return None
     raise ContainerFault(
-        f"{engine.kind.value} cannot inspect the image {image}", why=f"it says:\n{excerpt(result.tail)}"
+        f"{engine.kind.value} cannot inspect the image {image}", why=f"it says:\n{with_margin(result.tail)}"
     )
 
 
@@ -111,7 +111,7 @@ def pull(
         DownloadFailed: when it cannot be fetched, with a hint.
         UsageError: for an invalid image name.
     """
-    require_name(image)
+    require_image_name(image)
     if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
         raise unavailable(engine, image, "images named localhost/... are made on this machine, and none has this name")
     if on_line is not None:
@@ -142,7 +142,7 @@ def unavailable(engine: Engine, image: str, output: str) -> DownloadFailed:
     return DownloadFailed(f"{engine.kind.value} cannot get the image {image}", why=last, hint=hint)
 
 
-def load(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()) -> str:
+def import_rootfs(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()) -> str:
     """Import a root file system from a tar archive as an image named ``tag``, and return its digest.
 
     ``changes`` are instructions of a Dockerfile: ENV, LABEL, CMD, WORKDIR.
@@ -155,12 +155,12 @@ def load(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()
     result = process_runner.run([engine.executable, "import", *quiet, *options, archive, tag], env=engine.environment)
     if not result.ok:
         raise ContainerFault(
-            f"{engine.kind.value} cannot import {archive} as {tag}", why=f"it says:\n{excerpt(result.tail)}"
+            f"{engine.kind.value} cannot import {archive} as {tag}", why=f"it says:\n{with_margin(result.tail)}"
         )
     return digest(engine, tag)
 
 
-def take(engine: Engine, archive: Path) -> None:
+def load_archive(engine: Engine, archive: Path) -> None:
     """Load an image from an archive, under the name that is recorded there.
 
     Raises:
@@ -169,5 +169,5 @@ def take(engine: Engine, archive: Path) -> None:
     result = process_runner.run([engine.executable, "load", "--quiet", "--input", archive], env=engine.environment)
     if not result.ok:
         raise ContainerFault(
-            f"{engine.kind.value} cannot load the image in {archive}", why=f"it says:\n{excerpt(result.tail)}"
+            f"{engine.kind.value} cannot load the image in {archive}", why=f"it says:\n{with_margin(result.tail)}"
         )

@@ -56,7 +56,7 @@ exit "$code"
 _FIGURES = {mark: re.compile(re.escape(mark) + r" (\d+)$") for mark in (HELD, KILLS)}
 
 
-def watched(argv: tuple[str, ...]) -> tuple[str, ...]:
+def watched_command(argv: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command that runs ``argv``, passes its exit code on and reports its memory in the last lines."""
     return ("sh", "-c", SCRIPT, "kiln", *argv)
 

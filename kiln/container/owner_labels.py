@@ -38,7 +38,7 @@ class Owner:
         """Return the running process ``pid``, or None."""
         import platform
 
-        process = process_table.read(pid)
+        process = process_table.read_process(pid)
         if not exists(pid) or (process is not None and process.state in process_table.ENDED):
             return None
         return cls(

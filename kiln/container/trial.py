@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.errors import ContainerFault, MissingTool, excerpt
+from kiln.errors import ContainerFault, MissingTool, with_margin
 from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ REFUSALS = (
 _workable: dict[Engine, Engine] = {}
 
 
-def workable(engine: Engine, image: str, *, platform: str | None = None) -> Engine:
+def workable_engine(engine: Engine, image: str, *, platform: str | None = None) -> Engine:
     """Return the engine with the options that it needs here, tried once per process with a present image.
 
     ``platform`` is the image's, where it is not this machine's.
@@ -102,7 +102,7 @@ def _find_options(engine: Engine, image: str, platform: str | None = None) -> En
     """Run ``true`` until it succeeds, adding options for each known refusal; repeat once after a silent refusal."""
     refusals, silent = list(REFUSALS), 0
     while True:
-        result = engine.ask(*words(engine, image, platform))
+        result = engine.ask(*smallest_command(engine, image, platform))
         if result.ok:
             return engine
         refusal = next((candidate for candidate in refusals if candidate.words.search(result.tail)), None)
@@ -112,21 +112,21 @@ def _find_options(engine: Engine, image: str, platform: str | None = None) -> En
         if refusal is None:
             raise ContainerFault(
                 f"{engine.kind.value} cannot run containers on this machine",
-                why=f"it refuses to run 'true' from the image {image}:\n{excerpt(result.tail)}",
+                why=f"it refuses to run 'true' from the image {image}:\n{with_margin(result.tail)}",
                 hint="another engine with --container, or --container none",
             )
         refusals.remove(refusal)
-        engine = answer(engine, refusal)
+        engine = avoid_refusal(engine, refusal)
 
 
-def answer(engine: Engine, refusal: Refusal) -> Engine:
+def avoid_refusal(engine: Engine, refusal: Refusal) -> Engine:
     """Return the engine with the options that avoid a refusal."""
     return dataclasses.replace(
         engine, options=(*engine.options, *refusal.options(engine)), notes=(*engine.notes, refusal.note)
     )
 
 
-def words(engine: Engine, image: str, platform: str | None = None) -> tuple[str, ...]:
+def smallest_command(engine: Engine, image: str, platform: str | None = None) -> tuple[str, ...]:
     """Return the smallest command to run, without the image's own entry point."""
     return (
         *("run", "--rm", "--pull", "never", "--network", "none"),

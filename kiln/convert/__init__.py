@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.convert.feedstock import Conversion, convert, faults, write
+from kiln.convert.feedstock import Conversion, blocking_differences, convert, write
 from kiln.convert.proof import Difference, Proof
 
-__all__ = ["Conversion", "Difference", "Proof", "convert", "faults", "write"]
+__all__ = ["Conversion", "Difference", "Proof", "blocking_differences", "convert", "write"]

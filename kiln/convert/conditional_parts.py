@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kiln.convert.expanded_recipe import Cases, assigned, conjunction
+from kiln.convert.expanded_recipe import Cases, assigned_value, conjunction
 from kiln.convert.expression_text import Expr, literal, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
@@ -23,7 +23,7 @@ class ConditionPart(Part):
     otherwise: list[Part] = field(default_factory=list)
 
 
-def values_of(parts: Iterable[Part]) -> list[Part]:
+def flat_items(parts: Iterable[Part]) -> list[Part]:
     """Return the items of a key's values, each with all of its conditions; a text counts as a list of one."""
     result: list[Part] = []
     for part in parts:
@@ -37,7 +37,7 @@ def values_of(parts: Iterable[Part]) -> list[Part]:
     return result
 
 
-def listed(items: Iterable[Part]) -> list[Part]:
+def grouped_by_condition(items: Iterable[Part]) -> list[Part]:
     """Return items with their conditions as ``if``: neighbors with the same condition share one."""
     groups = [(key, list(group)) for key, group in groupby(items, key=_first)]
     result: list[Part] = []
@@ -46,7 +46,7 @@ def listed(items: Iterable[Part]) -> list[Part]:
             result.extend(group)
             continue
         test = group[0].guards[0]
-        inner = listed([replace(item, guards=item.guards[1:]) for item in group])
+        inner = grouped_by_condition([replace(item, guards=item.guards[1:]) for item in group])
         last = result[-1] if result else None
         opposite = (
             isinstance(last, ConditionPart)
@@ -64,9 +64,9 @@ def _first(part: Part) -> str | None:
     return part.guards[0].text if part.guards else None
 
 
-def listing(parts: list[Part]) -> ListPart | None:
+def conditional_list(parts: list[Part]) -> ListPart | None:
     """Return a key's values as one list with conditions; None where there is nothing."""
-    items = listed(values_of(parts))
+    items = grouped_by_condition(flat_items(parts))
     if not items:
         return None
     above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
@@ -74,7 +74,7 @@ def listing(parts: list[Part]) -> ListPart | None:
     return ListPart(number=parts[0].number, items=items, above=above, behind=behind)
 
 
-def chosen(parts: list[Part]) -> ScalarPart | None:
+def chosen_text(parts: list[Part]) -> ScalarPart | None:
     """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
 
     Raises:
@@ -88,7 +88,7 @@ def chosen(parts: list[Part]) -> ScalarPart | None:
         if not part.pieces:
             continue
         texts.append(part)
-        value = assigned(value, conjunction(part.guards), part.expr)
+        value = assigned_value(value, conjunction(part.guards), part.expr)
     if value is None:
         return None
     last = texts[-1]
@@ -107,7 +107,7 @@ def _alone(value: Cases) -> Expr:
     return replace(value, cases=((test, yes),)).expr
 
 
-def unconditional(part: Part) -> None:
+def require_unconditional(part: Part) -> None:
     """Refuse a part that has conditions.
 
     Raises:
@@ -128,20 +128,20 @@ def section(parent: DictPart, key: str) -> DictPart:
         return DictPart()
     if len(parts) > 1 or not isinstance(parts[0], DictPart):
         raise Refused(parts[-1].number, f"the section {key!r} is not one mapping")
-    unconditional(parts[0])
+    require_unconditional(parts[0])
     return parts[0]
 
 
-def empty(part: Part | None) -> bool:
+def is_empty(part: Part | None) -> bool:
     """Return whether a part says nothing."""
     return part is None or (isinstance(part, ScalarPart) and not part.pieces) or part in (ListPart(), DictPart())
 
 
-def text(value: str, number: int = 0) -> ScalarPart:
+def literal_text(value: str, number: int = 0) -> ScalarPart:
     """Return a text without expressions."""
     return ScalarPart(number=number, pieces=(value,))
 
 
-def nothing() -> Expr:
+def empty_text() -> Expr:
     """Return the expression of an empty text."""
     return literal("")

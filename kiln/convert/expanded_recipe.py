@@ -67,7 +67,7 @@ class Cases:
         return result or literal("")
 
 
-def assigned(old: Cases | None, guard: Expr | None, value: Expr, number: int = 0) -> Cases:
+def assigned_value(old: Cases | None, guard: Expr | None, value: Expr, number: int = 0) -> Cases:
     """Return a value after an assignment, which may have a condition."""
     if guard is None:
         return Cases((), value, number)

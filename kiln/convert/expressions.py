@@ -94,7 +94,7 @@ class NameScope:
     selector: bool = False
 
 
-def parsed(text: str) -> nodes.Expr:
+def parse_selector(text: str) -> nodes.Expr:
     """Return the syntax tree of a selector.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.convert.specs import LOOSE, modern
 from kiln.matchspec_notation import with_star
-from kiln.recipe_v1.requirement import canonical
+from kiln.recipe_v1.requirement import canonical_spec
 
 Values = Mapping[str, Any]
 
@@ -60,7 +60,7 @@ def _spec(spec: str, section: str) -> str:
     if section in LOOSE:
         words = with_star(words)
     try:
-        return canonical(modern(words, section))
+        return canonical_spec(modern(words, section))
     except ValueError:
         return words
 
@@ -72,7 +72,7 @@ def pin(name: str, *, subpackage: bool, lower: str | None, upper: str | None, ex
     return f"{kind} {name.lower()} {bounds} {build}".rstrip()
 
 
-def lines_of(commands: list[str]) -> dict[str, Any]:
+def test_commands(commands: list[str]) -> dict[str, Any]:
     """Return a test's commands; imports and pip's check are done in any order."""
     free = [line for line in commands if line == PIP_CHECK or _IMPORT.fullmatch(line)]
     return {
@@ -93,12 +93,12 @@ def without_defaults(values: Values) -> dict[str, Any]:
     return {**kept, "build/number": str(values.get("build/number", "0") or "0")}
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value whose kind does not matter: texts, and tuples of texts."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return tuple(plain(item) for item in value)
+        return tuple(plain_value(item) for item in value)
     if isinstance(value, dict):
-        return tuple(sorted((str(key), plain(item)) for key, item in value.items()))
+        return tuple(sorted((str(key), plain_value(item)) for key, item in value.items()))
     return value if value is None else str(value).strip()

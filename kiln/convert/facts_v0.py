@@ -10,7 +10,7 @@ from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.pins import pin_run_as_build_bounds
 from kiln.convert.staging_variables import compile_variables
 from kiln.matchspec_notation import with_star
-from kiln.render.render import evaluated, render
+from kiln.render.render import evaluated_recipe, render
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, Pin, Rendered, Script, Staging
+    from kiln.model.rendered import Output, Pin, RenderedConfig, Script, Staging
     from kiln.recipe.metadata import Metadata
 
 _BOUND = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
@@ -32,14 +32,14 @@ def facts_v0(feedstock: Feedstock, config: BuildConfig) -> list[Facts]:
     Raises:
         KilnError: the recipe or a variant file is invalid.
     """
-    recipe, packages = evaluated(feedstock, config)
+    recipe, packages = evaluated_recipe(feedstock, config)
     rendered = render(feedstock, config)
     system = recipe.platform.system
     pairs = zip(packages, rendered.outputs, strict=True)
     return [_facts(package, output, rendered, system) for package, output in pairs if not output.skip]
 
 
-def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -> Facts:
+def _facts(package: Metadata, output: Output, rendered: RenderedConfig, system: str) -> Facts:
     build = _section(package, "build")
     values: dict[str, Any] = {
         "package/version": output.version,
@@ -54,7 +54,7 @@ def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -
         **_requirements(package, output, rendered.config.pin_run_as_build),
         **_tests(package, system),
         **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
-        **{f"extra/{key}": facts.plain(value) for key, value in _section(package, "extra").items()},
+        **{f"extra/{key}": facts.plain_value(value) for key, value in _section(package, "extra").items()},
         **_shared(package, output, rendered),
     }
     return Facts(
@@ -97,7 +97,7 @@ def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if old == "ignore_run_exports_from":
             value = facts.specs([str(item) for item in as_list(value) if item], "run_exports")
         is_list = old in keys.LISTS or isinstance(value, list)
-        items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else facts.plain(value)
+        items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else facts.plain_value(value)
         yield "/".join(path), items
     detection = build.get("detect_binary_files_with_prefix")
     if detection is not None and str(detection).lower() not in _TRUE:
@@ -114,7 +114,7 @@ def _entry(package: Metadata) -> Mapping[str, Any]:
 
 
 def _files(package: Metadata) -> Any:
-    return facts.plain(_entry(package).get("files") or ())
+    return facts.plain_value(_entry(package).get("files") or ())
 
 
 def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _tests(package: Metadata, system: str) -> dict[str, Any]:
     imports = [f'python -c "import {name}"' for name in _texts(section.get("imports"))]
     commands = [*run, *_texts(section.get("commands"))]
     return {
-        **facts.lines_of([*imports, *commands]),
+        **facts.test_commands([*imports, *commands]),
         "tests/requires": tuple(sorted(set(facts.specs(_texts(section.get("requires")), "test")))),
         "tests/files/recipe": tuple(sorted({*_texts(section.get("files")), *names})),
         "tests/files/source": tuple(sorted(set(_texts(section.get("source_files"))))),
@@ -190,10 +190,12 @@ def _texts(value: Any) -> list[str]:
 
 
 def _about(new: str, value: Any) -> Any:
-    return facts.plain(as_list(value)) if new == "license_file" and value is not None else facts.plain(value)
+    return (
+        facts.plain_value(as_list(value)) if new == "license_file" and value is not None else facts.plain_value(value)
+    )
 
 
-def _shared(package: Metadata, output: Output, rendered: Rendered) -> dict[str, Any]:
+def _shared(package: Metadata, output: Output, rendered: RenderedConfig) -> dict[str, Any]:
     """Return what a package takes from the recipe's top level: its sources, and the compile if it has a script."""
     runs = bool(output.script.file or output.script.lines or _files(package))
     several = bool(package.recipe.outputs_of(package.values))
@@ -216,5 +218,5 @@ def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     for old, new in keys.SOURCE.items():
         if given.get(old) not in (None, "", []):
             value = given[old]
-            pairs.append((new, facts.plain(as_list(value) if old in keys.SOURCE_LISTS else value)))
+            pairs.append((new, facts.plain_value(as_list(value) if old in keys.SOURCE_LISTS else value)))
     return tuple(sorted(pairs))

@@ -10,7 +10,7 @@ from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_star
-from kiln.recipe_v1.identity import Identities
+from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import text_of
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
@@ -18,14 +18,14 @@ from kiln.render.v1 import _recipe as recipe_of
 from kiln.render.v1 import _spec as variants_of
 from kiln.variants.space import Space
 from kiln.yamltext import PlacedText
-from kiln.yamltext.typed_text import value_of
+from kiln.yamltext.typed_text import variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.recipe_v1.identity import Identity
+    from kiln.recipe_v1.identity import BuildIdentity
     from kiln.recipe_v1.recipe import PackageAt
 
 _STANDING = re.compile(r"\$\{\{ (\w+) \}\}")
@@ -42,7 +42,7 @@ def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> 
     recipe = recipe_of(feedstock)
     space = Space.of(variants_of(feedstock, config))
     rendering = Rendering(recipe, space, config.platform, build_platform)
-    identities = Identities(rendering.pinned)
+    identities = BuildIdentities(rendering.pinned)
     result: dict[tuple[str, str], Facts] = {}
     for package in rendering.packages():
         made = _facts(package, identities.of(package), several=recipe.has_outputs)
@@ -50,7 +50,7 @@ def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> 
     return list(result.values())
 
 
-def _facts(package: PackageAt, identity: Identity, *, several: bool) -> Facts:
+def _facts(package: PackageAt, identity: BuildIdentity, *, several: bool) -> Facts:
     sections = package.sections
     build = sections["build"]
     pinned = {spec.name for spec in _every(sections["requirements"]) if isinstance(spec, OpenPin) and spec.subpackage}
@@ -63,11 +63,11 @@ def _facts(package: PackageAt, identity: Identity, *, several: bool) -> Facts:
         "build/number": str(build.get("number", 0)),
         "build/variant/down_prioritize_variant": abs(down) if down else None,
         **_script("build/script", build.get("script"), package),
-        "build/files": facts.plain(build.get("files") or ()),
+        "build/files": facts.plain_value(build.get("files") or ()),
         **_requirements(package),
         **_tests(sections["tests"], package),
-        **{f"about/{key}": facts.plain(value) for key, value in sections["about"].items()},
-        **{f"extra/{key}": facts.plain(value) for key, value in sections["extra"].items()},
+        **{f"about/{key}": facts.plain_value(value) for key, value in sections["about"].items()},
+        **{f"extra/{key}": facts.plain_value(value) for key, value in sections["extra"].items()},
         **_shared(package, several=several),
     }
     return Facts(
@@ -91,7 +91,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat(f"{path}/{key}", inner)
     else:
-        yield path, facts.plain(value)
+        yield path, facts.plain_value(value)
 
 
 def _rendered(line: str, package: PackageAt) -> str:
@@ -163,7 +163,7 @@ def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAt) -> dict[str, 
         for kind, names in files.items():
             names |= set(test.get("files", {}).get(kind, ()))
     return {
-        **facts.lines_of(commands),
+        **facts.test_commands(commands),
         "tests/requires": tuple(sorted(facts.specs(sorted(requires), "test"))),
         "tests/files/recipe": tuple(sorted(files["recipe"])),
         "tests/files/source": tuple(sorted(files["source"])),
@@ -181,7 +181,7 @@ def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"source": tuple(_source(entry) for entry in sources)}
     if staging:
         result |= _script("compile/script", staging.sections["build"].get("script"), package)
-        keys_of_variant = {f"{key}={value_of(value)}" for key, value in package.scope.variant.items()}
+        keys_of_variant = {f"{key}={variant_value(value)}" for key, value in package.scope.variant.items()}
         env = result["compile/script/env"]
         result["compile/script/env"] = tuple(item for item in env if item not in keys_of_variant)
         for section in ("build", "host"):
@@ -192,4 +192,4 @@ def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
 
 def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     names = set(keys.SOURCE.values())
-    return tuple(sorted((key, facts.plain(value)) for key, value in given.items() if key in names and value))
+    return tuple(sorted((key, facts.plain_value(value)) for key, value in given.items() if key in names and value))

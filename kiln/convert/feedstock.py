@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from kiln import expand, files, limits
 from kiln.convert.facts_v0 import facts_v0
 from kiln.convert.facts_v1 import facts_v1
-from kiln.convert.matrix_comparison import with_matrices
-from kiln.convert.proof import Difference, HashKeys, Proof, compared
-from kiln.convert.text_conversion import META, Given, converted
+from kiln.convert.matrix_comparison import compare_matrices
+from kiln.convert.proof import Difference, HashCorrection, Proof, compare_packages
+from kiln.convert.text_conversion import META, FeedstockFacts, recipe_text
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
 from kiln.model.source_position import Place
 from kiln.recipe_v1.recipe_format import FORGE, is_v1
-from kiln.render.render import build_platform, evaluated
+from kiln.render.render import build_platform, evaluated_recipe
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
 from kiln.yamltext import read_text
@@ -66,7 +66,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     given = replace(_given(feedstock, configs, old), leave_out=frozenset(leave_out))
     text = _converted(meta, given)
     proof = _proved(feedstock, text, forge, configs, old, pinning)
-    keys = HashKeys()
+    keys = HashCorrection()
     for _ in range(_ROUNDS):
         if not proof.needed:
             break
@@ -79,14 +79,14 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
 
 def write(feedstock: Feedstock, conversion: Conversion) -> None:
     """Write recipe.yaml, then conda-forge.yml, which makes it count; meta.yaml stays."""
-    files.inside(feedstock.recipe, feedstock.root)
+    files.safe_path_inside(feedstock.recipe, feedstock.root)
     with files.folder_locked(feedstock.root):
         files.write_text(feedstock.recipe_v1, conversion.recipe)
         files.write_text(feedstock.root / FORGE, conversion.forge)
 
 
-def _converted(meta: str, given: Given) -> str:
-    return limits.bounded(lambda: converted(meta, given))
+def _converted(meta: str, given: FeedstockFacts) -> str:
+    return limits.run_bounded(lambda: recipe_text(meta, given))
 
 
 def _of_all(configs: Sequence[BuildConfig], facts: Callable[[BuildConfig], list[Facts]]) -> dict[str, list[Facts]]:
@@ -94,7 +94,7 @@ def _of_all(configs: Sequence[BuildConfig], facts: Callable[[BuildConfig], list[
     result: dict[str, list[Facts]] = {}
     for start in range(0, len(configs), _AT_ONCE):
         part = configs[start : start + _AT_ONCE]
-        result |= limits.bounded(lambda part=part: {config.name: facts(config) for config in part})  # type: ignore[misc]
+        result |= limits.run_bounded(lambda part=part: {config.name: facts(config) for config in part})  # type: ignore[misc]
     return result
 
 
@@ -123,8 +123,8 @@ def _with_tool(feedstock: Feedstock) -> str:
 # What the conversion has to know
 
 
-def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[str, Sequence[Facts]]) -> Given:
-    top, beside = limits.bounded(lambda: _read(feedstock, configs))
+def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[str, Sequence[Facts]]) -> FeedstockFacts:
+    top, beside = limits.run_bounded(lambda: _read(feedstock, configs))
     values: dict[str, set[str]] = {}
     known: list[frozenset[str]] = []
     for config in configs:
@@ -132,7 +132,7 @@ def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[st
         known.append(frozenset(own))
         for key, items in own.items():
             values.setdefault(key, set()).update(items)
-    return Given(
+    return FeedstockFacts(
         always=frozenset.intersection(*known) if known else frozenset(),
         values={key: frozenset(items) for key, items in values.items()},
         files=frozenset(path.name for path in feedstock.recipe.iterdir() if path.is_file()),
@@ -147,7 +147,7 @@ def _read(feedstock: Feedstock, configs: Sequence[BuildConfig]) -> tuple[str, di
     beside = {config.name: _beside(feedstock, config) for config in configs}
     if not configs:
         return "", beside
-    recipe, _ = evaluated(feedstock, configs[0])
+    recipe, _ = evaluated_recipe(feedstock, configs[0])
     return recipe.top(recipe.space.first()).name, beside
 
 
@@ -177,14 +177,14 @@ def _proved(
         candidate = _candidate(feedstock, Path(folder), text, forge, configs)
         try:
             new = _of_all(configs, lambda config: _new(feedstock, candidate, config))
-            proof = compared(old, new)
+            proof = compare_packages(old, new)
             if pinning is None:
                 return proof
             expanded = expand.configs(candidate, pinning, {})
             if [config.name for config in expanded] == [config.name for config in configs]:
                 return proof
             own = _of_all(expanded, lambda config: _rendered(feedstock, candidate, config))
-            return with_matrices(proof, (configs, old), (expanded, own))
+            return compare_matrices(proof, (configs, old), (expanded, own))
         except KilnError as error:
             return _unrendered(error, configs)
 
@@ -220,10 +220,10 @@ def _unrendered(error: KilnError, configs: Sequence[BuildConfig]) -> Proof:
     names = tuple(config.name for config in configs)
     why = ": ".join(filter(None, (str(error.at or ""), error.what, error.why)))
     fault = Difference(package="all packages", what="rendering", old="rendered", new=why, configs=names)
-    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashKeys())
+    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashCorrection())
 
 
-def faults(conversion: Conversion) -> Iterator[Difference]:
+def blocking_differences(conversion: Conversion) -> Iterator[Difference]:
     """Yield the differences that keep a conversion from being written."""
     yield from conversion.proof.differences
     for kind, keys in (("use_keys", conversion.proof.needed.use), ("ignore_keys", conversion.proof.needed.ignore)):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Packages = dict[tuple[str, str, str], tuple[str, str]]  # by what they are: config and name
 
 
-def with_matrices(proof: Proof, old: Matrix, new: Matrix) -> Proof:
+def compare_matrices(proof: Proof, old: Matrix, new: Matrix) -> Proof:
     """Return a proof with the comparison of all packages of both matrices, each at its own configs."""
     before, after = _packages(old), _packages(new)
     if before.keys() == after.keys():

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.conditional_parts import ConditionPart, chosen, listed, listing, text, values_of
+from kiln.convert.conditional_parts import (
+    ConditionPart,
+    chosen_text,
+    conditional_list,
+    flat_items,
+    grouped_by_condition,
+    literal_text,
+)
 from kiln.convert.specs import modern
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
-    from kiln.convert.sections import Sections
+    from kiln.convert.sections import SectionConverter
 
 PIP_CHECK = "pip check"
 _KNOWN = frozenset({"imports", "commands", "requires", "files", "source_files", "downstreams", "script"})
@@ -24,10 +31,10 @@ IMPLICIT = {
 }
 
 
-class Tests:
+class PackageTestConverter:
     """Converts the tests of packages."""
 
-    def __init__(self, sections: Sections) -> None:
+    def __init__(self, sections: SectionConverter) -> None:
         self._sections = sections
 
     def convert(self, parts: list[Part], *, implicit: bool) -> ListPart | None:
@@ -45,15 +52,15 @@ class Tests:
                 raise Refused(part.number, "the section 'test' is a mapping")
         if not parts and implicit:
             result.extend(self._tests(DictPart(), implicit=True))
-        return ListPart(items=listed(result)) if result else None
+        return ListPart(items=grouped_by_condition(result)) if result else None
 
     def _tests(self, given: DictPart, *, implicit: bool) -> list[Part]:
         for name, part in given.pairs:
             if name not in _KNOWN:
                 raise Refused(part.number, f"test/{name} has no equivalent in recipe.yaml")
-        requires = values_of(given.all("requires"))
-        commands = values_of(given.all("commands"))
-        imports = values_of(given.all("imports"))
+        requires = flat_items(given.all("requires"))
+        commands = flat_items(given.all("commands"))
+        imports = flat_items(given.all("imports"))
         lines = [*self._files_run(given, implicit=implicit), *commands]
         tests: list[Part] = []
         checked = any(_is_check(item) for item in lines)
@@ -66,20 +73,20 @@ class Tests:
             tests.append(self._script(given, lines, implicit=implicit))
         downstream = [
             DictPart(pairs=[("downstream", replace(item, guards=()))], guards=item.guards)
-            for item in values_of(given.all("downstreams"))
+            for item in flat_items(given.all("downstreams"))
         ]
         return [*tests, *downstream]
 
     def _python(self, given: DictPart, requires: list[Part], *, checked: bool) -> DictPart:
-        body: list[tuple[str, Part]] = [("imports", listing(given.all("imports")) or ListPart())]
+        body: list[tuple[str, Part]] = [("imports", conditional_list(given.all("imports")) or ListPart())]
         if not checked:
-            body.append(("pip_check", text("false")))
+            body.append(("pip_check", literal_text("false")))
         if version := next((item for item in requires if _words(item)[0] == "python"), None):
             body.append(("python_version", _version(version)))
         return DictPart(pairs=[("python", DictPart(pairs=body))])
 
     def _files_run(self, given: DictPart, *, implicit: bool) -> list[Part]:
-        named = chosen(given.all("script"))
+        named = chosen_text(given.all("script"))
         names = [named.value] if named else []
         if named and named.value not in IMPLICIT:
             raise Refused(named.number, f"the test's script {named.value!r} has an unknown kind")
@@ -88,21 +95,23 @@ class Tests:
         result: list[Part] = []
         for name in names:
             platform, command = IMPLICIT[name]
-            result.append(ConditionPart(condition=platform, then=[text(command)]) if platform else text(command))
+            result.append(
+                ConditionPart(condition=platform, then=[literal_text(command)]) if platform else literal_text(command)
+            )
         return result
 
     def _script(self, given: DictPart, lines: list[Part], *, implicit: bool) -> DictPart:
         body: list[tuple[str, Part]] = []
         if requires := self._sections.test_requirements(given.all("requires")):
             body.append(("requirements", DictPart(pairs=[("run", requires)])))
-        named = chosen(given.all("script"))
+        named = chosen_text(given.all("script"))
         own = [name for name in IMPLICIT if implicit and name in self._sections.files]
-        extra = [text(name) for name in dict.fromkeys([*([named.value] if named else []), *own])]
+        extra = [literal_text(name) for name in dict.fromkeys([*([named.value] if named else []), *own])]
         files: list[tuple[str, Part]] = []
         for key, name in (("source_files", "source"), ("files", "recipe")):
-            items = [*values_of(given.all(key)), *(extra if name == "recipe" else [])]
+            items = [*flat_items(given.all(key)), *(extra if name == "recipe" else [])]
             if items:
-                files.append((name, ListPart(items=listed(items))))
+                files.append((name, ListPart(items=grouped_by_condition(items))))
         if files:
             body.append(("files", DictPart(pairs=files)))
         above = [comment for part in given.all("commands") for comment in part.above]
@@ -111,7 +120,7 @@ class Tests:
 
 def _listed(lines: list[Part]) -> list[Part]:
     whole = [item for item in lines if isinstance(item, ConditionPart)]
-    return [*whole, *listed(item for item in lines if not isinstance(item, ConditionPart))]
+    return [*whole, *grouped_by_condition(item for item in lines if not isinstance(item, ConditionPart))]
 
 
 def _words(part: Part) -> list[str]:

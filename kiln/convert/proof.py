@@ -26,7 +26,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HashKeys:
+class HashCorrection:
     """Keys that a package has to count in its hash, or not to, so that its builds differ exactly where they did."""
 
     use: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class HashKeys:
     def __bool__(self) -> bool:
         return any(self.use.values()) or any(self.ignore.values())
 
-    def __or__(self, other: HashKeys) -> HashKeys:
-        return HashKeys(use=_joined(self.use, other.use), ignore=_joined(self.ignore, other.ignore))
+    def __or__(self, other: HashCorrection) -> HashCorrection:
+        return HashCorrection(use=_joined(self.use, other.use), ignore=_joined(self.ignore, other.ignore))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Proof:
     packages: int
     equal_hashes: int
     differences: tuple[Difference, ...]
-    needed: HashKeys
+    needed: HashCorrection
     notes: tuple[str, ...] = ()
 
     @property
@@ -63,7 +63,7 @@ class Proof:
 Pairs = dict[str, list[tuple["Facts", "Facts"]]]  # by config
 
 
-def compared(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> Proof:
+def compare_packages(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> Proof:
     """Return the comparison of all packages, by config."""
     collected: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     pairs: Pairs = {}
@@ -147,20 +147,20 @@ def _text(value: Any) -> str:
 # Hashes
 
 
-def _needed(pairs: Iterable[tuple[Facts, Facts]]) -> HashKeys:
+def _needed(pairs: Iterable[tuple[Facts, Facts]]) -> HashCorrection:
     """Return the keys that make new packages differ exactly where the old ones do, and that scripts read."""
     groups: dict[tuple[str, str, str], list[tuple[Facts, Facts]]] = defaultdict(list)
     for old, new in pairs:
         groups[old.name, str(old.values.get("package/version")), str(old.values.get("subdir"))].append((old, new))
-    needed = HashKeys()
+    needed = HashCorrection()
     for (name, _, _), group in groups.items():
         read = frozenset(key for old, new in group for key in old.script_keys if key not in new.hash_input)
         split, merged = _changed(group)
-        needed |= HashKeys(use={name: read | merged}, ignore={name: split})
+        needed |= HashCorrection(use={name: read | merged}, ignore={name: split})
     return needed
 
 
-def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> HashKeys:
+def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> HashCorrection:
     """Return the keys that make several builds of a package in one config where there was one."""
     ignore: dict[str, frozenset[str]] = {}
     for config, packages in new.items():
@@ -172,7 +172,7 @@ def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence
         for (name, masked), inputs in groups.items():
             if len(inputs) > max(before[name, masked], 1):
                 ignore[name] = ignore.get(name, frozenset()) | _varying(inputs)
-    return HashKeys(ignore=ignore)
+    return HashCorrection(ignore=ignore)
 
 
 def _changed(group: Sequence[tuple[Facts, Facts]]) -> tuple[frozenset[str], frozenset[str]]:

@@ -6,18 +6,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_parts import chosen, empty, listing, section, text, unconditional
+from kiln.convert.conditional_parts import (
+    chosen_text,
+    conditional_list,
+    is_empty,
+    literal_text,
+    require_unconditional,
+    section,
+)
 from kiln.convert.expanded_recipe import conjunction
 from kiln.convert.expression_text import FILTER, Expr, negated, unparenthesized
 from kiln.convert.package_variables import expr_of, substituted
-from kiln.convert.sections import ConvertedPackage, Sections, plain
+from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.convert.expanded_recipe import Expanded
-    from kiln.convert.package_tests import Tests
+    from kiln.convert.package_tests import PackageTestConverter
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}
@@ -46,7 +53,12 @@ class Converter:
     """Converts the tree of one meta.yaml."""
 
     def __init__(
-        self, expanded: Expanded, tree: DictPart, sections: Sections, tests: Tests, facts: RecipeFacts
+        self,
+        expanded: Expanded,
+        tree: DictPart,
+        sections: SectionConverter,
+        tests: PackageTestConverter,
+        facts: RecipeFacts,
     ) -> None:
         self._expanded = expanded
         self._tree = tree
@@ -64,11 +76,11 @@ class Converter:
         result = DictPart(below=self._tree.below)
         if self._expanded.settings:
             result.pairs.append(("context", self._context()))
-        outputs = [part for part in self._tree.all("outputs") if not empty(part)]
+        outputs = [part for part in self._tree.all("outputs") if not is_empty(part)]
         result.pairs.extend(self._several(outputs[0]) if outputs else self._single())
         extra = self._tree.all("extra")
-        if extra and not empty(extra[0]):
-            result.pairs.append(("extra", next(iter(plain(extra)))))
+        if extra and not is_empty(extra[0]):
+            result.pairs.append(("extra", next(iter(require_no_conditions(extra)))))
         return result
 
     # -- parts of both kinds --------------------------------------------------------------------------------
@@ -79,7 +91,7 @@ class Converter:
             above = list(self._expanded.above.get(element.number, ()))
             value = element.value.constant
             if isinstance(value, list):
-                part: Part = ListPart(items=[text(str(item)) for item in value], above=above)
+                part: Part = ListPart(items=[literal_text(str(item)) for item in value], above=above)
             elif element.value.is_constant:
                 words = str(value).lower() if isinstance(value, bool) else str(value)
                 part = ScalarPart(pieces=(words,), plain=not isinstance(value, str), above=above)
@@ -90,7 +102,7 @@ class Converter:
         return DictPart(pairs=pairs)
 
     def _identity(self, given: DictPart) -> DictPart:
-        pairs = [(name, value) for name in ("name", "version") if (value := chosen(given.all(name)))]
+        pairs = [(name, value) for name in ("name", "version") if (value := chosen_text(given.all(name)))]
         for name, part in given.pairs:
             if name not in {"name", "version"}:
                 self._faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
@@ -106,7 +118,7 @@ class Converter:
         }
         values = {}
         for name, alternatives in places.items():
-            given = next((result for parts in alternatives if (result := chosen(parts))), None)
+            given = next((result for parts in alternatives if (result := chosen_text(parts))), None)
             values[name] = Expr("0") if given is None else expr_of(given)
         pairs = [
             (key, element if key == "outputs" else substituted(element, values, key)) for key, element in part.pairs
@@ -118,12 +130,12 @@ class Converter:
         has = [name for name in ("build.sh", "bld.bat") if name in self._sections.files]
         if len(has) == 2:
             return [ScalarPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
-        return [text(has[0])] if has else []
+        return [literal_text(has[0])] if has else []
 
     def _script(self, build: DictPart) -> Part | None:
         """Return the script of the recipe's top level."""
         variables, lines = build.all("script_env"), build.all("script")
-        own = any(not empty(part) for part in lines)
+        own = any(not is_empty(part) for part in lines)
         lines = lines if own else self._default_script()
         return self._attempt(lambda: self._sections.script(lines, variables, of_file=not own))
 
@@ -131,7 +143,9 @@ class Converter:
         """Add the keys that the rendering of the package needs for an equal hash."""
         for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
             if name in names:
-                package.put(("build", "variant", key), ListPart(items=[text(element) for element in names[name]]))
+                package.put(
+                    ("build", "variant", key), ListPart(items=[literal_text(element) for element in names[name]])
+                )
 
     # -- one package ----------------------------------------------------------------------------------------
 
@@ -190,7 +204,7 @@ class Converter:
         for name, part in given.pairs:
             if name not in _OUTPUT:
                 self._faults.append(Refused(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
-        kind = chosen(given.all("type"))
+        kind = chosen_text(given.all("type"))
         if kind is not None and kind.value not in {"conda", "conda_v2"}:
             raise Refused(kind.number, f"an output of the type {kind.value!r} has no equivalent")
         return given
@@ -198,8 +212,8 @@ class Converter:
     def _staging(self, identity: DictPart, build: DictPart) -> DictPart | None:
         """Return the staging output that does what the recipe's top level does; None where that has no script."""
         script = self._script(build)
-        has_script = any(not empty(part) for part in build.all("script")) or bool(self._default_script())
-        name = chosen(identity.all("name"))
+        has_script = any(not is_empty(part) for part in build.all("script")) or bool(self._default_script())
+        name = chosen_text(identity.all("name"))
         if script is None or not has_script or name is None:
             return None
         result = ConvertedPackage()
@@ -210,7 +224,7 @@ class Converter:
         self._sections.requirements(list(requirements), result)
         if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
             for key in ignored:
-                result.put(keys.LISTS[key], listing(build.all(key)))
+                result.put(keys.LISTS[key], conditional_list(build.all(key)))
         given = {"build": build, "requirements": self._tree.all("requirements")}
         return DictPart(pairs=_ordered(result, given), above=[_ABOVE_STAGING])
 
@@ -239,16 +253,16 @@ class Converter:
 
     def _own_value(self, parts: list[Part]) -> Part:
         """Return a variable of the package as text, as variables are; without a value it is 0, as a build number is."""
-        value = chosen(parts)
-        return text("0") if value is None else replace(value, plain=False, above=[], behind="")
+        value = chosen_text(parts)
+        return literal_text("0") if value is None else replace(value, plain=False, above=[], behind="")
 
     def _output(self, entry: DictPart, top: str, staging: DictPart | None, about: DictPart | None) -> DictPart:
         tree, package = self._tree, ConvertedPackage()
         is_top = _name(entry) == top
-        own_files = any(not empty(part) for key in _FILES for part in entry.all(key))
+        own_files = any(not is_empty(part) for key in _FILES for part in entry.all(key))
         package.put(("package",), self._package(entry))
         build = self._build(entry, is_top=is_top)
-        runs = own_files or any(not empty(part) for part in build.all("script"))
+        runs = own_files or any(not is_empty(part) for part in build.all("script"))
         if staging is not None and runs:
             package.put(("inherit",), self._inherit(staging))
         self._sections.build(build, package, self._own_script(entry, build))
@@ -267,8 +281,8 @@ class Converter:
         )
 
     def _package(self, entry: DictPart) -> DictPart:
-        version = chosen(entry.all("version"))
-        name = chosen(entry.all("name"))
+        version = chosen_text(entry.all("version"))
+        name = chosen_text(entry.all("name"))
         return DictPart(
             pairs=[(key, element) for key, element in (("name", name), ("version", version)) if element is not None]
         )
@@ -276,7 +290,7 @@ class Converter:
     def _inherit(self, staging: DictPart) -> DictPart:
         named = staging.pairs[0][1]
         assert isinstance(named, DictPart)
-        return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", text("false"))])
+        return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", literal_text("false"))])
 
     def _build(self, entry: DictPart, *, is_top: bool) -> DictPart:
         """Return an output's build section with what it inherits from the top level, as conda-build has it."""
@@ -302,7 +316,7 @@ class Converter:
         return DictPart(pairs=list(pairs), above=own.above)
 
     def _own_script(self, entry: DictPart, build: DictPart) -> Part | None:
-        named = [part for part in entry.all("script") if not empty(part)]
+        named = [part for part in entry.all("script") if not is_empty(part)]
         variables = build.all("script_env")
         if named:
             return self._sections.script(named, variables, of_file=all(isinstance(part, ScalarPart) for part in named))
@@ -330,7 +344,7 @@ def _section(parent: DictPart, key: str) -> DictPart:
 
 
 def _name(given: DictPart) -> str:
-    name = chosen(given.all("name"))
+    name = chosen_text(given.all("name"))
     return "" if name is None else unparenthesized(name.value)
 
 
@@ -341,10 +355,10 @@ def _covers(whole: DictPart, own: DictPart) -> bool:
 def _files(parts: list[Part]) -> Part | None:
     """Return the files of an output: a list of globs, or lists of those to include and to exclude."""
     if len(parts) != 1 or not isinstance(parts[0], DictPart):
-        return listing(parts)
-    unconditional(parts[0])
+        return conditional_list(parts)
+    require_unconditional(parts[0])
     names = dict.fromkeys(name for name, _ in parts[0].pairs)
-    return replace(parts[0], pairs=[(name, items) for name in names if (items := listing(parts[0].all(name)))])
+    return replace(parts[0], pairs=[(name, items) for name in names if (items := conditional_list(parts[0].all(name)))])
 
 
 def _only(part: Part, names: tuple[str, ...]) -> Part:
@@ -355,7 +369,7 @@ def _only(part: Part, names: tuple[str, ...]) -> Part:
 
 def _merged(own: list[Part], whole: list[Part]) -> DictPart:
     """Return an output's requirements with those sections of the top level that it has not."""
-    parts = [part for part in (*own, *whole) if not empty(part)]
+    parts = [part for part in (*own, *whole) if not is_empty(part)]
     result = DictPart()
     for part in parts:
         if not isinstance(part, DictPart):

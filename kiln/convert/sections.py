@@ -6,7 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_parts import chosen, empty, listed, listing, text, unconditional, values_of
+from kiln.convert.conditional_parts import (
+    chosen_text,
+    conditional_list,
+    flat_items,
+    grouped_by_condition,
+    is_empty,
+    literal_text,
+    require_unconditional,
+)
 from kiln.convert.expanded_recipe import conjunction
 from kiln.convert.expression_text import Expr, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TypeVar
 
-    from kiln.convert.specs import Specs
+    from kiln.convert.specs import SpecConverter
 
     Result = TypeVar("Result")
 
@@ -49,10 +57,10 @@ class ConvertedPackage:
         return result if isinstance(result, DictPart) else None
 
 
-class Sections:
+class SectionConverter:
     """Converts sections; ``files`` are the names of the files in the recipe's folder, ``leave_out`` keys to lose."""
 
-    def __init__(self, specs: Specs, files: frozenset[str], leave_out: frozenset[str] = frozenset()) -> None:
+    def __init__(self, specs: SpecConverter, files: frozenset[str], leave_out: frozenset[str] = frozenset()) -> None:
         self._specs = specs
         self.files = files
         self._leave_out = leave_out
@@ -94,13 +102,13 @@ class Sections:
         if name in special:
             special[name](parts, package)
         elif name in keys.TEXTS:
-            package.put(keys.TEXTS[name], chosen(parts))
+            package.put(keys.TEXTS[name], chosen_text(parts))
         elif name in keys.LISTS:
-            package.put(keys.LISTS[name], listing(parts))
+            package.put(keys.LISTS[name], conditional_list(parts))
         elif name in keys.FLAGS_OR_LISTS:
             is_list = any(isinstance(part, ListPart) for part in parts)
-            package.put(keys.FLAGS_OR_LISTS[name], listing(parts) if is_list else chosen(parts))
-        elif not all(map(empty, parts)) and f"build/{name}" not in self._leave_out:
+            package.put(keys.FLAGS_OR_LISTS[name], conditional_list(parts) if is_list else chosen_text(parts))
+        elif not all(map(is_empty, parts)) and f"build/{name}" not in self._leave_out:
             raise _unknown("build", name, parts)
 
     def _skip(self, parts: list[Part], package: ConvertedPackage) -> None:
@@ -120,14 +128,14 @@ class Sections:
             package.put(("build", "skip"), ListPart(items=list(tests)))
 
     def _noarch_python(self, parts: list[Part], package: ConvertedPackage) -> None:
-        value = chosen(parts)
+        value = chosen_text(parts)
         if value is not None and value.value.lower() in _TRUE:
-            package.put(("build", "noarch"), text("python"))
+            package.put(("build", "noarch"), literal_text("python"))
         elif value is not None and value.value.lower() not in _FALSE:
             raise Refused(value.number, "'noarch_python' depends on conditions")
 
     def _detection(self, parts: list[Part], package: ConvertedPackage) -> None:
-        value = chosen(parts)
+        value = chosen_text(parts)
         if value is None:
             return
         words = value.value.lower()
@@ -141,7 +149,7 @@ class Sections:
 
     def _track_features(self, parts: list[Part], package: ConvertedPackage) -> None:
         """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
-        items = values_of(parts)
+        items = flat_items(parts)
         if not items:
             return
         tests = [conjunction(item.guards) for item in items]
@@ -162,7 +170,7 @@ class Sections:
             package.put(path, self._requirements(parts, "run_exports"))
             return
         for mapping in mappings:
-            unconditional(mapping)
+            require_unconditional(mapping)
             for kind in dict.fromkeys(name for name, _ in mapping.pairs):
                 if kind not in keys.RUN_EXPORTS:
                     raise Refused(mapping.all(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent")
@@ -174,10 +182,10 @@ class Sections:
         """Return a script with its environment; ``of_file`` says that its text is the name of a file."""
         env = self._environment(variables)
         if of_file:
-            file = chosen(parts)
+            file = chosen_text(parts)
             body: list[tuple[str, Part]] = [("file", file)] if file else []
         else:
-            lines = listing(parts)
+            lines = conditional_list(parts)
             if lines is not None and not env:
                 return lines
             body = [("content", lines)] if lines else []
@@ -185,12 +193,12 @@ class Sections:
 
     def _environment(self, parts: list[Part]) -> list[tuple[str, Part]]:
         values, secrets = DictPart(), ListPart()
-        for part in values_of(parts):
+        for part in flat_items(parts):
             name, equals, _ = part.value.partition("=") if isinstance(part, ScalarPart) else ("", "", "")
             if not isinstance(part, ScalarPart) or not name.isidentifier():
                 raise Refused(part.number, "'script_env' holds NAME or NAME=value")
             if not equals:
-                unconditional(part)
+                require_unconditional(part)
                 secrets.items.append(part)
                 continue
             pieces = list(part.pieces)
@@ -204,7 +212,7 @@ class Sections:
 
     def _variables(self, values: DictPart) -> DictPart:
         names = dict.fromkeys(name for name, _ in values.pairs)
-        return DictPart(pairs=[(name, value) for name in names if (value := chosen(values.all(name)))])
+        return DictPart(pairs=[(name, value) for name in names if (value := chosen_text(values.all(name)))])
 
     # -- requirements, about, source ------------------------------------------------------------------------
 
@@ -215,9 +223,9 @@ class Sections:
                 for name in ("host", "run"):
                     package.put(("requirements", name), self._requirements([part], name))
             elif isinstance(part, DictPart):
-                unconditional(part)
+                require_unconditional(part)
                 self._requirement_sections(part, package)
-            elif not empty(part):
+            elif not is_empty(part):
                 raise Refused(part.number, "requirements are a mapping of sections")
 
     def _requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
@@ -229,10 +237,10 @@ class Sections:
             package.put(("requirements", new), self._requirements(given.all(name), name))
 
     def _requirements(self, parts: list[Part], section: str) -> ListPart | None:
-        tried = [self.attempt(lambda each=each: self._specs.convert(each, section)) for each in values_of(parts)]  # type: ignore[misc]
+        tried = [self.attempt(lambda each=each: self._specs.convert(each, section)) for each in flat_items(parts)]  # type: ignore[misc]
         converted = [each for each in tried if each is not None]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
-        return ListPart(items=listed(converted), above=above) if converted else None
+        return ListPart(items=grouped_by_condition(converted), above=above) if converted else None
 
     def test_requirements(self, parts: list[Part]) -> ListPart | None:
         """Return the requirements of a test."""
@@ -252,16 +260,18 @@ class Sections:
             return None
         if name not in keys.ABOUT:
             raise _unknown("about", name, parts)
-        value: Part | None = listing(parts) if any(isinstance(part, ListPart) for part in parts) else chosen(parts)
+        value: Part | None = (
+            conditional_list(parts) if any(isinstance(part, ListPart) for part in parts) else chosen_text(parts)
+        )
         if isinstance(value, ListPart) and name != "license_file":
             raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
         return value
 
     def source(self, parts: list[Part]) -> Part | None:
         """Convert the sources."""
-        tried = [self.attempt(lambda each=each: self._source(each)) for each in values_of(parts)]  # type: ignore[misc]
+        tried = [self.attempt(lambda each=each: self._source(each)) for each in flat_items(parts)]  # type: ignore[misc]
         items = [each for each in tried if each is not None]
-        result = listed(items)
+        result = grouped_by_condition(items)
         if len(result) == 1 and isinstance(result[0], DictPart):
             return result[0]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
@@ -276,7 +286,7 @@ class Sections:
             if name not in keys.SOURCE:
                 raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
             is_list = name == "patches" or (name in keys.SOURCE_LISTS and any(isinstance(p, ListPart) for p in parts))
-            value: Part | None = listing(parts) if is_list else chosen(parts)
+            value: Part | None = conditional_list(parts) if is_list else chosen_text(parts)
             if value is not None:
                 result.pairs.append((keys.SOURCE[name], value))
         return result
@@ -287,10 +297,10 @@ def _unknown(section: str, name: str, parts: list[Part]) -> Refused:
     return Refused(parts[0].number, f"{section}/{name} has no equivalent in recipe.yaml", hint)
 
 
-def plain(parts: Iterable[Part]) -> Iterable[Part]:
+def require_no_conditions(parts: Iterable[Part]) -> Iterable[Part]:
     """Check that parts whose meaning recipe.yaml does not define have no conditions, deeply, and return them."""
     for part in parts:
-        unconditional(part)
+        require_unconditional(part)
         inner = (
             part.items
             if isinstance(part, ListPart)
@@ -298,5 +308,5 @@ def plain(parts: Iterable[Part]) -> Iterable[Part]:
             if isinstance(part, DictPart)
             else []
         )
-        list(plain(inner))
+        list(require_no_conditions(inner))
         yield part

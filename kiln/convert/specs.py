@@ -48,7 +48,7 @@ def _version(part: str, section: str, plain: Callable[[str], bool], *, alone: bo
     return f"{part}.*" if section in LOOSE and alone else f"=={part}"
 
 
-class Specs:
+class SpecConverter:
     """Converts requirements; ``values`` are all values of each key of the variants, ``constants`` those of context."""
 
     def __init__(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expanded_recipe import Cases, ContextEntry, Expanded, Guards, RecipeLine, assigned, conjunction
+from kiln.convert.expanded_recipe import Cases, ContextEntry, Expanded, Guards, RecipeLine, assigned_value, conjunction
 from kiln.convert.expression_text import Expr, Unsupported, negated
-from kiln.convert.expressions import NameScope, Translator, parsed
+from kiln.convert.expressions import NameScope, Translator, parse_selector
 from kiln.template.selectors import lines_of
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class StatementWalker:
             old = Cases((), Expr(name))
         elif guard is not None and f"\ue010{name}\ue012" in value.text:
             old = Cases((), self._reference(name))
-        made = assigned(old, guard, value, number)
+        made = assigned_value(old, guard, value, number)
         versions.append(made)
         self._order.append((name, len(versions) - 1))
 
@@ -284,7 +284,7 @@ class StatementWalker:
         scope = NameScope(
             own=lambda _: None, always=self._always, values=self._values, hidden=self._hidden, selector=True
         )
-        return Translator(scope).expr(parsed(selector))
+        return Translator(scope).expr(parse_selector(selector))
 
     # -- the result -----------------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.emit import text_of
-from kiln.convert.package_tests import Tests
+from kiln.convert.package_tests import PackageTestConverter
 from kiln.convert.recipe import Converter, RecipeFacts
-from kiln.convert.sections import Sections
-from kiln.convert.specs import Specs
+from kiln.convert.sections import SectionConverter
+from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expanded
 from kiln.convert.tree import Refused, tree_of
 from kiln.errors import ConversionRefused
@@ -25,7 +25,7 @@ _HINT = "change it in meta.yaml to something that both formats have, and convert
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class FeedstockFacts:
     """Facts of the feedstock that a conversion needs besides its meta.yaml.
 
     ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
@@ -45,7 +45,7 @@ class Given:
     compile_keys: tuple[str, ...] = ()
 
 
-def converted(meta: str, given: Given) -> str:
+def recipe_text(meta: str, given: FeedstockFacts) -> str:
     """Return the text of the recipe.yaml.
 
     Raises:
@@ -56,7 +56,9 @@ def converted(meta: str, given: Given) -> str:
     try:
         tree = tree_of(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
-        sections = Sections(Specs(given.values, constants, given.run_pins), given.files, given.leave_out)
+        sections = SectionConverter(
+            SpecConverter(given.values, constants, given.run_pins), given.files, given.leave_out
+        )
         facts = RecipeFacts(
             top_is_package=given.top_is_package,
             use_keys=given.use_keys,
@@ -64,7 +66,7 @@ def converted(meta: str, given: Given) -> str:
             compile_keys=given.compile_keys,
             always=given.always,
         )
-        converter = Converter(lines, tree, sections, Tests(sections), facts)
+        converter = Converter(lines, tree, sections, PackageTestConverter(sections), facts)
         recipe = converter.recipe()
         faults += sections.faults
     except Refused as refused:

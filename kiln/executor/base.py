@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.build import engine_failures
-from kiln.errors import excerpt
+from kiln.errors import with_margin
 from kiln.executor import conda_build_run
 from kiln.job.messages import MARK
 
@@ -84,4 +84,4 @@ def process_failure(task: Task, name: str, exit_code: int, tail: str) -> KilnErr
     if task.is_foreign and exit_code > 0:
         return conda_build_run.failure(task.job.options.engine, exit_code, tail, Path(task.job.log))
     kind = engine_failures.kind("", tail)
-    return kind.error(f"{name} ended with exit code {exit_code}", why=f"it said\n{excerpt(tail)}", hint=kind.hint)
+    return kind.error(f"{name} ended with exit code {exit_code}", why=f"it said\n{with_margin(tail)}", hint=kind.hint)

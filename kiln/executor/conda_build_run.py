@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 NOTE = "tested by the engine, as part of the build"
 UNTESTED = "not tested: it is cross-compiled"
@@ -37,9 +37,9 @@ RECORD = "urls.txt"  # conda takes only a folder that has this file for a packag
 INDEXES = "cache"  # where conda keeps the indexes of channels, in its first package cache
 
 
-def prepare(
+def write_script(
     feedstock: Feedstock,
-    rendered: Rendered,
+    rendered: RenderedConfig,
     folder: Path,
     cache: Path,
     *,
@@ -115,7 +115,7 @@ def share_fetched(folder: Path, cache: Path) -> None:
 
 def failure(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
     """Return the error of an engine, from the end of the config's log, or from ``tail`` without a log."""
-    return conda_build_command.failure(engine, exit_code, _end(log) or tail)
+    return conda_build_command.failure_reason(engine, exit_code, _end(log) or tail)
 
 
 def _end(log: Path) -> str:
@@ -127,7 +127,7 @@ def _end(log: Path) -> str:
     return ""
 
 
-def last_words(error: KilnError | None, log: Path) -> list[str]:
+def failure_lines(error: KilnError | None, log: Path) -> list[str]:
     """Return the reason of an engine's failure as lines for the end of its log, unless they are there already.
 
     After a traceback, which is long, they are repeated.
@@ -147,7 +147,7 @@ def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[
 
 
 def _report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageReport:
-    index = reader.read_object(file, "index.json")
+    index = reader.read_json_object(file, "index.json")
     if not all(isinstance(index.get(key), str) for key in ("name", "version", "build")):
         raise BrokenPackage(
             f"{file} has no complete metadata", why="its info/index.json lacks a name, version or build"

@@ -70,7 +70,7 @@ def variables(feedstock: Feedstock, config: str, *, caller: Mapping[str, str], c
     }
 
 
-def run_inside(
+def build_container(
     argv: tuple[str, ...],
     *,
     image_name: str,
@@ -106,11 +106,11 @@ def run_inside(
     )
 
 
-def start(job_file: Path, *, module: str) -> tuple[str, ...]:
+def module_command(job_file: Path, *, module: str) -> tuple[str, ...]:
     """Return the command that runs a module with a job file, whose path is the container's."""
     return ("sh", "-c", START, "kiln", str(job_file), MAIN.format(module=module))
 
 
-def within(path: Path, feedstock: Feedstock) -> Path:
+def container_path(path: Path, feedstock: Feedstock) -> Path:
     """Return a path of the feedstock as the container sees it."""
     return ROOT / path.relative_to(feedstock.root)

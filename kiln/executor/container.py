@@ -65,11 +65,11 @@ class ContainerExecutor:
 
     def inside(self, path: Path) -> Path:
         """Return a path of the feedstock as the container sees it."""
-        return conda_forge_env.within(path, self.task.feedstock)
+        return conda_forge_env.container_path(path, self.task.feedstock)
 
     def start(self, job_file: Path, module: str) -> tuple[str, ...]:
         """Return the command that runs a module with a job file, by the first Python of the image with the engine."""
-        return conda_forge_env.start(self.inside(job_file), module=module)
+        return conda_forge_env.module_command(self.inside(job_file), module=module)
 
     def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
         """Run a program in a container to its end.
@@ -113,12 +113,12 @@ class ContainerExecutor:
         """Return the mount of kiln's own engine for an image's Python, fetched if it is missing."""
         layout = self.task.layout
         subdir = self.task.rendered.config.build_platform
-        folder = engine_injection.place(python, layout.engines, subdir)
+        folder = engine_injection.engine_folder(python, layout.engines, subdir)
         if not folder.is_dir():
             title = f"fetch the engine for Python {python}"
             with (
                 StepReporter().step(title) as step,
-                build_cache.waiting(layout.lock("engines"), seconds=build_cache.LONG),
+                build_cache.hold_lock(layout.lock("engines"), seconds=build_cache.LONG),
             ):
                 engine_injection.fetch(python, layout.engines, subdir, env=os.environ, on_line=step.line)
         return Mount(source=folder, target=conda_forge_env.ENGINE_INSIDE)
@@ -127,7 +127,7 @@ class ContainerExecutor:
         """Return the container in which a program of the config's runs, with ``more`` mounts."""
         task, job = self.task, self.task.job
         assert job.image is not None, "a container has an image"
-        return conda_forge_env.run_inside(
+        return conda_forge_env.build_container(
             words,
             image_name=job.image,
             platform=job.image_platform,
@@ -175,7 +175,7 @@ class ContainerExecutor:
         """Run the engine's container, and in parallel one without the network for the scripts."""
         queue = self.queue
         assert queue is not None, "scripts run in a container of their own"
-        with network_isolation.prepared(queue) as close, ThreadPoolExecutor(1) as pool:
+        with network_isolation.shared_queue(queue) as close, ThreadPoolExecutor(1) as pool:
             script_container = Container(engine, self._script_container(plan, queue))
             scripts = pool.submit(run_in, script_container)
             scripts.add_done_callback(lambda _: close())  # else the engine would wait forever for its script
@@ -187,16 +187,16 @@ class ContainerExecutor:
                 close()
                 if not scripts.done():  # the engine has died while a script runs: the script ends with its container
                     script_container.stop()
-            return combined(outcome, scripts.result())
+            return combined_outcome(outcome, scripts.result())
 
     def _script_container(self, plan: ContainerRun, queue: Path) -> ContainerRun:
         """Return the container of the scripts: without the network, and without the engine's packages."""
         script_mounts = mounts.of_scripts(self.task.feedstock, self.task.rendered, self.folders())
-        loop = network_isolation.argv(self.inside(queue))  # each script has its own variables
+        loop = network_isolation.isolated_command(self.inside(queue))  # each script has its own variables
         return dataclasses.replace(plan, network=False, mounts=script_mounts, argv=loop, secrets={})
 
 
-def combined(engine: ContainerResult, scripts: ContainerResult) -> ContainerResult:
+def combined_outcome(engine: ContainerResult, scripts: ContainerResult) -> ContainerResult:
     """Return the result of two containers of one build: the engine's, with the memory of both."""
     peaks = [result.peak_memory for result in (engine, scripts) if result.peak_memory is not None]
     kills = engine.memory_kills + scripts.memory_kills

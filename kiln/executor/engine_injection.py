@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from packaging.markers import Marker
 
 from kiln import files, process_runner
-from kiln.errors import DownloadFailed, excerpt
+from kiln.errors import DownloadFailed, with_margin
 from kiln.image.build_base import REQUIREMENTS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def python_of_image(output: str) -> str | None:
     return match and match[1]
 
 
-def machine_of(subdir: str) -> str:
+def wheel_machine(subdir: str) -> str:
     """Return the name of a platform's machine, as in the tags of wheels: ``aarch64``."""
     architecture = subdir.partition("-")[2]
     return MACHINES.get(architecture, architecture)
@@ -42,7 +42,7 @@ def machine_of(subdir: str) -> str:
 
 def locked_requirements(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
-    machine = machine_of(subdir)
+    machine = wheel_machine(subdir)
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -60,20 +60,20 @@ def locked_requirements(lock: str, python: str, subdir: str) -> str:
     return "\n".join(entries)
 
 
-def argv(python: str, target: Path, lock: Path, subdir: str) -> tuple[str, ...]:
+def pip_command(python: str, target: Path, lock: Path, subdir: str) -> tuple[str, ...]:
     """Return the command line of kiln's own pip, for wheels of another Python, perhaps of another platform."""
     return (
         *(sys.executable, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
         *("--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile", "--implementation=cp"),
         f"--python-version={python}",
-        *(f"--platform={tag}_{machine_of(subdir)}" for tag in TAGS),
+        *(f"--platform={tag}_{wheel_machine(subdir)}" for tag in TAGS),
         *("--target", str(target), "--requirement", str(lock)),
     )
 
 
-def place(python: str, engines: Path, subdir: str) -> Path:
+def engine_folder(python: str, engines: Path, subdir: str) -> Path:
     """Return the folder of the engine for a Python of a platform; each lock of the wheels has its own."""
-    machine = "" if subdir == "linux-64" else f"-{machine_of(subdir)}"
+    machine = "" if subdir == "linux-64" else f"-{wheel_machine(subdir)}"
     return engines / f"cp{python.replace('.', '')}{machine}-{files.sha256(REQUIREMENTS)[:16]}"
 
 
@@ -86,7 +86,7 @@ def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on
         DownloadFailed: with the end of pip's output.
         DiskFull: when the disk is full.
     """
-    folder = place(python, engines, subdir)
+    folder = engine_folder(python, engines, subdir)
     if folder.is_dir():
         return
     engines.mkdir(parents=True, exist_ok=True)
@@ -94,11 +94,11 @@ def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on
     lock = engines / f"{folder.name}.txt"
     files.write_text(lock, locked_requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
     with files.full_disk_as_error(engines), files.replacing(folder) as part:
-        result = process_runner.run(argv(python, part, lock, subdir), env=env, on_line=on_line)
+        result = process_runner.run(pip_command(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:
             raise DownloadFailed(
                 f"kiln's own engine for Python {python}, which the image lacks, cannot be fetched",
-                why=f"pip said\n{excerpt(result.tail)}",
+                why=f"pip said\n{with_margin(result.tail)}",
                 hint="check that pip's index can be reached, name an image that has the engine with DOCKER_IMAGE "
                 "('kiln image base' makes one), or --container none",
             )

@@ -20,7 +20,7 @@ from kiln.executor.conda_forge_env import (
     PACKAGE_ROOT,
     RECIPE,
     ROOT,
-    within,
+    container_path,
 )
 from kiln.job.config_needs import channel_sources
 from kiln.model.container import Mount
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 HIDDEN = frozenset({".git", "build_artifacts", ".venv", ".venv-fleet"})  # in the feedstock, never mounted
 _FILES_OF_ABOUT = ("license_file", "prelink_message", "recipe_log_file")
@@ -55,7 +55,7 @@ class Folders:
     shared_packages: tuple[Path, ...] = ()
 
 
-def of_scripts(feedstock: Feedstock, rendered: Rendered, folders: Folders) -> tuple[Mount, ...]:
+def of_scripts(feedstock: Feedstock, rendered: RenderedConfig, folders: Folders) -> tuple[Mount, ...]:
     """Return the mounts of every container of a config; a container of scripts has only these.
 
     Raises:
@@ -63,10 +63,10 @@ def of_scripts(feedstock: Feedstock, rendered: Rendered, folders: Folders) -> tu
     """
     read_only = {
         RECIPE: feedstock.recipe,
-        **{within(path, feedstock): path for path in (feedstock.recipe, feedstock.configs)},
+        **{container_path(path, feedstock): path for path in (feedstock.recipe, feedstock.configs)},
         Path(PACKAGE_INSIDE, "kiln"): PACKAGE_ROOT / "kiln",
         **({} if folders.distdir is None else {DISTDIR_INSIDE: folders.distdir}),
-        **({} if folders.wheels is None else {within(folders.wheels, feedstock): folders.wheels}),
+        **({} if folders.wheels is None else {container_path(folders.wheels, feedstock): folders.wheels}),
         **_outside_recipe(feedstock, rendered),
     }
     for path in (feedstock.recipe, feedstock.configs):
@@ -74,7 +74,7 @@ def of_scripts(feedstock: Feedstock, rendered: Rendered, folders: Folders) -> tu
     cache = folders.compile_cache
     return (
         *(Mount(source=source, target=str(target)) for target, source in read_only.items()),
-        Mount(source=folders.work, target=str(within(folders.work, feedstock)), read_only=False),
+        Mount(source=folders.work, target=str(container_path(folders.work, feedstock)), read_only=False),
         *(() if cache is None else (Mount(source=cache, target=str(CACHE_INSIDE), read_only=False),)),
     )
 
@@ -83,17 +83,17 @@ def of_engine(feedstock: Feedstock, config: BuildConfig, folders: Folders) -> tu
     """Return the further mounts of the engine's container: packages and channels."""
     packages = folders.packages
     return (
-        *(Mount(source=path, target=str(within(path, feedstock))) for path in folders.shared_packages),
+        *(Mount(source=path, target=str(container_path(path, feedstock))) for path in folders.shared_packages),
         *_channels(feedstock, config),
         *(
             ()
             if packages.is_relative_to(folders.work)
-            else (Mount(source=packages, target=str(within(packages, feedstock)), read_only=False),)
+            else (Mount(source=packages, target=str(container_path(packages, feedstock)), read_only=False),)
         ),
     )
 
 
-def _outside_recipe(feedstock: Feedstock, rendered: Rendered) -> dict[Path, Path]:
+def _outside_recipe(feedstock: Feedstock, rendered: RenderedConfig) -> dict[Path, Path]:
     """Return the paths outside its own folder that the recipe names, by their paths in the container."""
     root, recipe = feedstock.root.resolve(), feedstock.recipe.resolve()
     places: dict[Path, Path] = {}
@@ -105,7 +105,7 @@ def _outside_recipe(feedstock: Feedstock, rendered: Rendered) -> dict[Path, Path
     return places
 
 
-def _paths_of_recipe(rendered: Rendered) -> Iterator[str]:
+def _paths_of_recipe(rendered: RenderedConfig) -> Iterator[str]:
     """Yield the paths that a recipe names, relative to itself."""
     for source in rendered.sources:
         yield from (*([] if source.path is None else [source.path]), *source.patches)

@@ -93,7 +93,7 @@ exit 0
 
 
 @contextlib.contextmanager
-def prepared(queue: Path) -> Iterator[Callable[[], None]]:
+def shared_queue(queue: Path) -> Iterator[Callable[[], None]]:
     """Make the folder that both containers see; yield a function that ends the loop, and may be called repeatedly.
 
     The function uses descriptors from before the containers' start: scripts can replace folder and pipe by links.
@@ -112,7 +112,7 @@ def prepared(queue: Path) -> Iterator[Callable[[], None]]:
         os.close(folder)
 
 
-def argv(queue: Path) -> tuple[str, ...]:
+def isolated_command(queue: Path) -> tuple[str, ...]:
     """Return the command of the container without the network; ``queue`` is the folder as that container sees it."""
     return (BASH, "-c", LOOP, "kiln", str(queue))
 
@@ -137,7 +137,7 @@ def isolated_script_count(queue: Path) -> int:
     return len(list(queue.glob("*/code")))
 
 
-def require_handed_over(queue: Path, before: int, step: str) -> None:
+def require_isolated(queue: Path, before: int, step: str) -> None:
     """Refuse the result of a script that was run by another bash, and so with the network.
 
     Raises:
@@ -151,12 +151,12 @@ def require_handed_over(queue: Path, before: int, step: str) -> None:
         )
 
 
-def explain(error: KilnError, step: str) -> None:
+def add_network_hint(error: KilnError, step: str) -> None:
     """Set an error's hint to granting the network, when the script tried to use it."""
     if WANTED_NETWORK.search(f"{error.what}\n{error.why}"):
         error.hint = HINT.format(step)
 
 
-def is_granted(step: str, granted: Iterable[str]) -> bool:
+def is_network_granted(step: str, granted: Iterable[str]) -> bool:
     """Return whether the network is granted to a step's script, by its name or a pattern."""
     return any(fnmatchcase(step, pattern) for pattern in granted)

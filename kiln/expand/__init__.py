@@ -5,18 +5,18 @@ from __future__ import annotations
 from kiln.expand.build_settings import (
     CondaSettings,
     ContainerSettings,
+    ci_secret_names,
     conda_build_only,
     conda_settings,
     container_settings,
     package_settings,
-    require_channel_priority,
+    require_supported_priority,
     runs_emulated_tests,
-    secrets,
 )
 from kiln.expand.ci_support import Drift, drift, write
-from kiln.expand.ci_support_check import changes_since_rerender
+from kiln.expand.ci_support_check import matrix_difference
 from kiln.expand.config_file import read, read_all, text
-from kiln.expand.keys_without_value import Need, keys_without_value, missing_values, require_values
+from kiln.expand.keys_without_value import KeyWithoutValue, keys_without_value, missing_values_error, require_values
 from kiln.expand.matrix import configs
 from kiln.expand.matrix_settings import exclusive_config_file
 
@@ -24,8 +24,8 @@ __all__ = [
     "CondaSettings",
     "ContainerSettings",
     "Drift",
-    "Need",
-    "changes_since_rerender",
+    "KeyWithoutValue",
+    "ci_secret_names",
     "conda_build_only",
     "conda_settings",
     "configs",
@@ -33,14 +33,14 @@ __all__ = [
     "drift",
     "exclusive_config_file",
     "keys_without_value",
-    "missing_values",
+    "matrix_difference",
+    "missing_values_error",
     "package_settings",
     "read",
     "read_all",
-    "require_channel_priority",
+    "require_supported_priority",
     "require_values",
     "runs_emulated_tests",
-    "secrets",
     "text",
     "write",
 ]

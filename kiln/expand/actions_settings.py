@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import TypedSettings, workflow_values
-from kiln.errors import RecipeFault, nearest
+from kiln.errors import RecipeFault, did_you_mean
 from kiln.expand import build_settings, ci_limits, reserved_variables
 from kiln.expand.publication_settings import PublicationSettings
 
@@ -156,7 +156,7 @@ class ActionsSettings:
                 f"github_actions: triggers: {invalid[0]!r} is not an event that a workflow can name alone",
                 at=self.whole.place(GITHUB),
                 why=REFUSED_EVENTS.get(invalid[0], "GitHub has no such event"),
-                hint=nearest(invalid[0], EVENTS) or "triggers: [push, pull_request]",
+                hint=did_you_mean(invalid[0], EVENTS) or "triggers: [push, pull_request]",
             )
         return triggers or (["push"] if self.self_hosted else ["push", "pull_request"])
 

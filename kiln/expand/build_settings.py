@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.conda_forge_yml import TypedSettings
-from kiln.conda_forge_yml.schema import table
+from kiln.conda_forge_yml.schema import types_by_name
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.feedstock_build_settings import PackageSettings
@@ -94,7 +94,7 @@ def package_settings(path: Path) -> PackageSettings:
     )
 
 
-def require_channel_priority(path: Path, channels: Iterable[tuple[str, ...]]) -> None:
+def require_supported_priority(path: Path, channels: Iterable[tuple[str, ...]]) -> None:
     """Refuse a priority that kiln's own engine does not have; ``channels`` are those of each config.
 
     With a single channel, ``flexible`` is the same as ``strict``.
@@ -120,7 +120,7 @@ def conda_build_only(path: Path) -> tuple[str, ...]:
         KilnError: the file is malformed.
     """
     names = (f"conda_build.{name}" for name in _read(path).mapping("conda_build"))
-    return tuple(name for name in names if name not in table())
+    return tuple(name for name in names if name not in types_by_name())
 
 
 def conda_settings(path: Path) -> CondaSettings:
@@ -182,7 +182,7 @@ def runs_emulated_tests(path: Path) -> bool:
     return _read(path).text("test", "all") != "native"
 
 
-def secrets(path: Path) -> tuple[str, ...]:
+def ci_secret_names(path: Path) -> tuple[str, ...]:
     """Return the names of the secrets that CI gives to builds.
 
     Raises:
@@ -209,7 +209,7 @@ def secret_names(settings: TypedSettings) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> TypedSettings:
-    return limits.bounded(lambda: TypedSettings.read(path))
+    return limits.run_bounded(lambda: TypedSettings.read(path))
 
 
 def _run_arguments(settings: TypedSettings, text: str) -> tuple[str, ...]:

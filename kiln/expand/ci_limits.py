@@ -19,7 +19,7 @@ class CiLimit(NamedTuple):
 
 
 @cache
-def rows() -> dict[tuple[str, str], CiLimit]:
+def all_limits() -> dict[tuple[str, str], CiLimit]:
     """Return all limits by service and name."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         return {
@@ -30,4 +30,4 @@ def rows() -> dict[tuple[str, str], CiLimit]:
 
 def limit(service: str, name: str) -> CiLimit:
     """Return a limit of a service."""
-    return rows()[service, name]
+    return all_limits()[service, name]

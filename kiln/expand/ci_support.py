@@ -56,7 +56,7 @@ def _changes(existing: Mapping[str, str], generated: Mapping[str, str]) -> Drift
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Write exactly the configs' files to .ci_support, each atomically; return the changes."""
     for folder in (feedstock.configs, feedstock.root / ".github" / "workflows"):  # checked before anything is written
-        files.inside(folder, feedstock.root)
+        files.safe_path_inside(folder, feedstock.root)
     with files.folder_locked(feedstock.root):
         return _write(feedstock, _generated(configs))
 

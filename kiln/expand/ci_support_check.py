@@ -29,14 +29,14 @@ _COMPUTED = frozenset(
 )
 
 
-def changes_since_rerender(feedstock: Feedstock) -> str:
+def matrix_difference(feedstock: Feedstock) -> str:
     """Return by how much .ci_support differs from the feedstock's matrix, empty when it is up to date.
 
     Of a feedstock that needs a pinning, whose newest version always differs, only the values of its own variant file
     are compared. It is also empty where the files are invalid, which the build reports.
     """
     try:
-        return limits.bounded(lambda: _changes(feedstock))
+        return limits.run_bounded(lambda: _changes(feedstock))
     except KilnError:
         return ""
 
@@ -54,7 +54,7 @@ def _changed_values(feedstock: Feedstock) -> str:
     skipped = _COMPUTED.union(*(load_variant_file(path, path.name).keys for path in migrations))
     names = tuple(sorted(path.stem for path in feedstock.configs.glob("*.yaml")))
     configs = config_file.read_all(feedstock, names)
-    own_values = matrix.own_values(feedstock)
+    own_values = matrix.own_values_getter(feedstock)
     changed: dict[str, int] = {}
     for config in configs:
         for key, values in own_values(config.platform).items():

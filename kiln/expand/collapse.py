@@ -49,7 +49,7 @@ PYTHON_MIN = lazy_pattern(r".*\{\{ python_min \}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class PackagePart:
     """A package's part in the matrix: the part of the space that its job covers, and the keys that it uses."""
 
     part: Space
@@ -61,7 +61,7 @@ class Package:
     used_with_top: frozenset[str]
 
     @classmethod
-    def of(cls, part: Space, package: Metadata) -> Package:
+    def of(cls, part: Space, package: Metadata) -> PackagePart:
         """Return the package of some metadata, without a reference to the metadata's values."""
         return cls(
             part=part,
@@ -74,7 +74,7 @@ class Package:
         )
 
     @classmethod
-    def of_v1(cls, part: Space, package: PackageAt) -> Package:
+    def of_v1(cls, part: Space, package: PackageAt) -> PackagePart:
         """The package of a recipe.yaml; a feedstock that extra does not name is ``None`` to conda-smithy there."""
         used = package.used - ({"target_platform"} if package.noarch else set())
         return cls(
@@ -89,16 +89,16 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packages:
+class PlatformPackages:
     """A platform's packages, and the whole space."""
 
     space: Space
-    packages: Sequence[Package]
+    packages: Sequence[PackagePart]
     recipe_text: str
     pins_numpy: bool = False
 
 
-def job_variants(packages: Packages, *, labels: bool) -> tuple[list[Config], frozenset[str]]:
+def job_variants(packages: PlatformPackages, *, labels: bool) -> tuple[list[Config], frozenset[str]]:
     """Return each job's values by key, unordered, and the keys that distinguish jobs.
 
     ``labels`` keeps the labels of GitHub's runners.
@@ -123,7 +123,7 @@ def job_variants(packages: Packages, *, labels: bool) -> tuple[list[Config], fro
     return list(_split_into_configs(values, settings, loops, existing)), loops
 
 
-def _used(packages: Packages) -> frozenset[str]:
+def _used(packages: PlatformPackages) -> frozenset[str]:
     used = frozenset[str]().union(*{package.used for package in packages.packages})
     if "mpi" in used:
         used |= set(_MPI)  # the choice of mpi determines their versions
@@ -137,7 +137,7 @@ def space_columns(space: Space) -> Columns:
     return {dimension.keys: dict.fromkeys(dimension.rows) for dimension in space.dimensions}
 
 
-def _used_columns(packages: Packages) -> Columns:
+def _used_columns(packages: PlatformPackages) -> Columns:
     """Return the rows that some package's job covers."""
     parts = {id(package.part): package.part for package in packages.packages}.values()
     all_columns = _merged(space_columns(packages.space), packages.space)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.console.text import quantity
-from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, nearest
+from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.variants.files import VariantSource, as_list, check, zip_groups
-from kiln.yamltext import PlacedText, Scalars, mapping_text, parse, read_text
+from kiln.yamltext import PlacedText, ScalarTypes, mapping_text, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ def read(feedstock: Feedstock, config: str) -> BuildConfig:
     path = feedstock.configs / f"{name}.yaml"
     if "/" in name or not path.is_file():
         names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
-        near = nearest(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
+        near = did_you_mean(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
         count = quantity(len(names), "config")
         raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {count}", hint=near)
-    return limits.bounded(lambda: _read(path, name, typed=is_v1(feedstock)))
+    return limits.run_bounded(lambda: _read(path, name, typed=is_v1(feedstock)))
 
 
 def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig, ...]:
     """Return the configs of several files; raises what ``read`` raises."""
-    return limits.bounded(lambda: tuple(read(feedstock, config) for config in configs))
+    return limits.run_bounded(lambda: tuple(read(feedstock, config) for config in configs))
 
 
 def _read(path: Path, name: str, *, typed: bool) -> BuildConfig:
@@ -67,7 +67,7 @@ def _read(path: Path, name: str, *, typed: bool) -> BuildConfig:
         why = "files and folders of its build have this name"
         hint = "kiln rerender writes files with valid names"
         raise VariantFault(f"{name!r} cannot be the name of a config", at=Place(file=place_name), why=why, hint=hint)
-    document = parse(read_text(path, place_name), place_name, Scalars.PLACED if typed else Scalars.TEXT)
+    document = parse(read_text(path, place_name), place_name, ScalarTypes.PLACED if typed else ScalarTypes.TEXT)
     if typed:
         document = replace(document, value=_typed(document.value))
     if not isinstance(document.value, dict):

@@ -15,7 +15,7 @@ from jinja2 import nodes
 
 from kiln import limits
 from kiln.conda_forge_yml import parsed
-from kiln.errors import KilnError, PinningNeeded, nearest
+from kiln.errors import KilnError, PinningNeeded, did_you_mean
 from kiln.expand import matrix_settings
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
 from kiln.model.source_position import Place
@@ -25,7 +25,7 @@ from kiln.recipe.usage import Usage
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform
-from kiln.yamltext import Scalars, parse, read_text
+from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ GUARDS = {"default", "d", "defined", "undefined"}  # Jinja's filters and tests f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class KeyWithoutValue:
     """A key without a value; ``held`` are its values in .ci_support today."""
 
     key: str
@@ -67,24 +67,24 @@ def require_values(feedstock: Feedstock) -> None:
     """
     needs = keys_without_value(feedstock)
     if needs:
-        raise missing_values(needs)
+        raise missing_values_error(needs)
 
 
-def missing_values(needs: Sequence[Need], *, why: str = "", hint: str = HINT) -> PinningNeeded:
+def missing_values_error(needs: Sequence[KeyWithoutValue], *, why: str = "", hint: str = HINT) -> PinningNeeded:
     """Return the error for keys without a value, which lists each with the place of its use."""
     keys = f"{len(needs)} keys have" if len(needs) > 1 else f"{needs[0].key} has"
     others = tuple(need.fault() for need in needs)
     return PinningNeeded(f"{keys} no value without a pinning", why=why, hint=hint, others=others)
 
 
-def keys_without_value(feedstock: Feedstock) -> tuple[Need, ...]:
+def keys_without_value(feedstock: Feedstock) -> tuple[KeyWithoutValue, ...]:
     """Return the keys that the recipe uses, or .ci_support holds today, without a value in the feedstock."""
     defined = _defined_keys(feedstock)
     if is_v1(feedstock):
         return _lacking_v1(feedstock, defined)
     text = read_text(feedstock.meta, RECIPE)
     existing = _existing_values(feedstock, defined)
-    limits.at(RECIPE)
+    limits.record_place(RECIPE)
     existing_needs = _existing_needs(existing, feedstock.recipe, text)
     needs = {
         need.key: need
@@ -93,9 +93,9 @@ def keys_without_value(feedstock: Feedstock) -> tuple[Need, ...]:
     return tuple(needs[key] for key in sorted(needs))
 
 
-def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[Need, ...]:
+def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[KeyWithoutValue, ...]:
     """Return the same for a recipe.yaml, whose names need no search in a text."""
-    from kiln.recipe_v1.mentioned_variables import names, required
+    from kiln.recipe_v1.mentioned_variables import mentioned_keys, required_keys
     from kiln.recipe_v1.recipe import RecipeV1
     from kiln.recipe_v1.variant_file import VariantFileV1
 
@@ -103,12 +103,12 @@ def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[Need, ..
     variants = feedstock.recipe / "variants.yaml"
     defined |= VariantFileV1(variants, "recipe/variants.yaml").keys if variants.is_file() else frozenset()
     existing = _existing_values(feedstock, defined)
-    used = names(recipe)
-    needs = {key: Need(key=key, at=at) for key, at in required(recipe).items() if key not in defined}
+    used = mentioned_keys(recipe)
+    needs = {key: KeyWithoutValue(key=key, at=at) for key, at in required_keys(recipe).items() if key not in defined}
     needs |= {need.key: need for need in _validated(feedstock, defined)}
     for key, (values, at) in existing.items():
         if key in ALWAYS or key in used:
-            needs[key] = Need(key=key, at=used.get(key, at), held=values)
+            needs[key] = KeyWithoutValue(key=key, at=used.get(key, at), held=values)
     return tuple(needs[key] for key in sorted(needs))
 
 
@@ -136,7 +136,7 @@ def _document(path: Path) -> Document | None:
     """Return a file of .ci_support; None where it cannot be read, because rerender writes it again."""
     name = f".ci_support/{path.name}"
     try:
-        document = parse(read_text(path, name), name, Scalars.TEXT)
+        document = parse(read_text(path, name), name, ScalarTypes.TEXT)
     except KilnError:
         return None
     return document if isinstance(document.value, dict) else None
@@ -150,7 +150,9 @@ def _has_default(key: str, values: Sequence[str], defined: frozenset[str]) -> bo
     return bool(values) and set(values) <= {str(default) for default in defaults if default is not None}
 
 
-def _existing_needs(existing: Mapping[str, tuple[tuple[str, ...], Place]], recipe: Path, text: str) -> Iterator[Need]:
+def _existing_needs(
+    existing: Mapping[str, tuple[tuple[str, ...], Place]], recipe: Path, text: str
+) -> Iterator[KeyWithoutValue]:
     """Yield the needs of keys in .ci_support: of settings that each file has, and of keys that are still used."""
     usage = Usage(existing)
     used = usage.selectors(text) | usage.elsewhere(text) | _in_scripts(existing, recipe)
@@ -158,7 +160,7 @@ def _existing_needs(existing: Mapping[str, tuple[tuple[str, ...], Place]], recip
         used |= existing.keys() & {"python_min"}
     for key, (values, at) in existing.items():
         if key in ALWAYS or key in used:
-            yield Need(key=key, at=_line(text, key) or at, held=values)
+            yield KeyWithoutValue(key=key, at=_line(text, key) or at, held=values)
 
 
 def _in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
@@ -176,34 +178,36 @@ def _line(text: str, key: str, first: int = 1) -> Place | None:
     return None
 
 
-def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[Need]:
+def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of conda-forge's output validation, whose channels a pinning defines."""
     document = parsed(feedstock.settings)
     if document.value.get(VALIDATION_KEY) is True:
-        yield from (Need(key=key, at=document.place(VALIDATION_KEY)) for key in CHANNEL_KEYS if key not in defined)
+        yield from (
+            KeyWithoutValue(key=key, at=document.place(VALIDATION_KEY)) for key in CHANNEL_KEYS if key not in defined
+        )
 
 
-def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[Need]:
+def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of a recipe's templates: names that are written out, and standard libraries."""
     try:
         tree = jinja2.Environment(autoescape=False).parse(text)  # noqa: S701 - it renders nothing
     except (jinja2.TemplateSyntaxError, RecursionError):
         return  # rendering reports what is wrong, and where
     always = _always_defined(feedstock)
-    limits.at(RECIPE)
+    limits.record_place(RECIPE)
     harmless = _harmless_names(tree)
     known = defined | always | harmless
     if any(tree.find_all(INCLUDES)):
         return  # included files may set any name
     names = (name for output in tree.find_all(nodes.Output) for name in output.find_all(nodes.Name))
     for name in names:
-        if name.name not in known and not nearest(name.name, harmless):  # rendering reports a misspelled one
+        if name.name not in known and not did_you_mean(name.name, harmless):  # rendering reports a misspelled one
             at = _line(text, name.name, name.lineno) or Place(file=RECIPE, line=name.lineno)
-            yield Need(key=name.name, at=at)
+            yield KeyWithoutValue(key=name.name, at=at)
     for call in tree.find_all(nodes.Call):
         if (key := _stdlib(call)) and key not in defined:
             at = _line(text, "stdlib", call.lineno) or Place(file=RECIPE, line=call.lineno)
-            yield Need(key=key, at=at)
+            yield KeyWithoutValue(key=key, at=at)
 
 
 def _always_defined(feedstock: Feedstock) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import matrix_settings
-from kiln.expand.collapse import Package, Packages, job_variants
+from kiln.expand.collapse import PackagePart, PlatformPackages, job_variants
 from kiln.expand.keys_without_value import HINT
 from kiln.expand.naming import config_name
 from kiln.lazy_pattern import lazy_pattern
@@ -20,7 +20,7 @@ from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, check, load_variant_file
 from kiln.variants.migrations import MISFIT, Migration, applicable, migrate
 from kiln.variants.platform import Platform
-from kiln.variants.space import Space, Variant, filtered
+from kiln.variants.space import Space, Variant, from_specification
 from kiln.yamltext.typed_text import as_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | 
     Raises:
         KilnError: the recipe, a variant file or the settings are invalid.
     """
-    matrix, found_doubts = limits.bounded(lambda: _configs(feedstock, pinning))
+    matrix, found_doubts = limits.run_bounded(lambda: _configs(feedstock, pinning))
     if doubts is not None:
         doubts.update(found_doubts)
     return matrix
@@ -63,7 +63,7 @@ def _configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[BuildCon
     return tuple(configs_by_name[name] for name in sorted(configs_by_name)), doubts
 
 
-def own_values(feedstock: Feedstock) -> Callable[[str], Mapping[str, Any]]:
+def own_values_getter(feedstock: Feedstock) -> Callable[[str], Mapping[str, Any]]:
     """Return a function that returns the values of the feedstock's own variant files on a platform, ``linux-64``.
 
     Raises:
@@ -136,23 +136,27 @@ class _Expansion:
             self.environ["DEFAULT_LINUX_VERSION"] = job.linux_version
         return Platform(system=job.system, arch=job.arch, environ=dict(self.environ))
 
-    def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> Packages:
+    def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> PlatformPackages:
         """Return the packages of one platform."""
         if not isinstance(self.recipe, RecipeSource):
             from kiln.recipe_v1.variant_exploration import packages
 
-            result = (Package.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir))
+            result = (
+                PackagePart.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir)
+            )
             kept = [package for package in result if job.keep_noarch or not package.noarch]
-            return Packages(space=space, packages=kept, recipe_text=self.text)
+            return PlatformPackages(space=space, packages=kept, recipe_text=self.text)
         recipe = Recipe(self.recipe, platform, space)
         initial = Variant(platform.defaults(), {})
         kept = [
-            Package.of(part, package)
+            PackagePart.of(part, package)
             for part, variants in recipe.jobs(initial)
             for package in variants
             if job.keep_noarch or not package.noarch
         ]
-        return Packages(space=recipe.narrowed, packages=kept, recipe_text=self.text, pins_numpy=recipe.pins_numpy)
+        return PlatformPackages(
+            space=recipe.narrowed, packages=kept, recipe_text=self.text, pins_numpy=recipe.pins_numpy
+        )
 
     def _space(self, platform: Platform) -> Space:
         """Return the space of the variant files after migrations."""
@@ -163,7 +167,7 @@ class _Expansion:
             name="the variant files after migrations", values=_without_migrator(spec), origins=tuple(sources[1:])
         )
         check(migrated)
-        return filtered(combine([defaults, migrated]), [migrated.values])
+        return from_specification(combine([defaults, migrated]), [migrated.values])
 
     def _migrated(self, spec: Spec, platform: Platform) -> Spec:
         """Return the specification after migrations, which are written for that of a pinning."""

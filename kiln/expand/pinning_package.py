@@ -106,7 +106,7 @@ def _fetched(home: Path, channel: str, spec: str) -> Pinning:
         raise PinningNeeded(f"{PACKAGE} in {channel} has the version {version}", hint="-e FILE")
     prefix = home / version
     if not (prefix / _FILE).is_file():
-        channels.install_as(records, prefix, replaced=channels.identity(prefix), wait=_WAIT)
+        channels.install_atomically(records, prefix, replaced=channels.folder_identity(prefix), wait=_WAIT)
     if not (prefix / _FILE).is_file():
         raise PinningNeeded(f"{PACKAGE} {version} has no {_FILE}", hint="-e FILE")
     return Pinning(version=version, file=prefix / _FILE)

@@ -112,18 +112,18 @@ def _reason_against(feedstock: Feedstock) -> str:
     """Return why a feedstock can have no workflow; empty when it can."""
     if (feedstock.root / SMITHY_NAME).exists():
         return f"conda-smithy's {SMITHY_NAME} builds these configs; remove one of the two"
-    if not calls_kiln(feedstock):
+    if not has_kiln_build_script(feedstock):
         return f"it runs kiln's {ENTRY}, which this feedstock lacks; kiln init adds it where there is none"
     return ""
 
 
-def calls_kiln(feedstock: Feedstock) -> bool:
+def has_kiln_build_script(feedstock: Feedstock) -> bool:
     """Return whether a feedstock's build-locally.py is kiln's, not conda-smithy's or none."""
     path = feedstock.root / ENTRY
     return path.is_file() and re.search(r"\bkiln\b", path.read_text(encoding="utf-8", errors="replace")) is not None
 
 
-def estimate_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+def long_build_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Return a line about the config whose last build here took longest, if longer than its jobs may, for each service.
 
     The number of jobs depends on the settings alone, so that every machine writes the same workflow.
@@ -161,7 +161,7 @@ def _github_note(job: Job, seconds: float, settings: ActionsSettings) -> str:
 
 def _note(config: str, seconds: float, service: str) -> str:
     """Return a line about a config that another service builds, by files of conda-smithy's; empty within its limit."""
-    limit = ci_limits.rows().get((service, JOB_MINUTES))
+    limit = ci_limits.all_limits().get((service, JOB_MINUTES))
     if limit is None or seconds <= 60 * limit.value:
         return ""
     took = (
@@ -180,7 +180,7 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     lines = [workflow.why] if workflow.why else []
     for name, (existing, text) in _changes(feedstock, workflow).items():
         path = feedstock.root / name
-        files.inside(path, feedstock.root)
+        files.safe_path_inside(path, feedstock.root)
         if text is None:
             files.remove(path)
             lines.append(f"{name}: removed")

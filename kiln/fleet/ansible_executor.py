@@ -23,7 +23,7 @@ from kiln.fleet.executor_messages import (
     Terminate,
     WatchService,
 )
-from kiln.fleet.executor_state import ExecutorSession
+from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.executor_threads import CommandThreads
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class AnsibleExecutor(CommandThreads):
     ) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
         self.keep = keep
-        self.session = ExecutorSession.of(site)
+        self.session = PlaybookSession.of(site)
         super().__init__(self.session, site.folder, self._carry_out)
 
     def _carry_out(self, command: Command) -> None:  # noqa: C901, PLR0912 - one line for each command

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet import handover
-from kiln.fleet.executor_messages import Collected, CollectFailed, Unreached
+from kiln.fleet.executor_messages import Collected, CollectFailed, CommandUndelivered
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.ledger import record_json
 from kiln.names import is_channel_folder
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_messages import Collect, Event
-    from kiln.fleet.executor_state import ExecutorSession
+    from kiln.fleet.executor_state import PlaybookSession
     from kiln.model.build_results import PackageReport
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
@@ -32,7 +32,7 @@ DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
 
 
 def collect(
-    session: ExecutorSession,
+    session: PlaybookSession,
     request: Collect,
     *,
     keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]],
@@ -50,15 +50,15 @@ def collect(
         if DISK_FULL in reason:
             raise DiskFull(f"no disk space for {config} from {worker}", why=reason)
         if NO_TRANSFER.search(reason):
-            return Unreached(command=request, reason=reason)
+            return CommandUndelivered(command=request, reason=reason)
         return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
-    event = accept(session.site.folder / "collected" / worker / config, request, keep=keep)
+    event = collect_from_folder(session.site.folder / "collected" / worker / config, request, keep=keep)
     if isinstance(event, Collected) and event.packages:
         handover.forget(session, config)
     return event
 
 
-def accept(
+def collect_from_folder(
     folder: Path, request: Collect, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
 ) -> Event:
     """Check a build's results, which are in a folder here, and hand its packages to ``keep``.
@@ -78,7 +78,7 @@ def accept(
         return CollectFailed(worker=worker, config=config, reason=str(error), corrupt=True)
 
 
-def _fetch(session: ExecutorSession, worker: str, config: str) -> str:
+def _fetch(session: PlaybookSession, worker: str, config: str) -> str:
     """Fetch a build's results by the module of collect.yml alone; return why that failed, if it did."""
     if session.stopped.is_set():
         return "the run is being stopped"
@@ -111,7 +111,7 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
         packages = tuple(_package(folder / packages_in, data) for data in entry["packages"])
-        steps = tuple(record_json.step(step) for step in entry["steps"])
+        steps = tuple(record_json.step_from_json(step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenPackage(f"{worker} sent an invalid report of {config}", why=why) from error
@@ -155,7 +155,7 @@ def _log(folder: Path, config: str) -> Path | None:
 
 def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
     """Return a package of the report, with its path in the folder of packages."""
-    report = record_json.package(data)
+    report = record_json.package_from_json(data)
     artifact = report.artifact
     is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(artifact.path.name)
     if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):

@@ -57,7 +57,7 @@ def read(folder: Path, seconds: Callable[[str], float]) -> tuple[Entry, ...]:
     path = folder / FILE
     if not path.exists():
         return ()
-    document = yamltext.parse(yamltext.read_text(path, FILE), FILE, yamltext.Scalars.PLACED)
+    document = yamltext.parse(yamltext.read_text(path, FILE), FILE, yamltext.ScalarTypes.PLACED)
     value = document.value
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise MalformedYaml("the file of sizes is a list of entries with sizes", at=document.place(), hint=_example())

@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 from typing import TYPE_CHECKING
 
-from kiln.fleet.plan import price
+from kiln.fleet.plan import worker_cost
 from kiln.model.fleet import WorkerState
 from kiln.model.run import RunCost
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GB = 1e9
 
 
-def spent(workers: Iterable[WorkerRecord], jobs: Iterable[JobRecord], now: float) -> float:
+def of_workers(workers: Iterable[WorkerRecord], jobs: Iterable[JobRecord], now: float) -> float:
     """Return the cost of workers until ``now``, each from its request on, and of what was collected from them."""
     records = {worker.name: worker for worker in workers if worker.state is not WorkerState.REFUSED}
     cost = sum(_cost(worker, now) for worker in records.values())
@@ -31,12 +31,12 @@ def spent(workers: Iterable[WorkerRecord], jobs: Iterable[JobRecord], now: float
 
 def _cost(worker: WorkerRecord, now: float) -> float:
     end = now if worker.terminated is None else worker.terminated
-    return price(worker.hourly, max(0.0, end - worker.requested), billed=worker.billed)
+    return worker_cost(worker.hourly, max(0.0, end - worker.requested), billed=worker.billed)
 
 
 def of_controller(charge: ControllerCharge | None, now: float) -> float:
     """Return the cost of the machine that controls a run until ``now``."""
-    return 0.0 if charge is None else price(charge.hourly, max(0.0, now - charge.since), billed=charge.billed)
+    return 0.0 if charge is None else worker_cost(charge.hourly, max(0.0, now - charge.since), billed=charge.billed)
 
 
 def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | None:
@@ -44,7 +44,7 @@ def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | Non
     if forecast is None or not run.workers:
         return None
     end = now if run.finished is None else run.finished
-    cost = spent(run.workers, run.jobs, end) + of_controller(forecast.controller, end)
+    cost = of_workers(run.workers, run.jobs, end) + of_controller(forecast.controller, end)
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)
     return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={})
@@ -57,7 +57,7 @@ def of_runs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None]
     return {name: cost for name, cost in known.items() if cost is not None}
 
 
-def final(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
+def of_ended_run(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
     """Return the cost of a run that has ended."""
     cost = inventory.spent(now)
     return RunCost(spent=cost, expected=cost, currency=run_config.currency, end=now, controller=run_config.controller)
@@ -79,10 +79,10 @@ def forecast(
         if worker.record.state is not WorkerState.REFUSED:
             cost += _cost(worker.record, last.get(worker.name, now) + after if worker.builds else end)
     for name, (kind, requested) in first.items():
-        cost += price(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
+        cost += worker_cost(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
     cost += of_controller(run_config.controller, end) - of_controller(run_config.controller, now)
     traffic = sum(types[config].egress for config in ends) * run_config.packages
-    so_far, over = inventory.spent(now), inventory.spent(now) - spent((item.record for item in inventory), (), now)
+    so_far, over = inventory.spent(now), inventory.spent(now) - of_workers((item.record for item in inventory), (), now)
     return RunCost(
         spent=so_far,
         expected=max(so_far, cost + over + traffic),

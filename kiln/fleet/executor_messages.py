@@ -82,7 +82,7 @@ class StartBuild(_BuildMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopBuild(_BuildMessage):
-    """Stop a build: its `BuildFinished` follows, or `Unreached` or `CommandFailed` now.
+    """Stop a build: its `BuildFinished` follows, or `CommandUndelivered` or `CommandFailed` now.
 
     With ``until`` it ends in order, and packs what it has made, as far as that can be fetched until then.
     """
@@ -93,7 +93,7 @@ class StopBuild(_BuildMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowBuild(_BuildMessage):
-    """Follow a build: `Heartbeat`, `Unreachable`, `Reclaimed` and `LogLine` repeatedly, `BuildFinished` at the end.
+    """Follow a build: `Heartbeat`, `Unreachable`, `ReclaimNotice` and `LogLine` repeatedly, `BuildFinished` at the end.
 
     Lines are written to ``log``, too.
     """
@@ -213,7 +213,7 @@ class Heartbeat(_WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reclaimed(_WorkerMessage):
+class ReclaimNotice(_WorkerMessage):
     """A worker's provider has given notice: it takes the worker back ``at`` this time."""
 
     at: float
@@ -278,7 +278,7 @@ class ControllerDiskFull:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreached:
+class CommandUndelivered:
     """A command was not carried out because the worker, or the provider that was to create it, was unreachable."""
 
     command: Command
@@ -322,14 +322,14 @@ BuildEvent: TypeAlias = (
     | BuildDequeued
     | Heartbeat
     | Renewed
-    | Reclaimed
+    | ReclaimNotice
     | Unreachable
     | BuildFinished
     | Collected
     | CollectFailed
 )
 Event: TypeAlias = (
-    WorkerEvent | BuildEvent | LogLine | ControllerDiskFull | Unreached | Probed | TornDown | TearDownFailed
+    WorkerEvent | BuildEvent | LogLine | ControllerDiskFull | CommandUndelivered | Probed | TornDown | TearDownFailed
 )
 
 

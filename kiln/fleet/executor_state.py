@@ -59,7 +59,7 @@ class EventSession:
 
 
 @dataclass(slots=True, kw_only=True)
-class ExecutorSession(EventSession):
+class PlaybookSession(EventSession):
     """The state of an executor of playbooks, shared by its threads.
 
     ``provider_lock`` is held by a playbook that creates workers, and by those that remove some, which are run several
@@ -90,7 +90,7 @@ class ExecutorSession(EventSession):
                     self.provider_lock.release()
 
     @classmethod
-    def of(cls, site: PlaybookSite) -> ExecutorSession:
+    def of(cls, site: PlaybookSite) -> PlaybookSession:
         """Return a new session of a site."""
         return cls(site=site, playbooks=PlaybookRunner(site))
 

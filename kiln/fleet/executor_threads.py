@@ -65,11 +65,11 @@ class CommandThreads:
             with files.full_disk_as_error(self._folder):
                 self._dispatch(command)
         except (KilnError, OSError, ValueError, KeyError, TypeError) as error:
-            for event in failures(command, error):
+            for event in failure_events(command, error):
                 self._session.events.put(event)
 
 
-def failures(command: Command, error: Exception) -> tuple[Event, ...]:
+def failure_events(command: Command, error: Exception) -> tuple[Event, ...]:
     """Return the events of a command that ended with an error."""
     reason = f"{type(error).__name__}: {error}"
     match command:

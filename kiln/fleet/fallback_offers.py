@@ -16,7 +16,7 @@ BACKOFF = (60.0, 120.0, 240.0, 480.0, 900.0)  # seconds until a refused offer is
 ON_DEMAND = "on-demand"
 
 
-def combine(
+def ordered_offers(
     machine_type: MachineType, fallbacks: Sequence[MachineType | str], *, zones: Sequence[str] = (), spot: bool = False
 ) -> tuple[Offer, ...]:
     """Return the offers of a run in the order in which they are asked for, each in all zones.

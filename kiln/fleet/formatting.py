@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.console.text import cost_text, duration, table
-from kiln.fleet.leases import bound
-from kiln.fleet.replacement_terms import lines
+from kiln.fleet.leases import greatest_cost_text
+from kiln.fleet.replacement_terms import plan_lines
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 WIDTH = 48  # characters of the bars of the schedule
 
 
-def as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
+def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
     """Return a plan as text: the schedule, the cost, the alternatives, the terms."""
-    notes = [*_notes(plan), *(() if terms is None else lines(terms, plan.selection))]
+    notes = [*_notes(plan), *(() if terms is None else plan_lines(terms, plan.selection))]
     return "\n".join([*_configs(plan), "", *_ways(plan), "", *notes])
 
 
-def as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
+def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
     """Return a plan as plain JSON values: times in seconds, money in the given currency."""
     return {
         "estimates": to_json(plan.estimates),
@@ -41,7 +41,7 @@ def as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
         "without_pool": None if plan.without_pool is None else _arrangement_as_json(plan.without_pool),
         "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
         "bounds": to_json(plan.bounds),
-        "bound": bound(plan.selection),
+        "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
     }
 
@@ -127,7 +127,7 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
         yield from _pool(way.pool, plan.without_pool)
     if plan.bounds.tests is not None:
         yield from _tests(plan.bounds.tests, way)
-    yield f"bound   {bound(way)}"
+    yield f"bound   {greatest_cost_text(way)}"
 
 
 def _pool(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _extras(kind: MachineType) -> str:
     return ", ".join(parts)
 
 
-def status(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> str:
+def status_as_text(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> str:
     """Return the status of fleet runs, the latest first: each with its workers and jobs, and its cost."""
     return "\n\n".join(_status(run, costs.get(run.id)) for run in runs) if runs else "the ledger has no fleet runs"
 

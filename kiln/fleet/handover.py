@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_messages import Collect, Event, StartBuild
-    from kiln.fleet.executor_state import ExecutorSession
+    from kiln.fleet.executor_state import PlaybookSession
     from kiln.model.handover import HandoverRecord
 
 JOBS = "/var/lib/kiln/jobs"  # on a worker
@@ -28,12 +28,12 @@ FOLDER, NOTICE = "handover", "notice"  # of a config, in its folder there
 AS_BUILDER = "--rsync-path=sudo runuser -u kiln -- rsync"
 
 
-def folder_of(session: ExecutorSession, config: str) -> Path:
+def folder_of(session: PlaybookSession, config: str) -> Path:
     """Return the folder here that holds what a config's build has handed over."""
     return session.site.folder / FOLDER / config
 
 
-def options_of(session: ExecutorSession, request: StartBuild) -> str:
+def options_of(session: PlaybookSession, request: StartBuild) -> str:
     """Return the further options of a build that may be stopped, or that continues an earlier one; empty for others."""
     here = f"{JOBS}/{request.config}"
     words = []
@@ -44,7 +44,7 @@ def options_of(session: ExecutorSession, request: StartBuild) -> str:
     return " ".join(words)
 
 
-def send(session: ExecutorSession, request: StartBuild) -> process_runner.Result:
+def send_to_worker(session: PlaybookSession, request: StartBuild) -> process_runner.Result:
     """Remove an earlier handover from a worker, and send what is here: the record last."""
     worker, config, folder = request.worker, request.config, folder_of(session, request.config)
     result = session.ssh(worker, f"sudo kiln-job clear {shlex.quote(config)}")
@@ -60,7 +60,7 @@ def send(session: ExecutorSession, request: StartBuild) -> process_runner.Result
     return result
 
 
-def fetch(session: ExecutorSession, request: Collect) -> Event:
+def fetch(session: PlaybookSession, request: Collect) -> Event:
     """Fetch and check what a build has handed over, before its worker ends; an earlier handover stays if that fails."""
     worker, config = request.worker, request.config
     session.report_step(config, f"save what {worker} has built")
@@ -78,7 +78,7 @@ def fetch(session: ExecutorSession, request: Collect) -> Event:
     return Collected(worker=worker, config=config)
 
 
-def _fetch(session: ExecutorSession, request: Collect, part: Path) -> str:
+def _fetch(session: PlaybookSession, request: Collect, part: Path) -> str:
     """Fetch the files of a handover into a folder; return why that failed, if it did."""
     left = (request.until or 0.0) - time.time()
     if left <= 0:
@@ -100,7 +100,7 @@ def _fetch(session: ExecutorSession, request: Collect, part: Path) -> str:
 def _fault(folder: Path) -> str:
     """Return why the folder of a handover is of no use; empty if it is of use."""
     try:
-        record = build_handover.read(folder)
+        record = build_handover.read_record(folder)
     except BrokenHandover as error:
         return str(error)
     if record is None or record.archive is None:
@@ -113,10 +113,10 @@ def _fault(folder: Path) -> str:
 
 def _record(folder: Path) -> HandoverRecord | None:
     with contextlib.suppress(KilnError, OSError):
-        return build_handover.read(folder)
+        return build_handover.read_record(folder)
     return None
 
 
-def forget(session: ExecutorSession, config: str) -> None:
+def forget(session: PlaybookSession, config: str) -> None:
     """Remove what a config's build has handed over: it is finished, or its workers cannot use it."""
     files.remove(folder_of(session, config))

@@ -15,7 +15,7 @@ from kiln.errors import (
     KilnError,
     OutOfMemory,
     WorkersLost,
-    kind_of,
+    class_of_code,
 )
 from kiln.fleet.executor_messages import BuildStarted, Collect, Collected, FollowBuild, StartBuild, StopBuild
 from kiln.fleet.supervisor_state import RETRY, TRIES
@@ -191,7 +191,7 @@ class JobManager:
         limit = "" if job is None or code != FleetLimit.exit_code else job.reason
         reason = "" if code == 0 else limit or event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
-            self.state.errors[event.config] = kind_of(code)(reason)
+            self.state.errors[event.config] = class_of_code(code)(reason)
             self._release_group(self.state.estimates[event.config], event)
         self.state.update_config(
             dataclasses.replace(

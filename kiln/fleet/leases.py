@@ -17,7 +17,7 @@ ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it h
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
 
 
-def bound(way: Arrangement) -> str:
+def greatest_cost_text(way: Arrangement) -> str:
     """Describe the greatest cost of an arrangement after the controller is gone for good."""
     machine_type, hours = way.machine_type, LEASE / 3600
     cache = 0.0 if way.cache is None else way.cache.price(spot=False)
@@ -38,7 +38,9 @@ def bound(way: Arrangement) -> str:
     )
 
 
-def timer(provider: str, argv: Sequence[str], *, folder: str, environment: Mapping[str, str], every: float) -> str:
+def sweep_timer_script(
+    provider: str, argv: Sequence[str], *, folder: str, environment: Mapping[str, str], every: float
+) -> str:
     """Return a shell script that makes systemd sweep a provider every so many seconds, for the user who runs it.
 
     ``environment`` must hold no secret; these are read from a file of the user.

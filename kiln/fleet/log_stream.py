@@ -90,7 +90,7 @@ class LogStream:
         return self.step, text
 
 
-def status_of(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
+def job_status(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
     """Return a job's state, its result and its exit code; a job that its worker does not know is lost."""
     code = job.get("exit_code")
     return str(job.get("state", "lost")), str(job.get("result") or ""), None if code is None else int(code)

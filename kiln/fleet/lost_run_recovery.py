@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.container.owner_labels import Owner, is_gone
 from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
-from kiln.fleet.executor_state import ExecutorSession
-from kiln.fleet.log_stream import status_of
+from kiln.fleet.executor_state import PlaybookSession
+from kiln.fleet.log_stream import job_status
 from kiln.fleet.playbook_runner import read_json
 from kiln.fleet.reconcile import Machine, Step, reconcile
-from kiln.fleet.worker_commands import jobs_of
+from kiln.fleet.worker_commands import job_states
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
-from kiln.serialization import from_json
+from kiln.serialization import from_json_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -63,7 +63,7 @@ def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
         data = read_json(path)
         if path.parent.name not in ids and data.get("id") == path.parent.name:
             try:
-                note = from_json(RunNote, data)
+                note = from_json_values(RunNote, data)
             except TypeError as error:
                 name = path.parent.name
                 raise MachinesUnknown(
@@ -88,7 +88,7 @@ def _owned_error(note: RunNote, owner: Owner, here: Owner, path: Path) -> Alread
     )
 
 
-def forget(folder: Path) -> None:
+def remove_note(folder: Path) -> None:
     """Remove a run's note: nothing of it remains."""
     files.remove(folder / FILE)
 
@@ -98,7 +98,7 @@ def tag_of(key: str) -> str:
     return key[:16] or "unknown"
 
 
-def elsewhere(machines: Iterable[Mapping[str, Any]], *, key: str, known: Iterable[str]) -> dict[str, int]:
+def unrecorded_runs(machines: Iterable[Mapping[str, Any]], *, key: str, known: Iterable[str]) -> dict[str, int]:
     """Return the runs of the same inputs that are not in the ledger, each with the number of its machines."""
     ids = set(known)
     runs = [str(row["run"]) for row in machines if row.get("inputs") == tag_of(key) and not row["ended"]]
@@ -116,7 +116,7 @@ def recover(
     Raises:
         MachinesUnknown: when the provider could not be asked.
     """
-    session = ExecutorSession.of(site)
+    session = PlaybookSession.of(site)
     result = session.playbooks.play("list.yml")
     if not result.ok or result.answer is None:
         raise MachinesUnknown(
@@ -143,7 +143,7 @@ def recover(
     return _run(note, [each for each in machines if steps[each.name].step is not Step.LEAVE], jobs, keys, hourly)
 
 
-def _jobs(session: ExecutorSession, names: list[str]) -> dict[str, dict[str, Any]]:
+def _jobs(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the jobs of the workers that answer."""
 
     def ask(name: str) -> dict[str, Any] | None:
@@ -205,8 +205,8 @@ def _run(
 
 def _job_records(worker: str, status: Mapping[str, Any], keys: Mapping[str, str], now: float) -> Iterator[JobRecord]:
     """Yield the jobs of a worker that still count: those that run or have ended, of the same inputs."""
-    for config in jobs_of(status, keys):
-        state, result, code = status_of(status[config])
+    for config in job_states(status, keys):
+        state, result, code = job_status(status[config])
         has_ended = state == "ended" and code not in {None, BudgetSpent.exit_code}  # or it was stopped unfinished
         if config in keys and (state == "running" or has_ended):
             over = state == "ended"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kiln.errors import MalformedYaml, UsageError, nearest
+from kiln.errors import MalformedYaml, UsageError, did_you_mean
 from kiln.model.fleet import MachineType
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def read(path: Path) -> tuple[MachineType, ...]:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise _invalid(str(path), error) from error
-    return of_rows(rows, str(path))
+    return from_rows(rows, str(path))
 
 
-def of_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
+def from_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
     """Return the machine types of a table's rows; ``source`` is where they are written.
 
     Raises:
@@ -57,7 +57,7 @@ def _machine_type(row: Mapping[str, Any]) -> MachineType:
     )
 
 
-def select(table: Sequence[MachineType], *, provider: str, types: Sequence[str]) -> tuple[MachineType, ...]:
+def select_by_name(table: Sequence[MachineType], *, provider: str, types: Sequence[str]) -> tuple[MachineType, ...]:
     """Return a provider's machine types by kiln's names or the provider's.
 
     Raises:
@@ -66,7 +66,7 @@ def select(table: Sequence[MachineType], *, provider: str, types: Sequence[str])
     offers = {machine_type.type: machine_type for machine_type in table if machine_type.provider == provider}
     if not offers:
         providers = sorted({machine_type.provider for machine_type in table})
-        hint = nearest(provider, providers) or f"one of {', '.join(providers)}"
+        hint = did_you_mean(provider, providers) or f"one of {', '.join(providers)}"
         raise UsageError(f"unknown provider {provider!r}", hint=hint)
     # Several types may be of one flavor, such as the sizes of virtual machines on this computer.
     flavors = {machine_type.name: machine_type for machine_type in reversed(offers.values())}

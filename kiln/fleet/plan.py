@@ -132,7 +132,7 @@ class FleetPlan:
     without_pool: Arrangement | None = None
 
 
-def arrange(
+def schedule(
     estimates: Sequence[JobEstimate],
     *,
     workers: int,
@@ -169,15 +169,15 @@ def arrange(
     seconds = max(last.values(), default=0.0)
     of_config = {config.config: types[config.worker] if types else machine_type for config in placements}
     cost = sum(
-        price(kind.price(spot=spot), duration, billed=kind.billed)
+        worker_cost(kind.price(spot=spot), duration, billed=kind.billed)
         for kind, duration in zip(kinds, worker_seconds, strict=True)
     )
     cost += sum(kind.egress * overheads.packages for kind in of_config.values())
     if cache is not None:
-        cost += price(cache.price(spot=False), seconds, billed=cache.billed)
+        cost += worker_cost(cache.price(spot=False), seconds, billed=cache.billed)
     if pool is not None:
         kind = pool.machine_type
-        cost += pool.workers * price(kind.price(spot=spot), seconds, billed=kind.billed)
+        cost += pool.workers * worker_cost(kind.price(spot=spot), seconds, billed=kind.billed)
     numbers = {worker: number for number, worker in enumerate(used)}
     return Arrangement(
         machine_type=max(kinds, key=kinds.count, default=machine_type),
@@ -193,7 +193,7 @@ def arrange(
     )
 
 
-def price(hourly: float, seconds: float, *, billed: float) -> float:
+def worker_cost(hourly: float, seconds: float, *, billed: float) -> float:
     """Return the cost of a worker for some seconds, rounded up to billing increments of ``billed`` seconds."""
     steps = math.ceil(round(seconds / billed, 6))
     return hourly * steps * billed / 3600.0
@@ -270,8 +270,8 @@ def plan(
 def _without(pool: PoolShape, estimates: Sequence[JobEstimate], overheads: Overheads, *, spot: bool) -> Arrangement:
     """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
     ways = (
-        arrange(estimates, workers=count, machine_type=pool.machine_type, overheads=overheads, spot=spot)
-        for count in numbers(len(estimates), pool.workers)
+        schedule(estimates, workers=count, machine_type=pool.machine_type, overheads=overheads, spot=spot)
+        for count in worker_counts(len(estimates), pool.workers)
     )
     return min(ways, key=_time)
 
@@ -286,7 +286,9 @@ def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[
     )
     placed = {config.config: config for config in way.placements}
     return (
-        estimates if way.pool is None else tuple(pool_simulation.expected(job, placed[job.config]) for job in estimates)
+        estimates
+        if way.pool is None
+        else tuple(pool_simulation.placement_estimate(job, placed[job.config]) for job in estimates)
     )
 
 
@@ -350,10 +352,10 @@ def _arrangements(
     if pool is not None:
         kinds = [(cache, True)]
     for kind, wait_for_cold in kinds:
-        for workers in numbers(len(assignment.estimates), max_workers):
+        for workers in worker_counts(len(assignment.estimates), max_workers):
             types = assignment.worker_types(workers)
             if types and (kind is None or workers > 1 or pool is not None):
-                yield arrange(
+                yield schedule(
                     assignment.estimates,
                     workers=len(types),
                     machine_type=types[0],
@@ -367,7 +369,7 @@ def _arrangements(
                 )
 
 
-def numbers(configs: int, max_workers: int) -> tuple[int, ...]:
+def worker_counts(configs: int, max_workers: int) -> tuple[int, ...]:
     """Return the numbers of workers worth comparing: the fewest for each number of rounds, thinned out."""
     max_workers = min(max_workers, configs)
     useful = sorted(

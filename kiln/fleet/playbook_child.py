@@ -33,11 +33,11 @@ SETTINGS = {"ANSIBLE_HOST_KEY_CHECKING": "True", "ANSIBLE_NOCOLOR": "1", "ANSIBL
 def main(arguments: list[str]) -> int:
     """Run a playbook, or become ansible-playbook."""
     if arguments[0] == "--exec":
-        become(arguments[1:])
+        become_ansible_playbook(arguments[1:])
     return play(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
 
 
-def become(arguments: list[str]) -> None:
+def become_ansible_playbook(arguments: list[str]) -> None:
     """Become ansible-playbook, with the environment that the parent was started with."""
     inherited = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
     pairs = [entry.decode("utf-8", "surrogateescape").partition("=") for entry in inherited if b"=" in entry]
@@ -55,7 +55,7 @@ def play(spec: dict[str, Any]) -> int:
         del os.environ[name]  # /proc keeps the environment that this process was started with
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    report(kind="hello", pid=os.getpid())
+    send_to_parent(kind="hello", pid=os.getpid())
     folder = Path(spec["folder"])
     try:
         run = ansible_runner.run(
@@ -69,7 +69,7 @@ def play(spec: dict[str, Any]) -> int:
             event_handler=report_event,
             cancel_callback=lambda: stopped.is_set() or os.getppid() != parent,
         )
-        report(kind="end", status=str(run.status), rc=run.rc)
+        send_to_parent(kind="end", status=str(run.status), rc=run.rc)
         return exit_code(str(run.status), run.rc)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -97,19 +97,23 @@ def report_event(event: dict[str, Any]) -> bool:
     """Report an event of Ansible's; return False, so that ansible-runner does not write it to the disk."""
     for line in str(event.get("stdout") or "").splitlines():
         if line.strip():
-            report(kind="line", text=line)
+            send_to_parent(kind="line", text=line)
     data = event.get("event_data") or {}
     match event.get("event"):
         case "playbook_on_task_start":
-            report(kind="task", name=str(data.get("task", "")))
+            send_to_parent(kind="task", name=str(data.get("task", "")))
         case "runner_on_failed" if not data.get("ignore_errors"):
-            report(kind="failed", host=str(data.get("host")), task=str(data.get("task")), reason=reason(data))
+            send_to_parent(
+                kind="failed", host=str(data.get("host")), task=str(data.get("task")), reason=failure_reason(data)
+            )
         case "runner_on_unreachable":
-            report(kind="unreachable", host=str(data.get("host")), task=str(data.get("task")), reason=reason(data))
+            send_to_parent(
+                kind="unreachable", host=str(data.get("host")), task=str(data.get("task")), reason=failure_reason(data)
+            )
     return False
 
 
-def reason(data: dict[str, Any]) -> str:
+def failure_reason(data: dict[str, Any]) -> str:
     """Return why a task failed, as far as Ansible may log it."""
     result = data.get("res") or {}
     words = [str(result.get(key)) for key in ("msg", "reason", "stderr") if result.get(key)]
@@ -118,9 +122,9 @@ def reason(data: dict[str, Any]) -> str:
     return "; ".join(dict.fromkeys(word.strip() for word in words)) or "no reason was given"
 
 
-def report(**message: Any) -> None:
+def send_to_parent(**message: Any) -> None:
     """Send a message to the parent process."""
-    json_messages.write(sys.stdout, json_messages.encode(message))
+    json_messages.write_line(sys.stdout, json_messages.encode(message))
 
 
 if __name__ == "__main__":

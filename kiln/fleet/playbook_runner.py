@@ -76,7 +76,7 @@ class PlaybookResult:
         return self.reasons.get(host) or "; ".join(self.reasons.values()) or NOT_ENDED
 
 
-def nothing_left(result: PlaybookResult) -> bool:
+def is_removal_confirmed(result: PlaybookResult) -> bool:
     """Return whether a playbook that removes workers has listed them afterwards, and the provider had none."""
     return result.ok and result.answer is not None and not result.answer["left"]
 
@@ -88,7 +88,7 @@ def failure_of_removal(result: PlaybookResult) -> str:
     return result.reason("localhost")
 
 
-def slots_of(memory: float) -> int:
+def slots_for_memory(memory: float) -> int:
     """Return how many playbooks of single workers may run at a time with so many bytes of memory."""
     return max(FEWEST, min(MOST, int(memory / 2 / PROCESS)))
 
@@ -133,7 +133,7 @@ class PlaybookRunner:
         Those of the provider do not wait for a slot: they are few, and what they end costs money.
         """
         self.site = site
-        self._slots = threading.Semaphore(slots_of(Resources.here().memory) if slots is None else slots)
+        self._slots = threading.Semaphore(slots_for_memory(Resources.here().memory) if slots is None else slots)
         self._running: dict[int, int] = {}
         self._number = itertools.count(1)
         self._lock = threading.Lock()

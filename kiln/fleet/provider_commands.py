@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.fleet.executor_messages import (
     CommandFailed,
+    CommandUndelivered,
     Probed,
     Provisioned,
     ProvisionFailed,
     TearDownFailed,
     Terminated,
     TornDown,
-    Unreached,
 )
-from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, nothing_left, read_json
+from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, is_removal_confirmed, read_json
 from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_messages import Provision
-    from kiln.fleet.executor_state import ExecutorSession
+    from kiln.fleet.executor_state import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookResult
 
 PROBE_SECONDS = 30.0  # for the first answer of a worker
@@ -49,7 +49,7 @@ SCARCE = re.compile(
 )
 
 
-def provision(session: ExecutorSession, command: Provision) -> None:
+def provision(session: PlaybookSession, command: Provision) -> None:
     """Create workers, or find existing ones."""
     workers = command.workers
     for name in workers:
@@ -66,10 +66,10 @@ def provision(session: ExecutorSession, command: Provision) -> None:
     unreached = [name for name in workers if not _report_worker(session, name, result, provisioned=name in names)]
     if unreached:
         again = dataclasses.replace(command, workers=tuple(unreached))
-        session.events.put(Unreached(command=again, reason=result.reason("localhost")))
+        session.events.put(CommandUndelivered(command=again, reason=result.reason("localhost")))
 
 
-def _report_worker(session: ExecutorSession, name: str, result: PlaybookResult, *, provisioned: bool) -> bool:
+def _report_worker(session: PlaybookSession, name: str, result: PlaybookResult, *, provisioned: bool) -> bool:
     """Report whether a worker was provisioned; return False when the provider was unreachable."""
     if provisioned:
         session.events.put(Provisioned(worker=name, id=_provider_id(session, name)))
@@ -94,13 +94,13 @@ def _request_of(command: Provision, name: str) -> dict[str, Any]:
     return {**request, "needs": sizes} if sizes else request
 
 
-def _provider_id(session: ExecutorSession, name: str) -> str:
+def _provider_id(session: PlaybookSession, name: str) -> str:
     """Return the provider's id of a worker, from the run's inventory."""
     inventory = read_json(session.site.folder / "inventory" / f"{name}.json")
     return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
 
 
-def probe(session: ExecutorSession, workers: tuple[str, ...]) -> None:
+def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
     """Probe the workers and list the provider's; if it lists silent ones, open its firewall and probe them again."""
     answers = _answering(session, workers)
     result = session.playbooks.play("list.yml")
@@ -114,14 +114,14 @@ def probe(session: ExecutorSession, workers: tuple[str, ...]) -> None:
     session.events.put(Probed(answers=answers, listed=listed))
 
 
-def _answering(session: ExecutorSession, workers: tuple[str, ...]) -> frozenset[str]:
+def _answering(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
     """Return the workers that answer over a new connection."""
     with ThreadPoolExecutor(PROBED_AT_ONCE) as pool:
         answers = pool.map(lambda worker: _answers(session, worker), workers)
         return frozenset(name for name, answer in zip(workers, answers, strict=True) if answer)
 
 
-def _answers(session: ExecutorSession, worker: str) -> bool:
+def _answers(session: PlaybookSession, worker: str) -> bool:
     unshared = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
     if session.ssh(worker, "true", seconds=PROBE_SECONDS, options=unshared).ok:
         return True
@@ -130,24 +130,24 @@ def _answers(session: ExecutorSession, worker: str) -> bool:
     return False
 
 
-def terminate(session: ExecutorSession, worker: str) -> None:
+def terminate(session: PlaybookSession, worker: str) -> None:
     """Terminate a worker."""
     with session.removal():
         result = session.playbooks.play("down.yml", variables={"kiln_only": [worker]})
-    if nothing_left(result):
+    if is_removal_confirmed(result):
         session.events.put(Terminated(worker=worker))
     else:
         session.events.put(CommandFailed(worker=worker, reason=failure_of_removal(result)))
 
 
-def tear_down(session: ExecutorSession) -> None:
+def tear_down(session: PlaybookSession) -> None:
     """Stop all other commands, and remove all that the run has."""
     session.stopped.set()
     session.playbooks.stop()
     files.remove(session.site.disk_reserve_file)
     result = session.playbooks.play("down.yml", last=True)
     files.remove(session.site.folder / "runner")
-    if nothing_left(result):
+    if is_removal_confirmed(result):
         session.events.put(TornDown())
     else:
         session.events.put(TearDownFailed(reason=failure_of_removal(result), unknown=result.answer is None))

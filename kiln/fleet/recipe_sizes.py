@@ -31,7 +31,7 @@ def of_configs(
     texts = {_name(path): yamltext.read_text(path, _name(path)) for path in paths}
     if not any(KEY.search(text) for text in texts.values()):
         return {}
-    rendered = limits.bounded(lambda: {config.name: _extra(feedstock, config) for config in configs})
+    rendered = limits.run_bounded(lambda: {config.name: _extra(feedstock, config) for config in configs})
     return {
         config: config_sizes.of_recipe(extra, Place(file=file, line=_line(texts.get(file, ""))), seconds)
         for config, (file, extra) in rendered.items()

@@ -34,7 +34,7 @@ class RunTerms:
     keep: float = 0.0
 
 
-def most_lost(plan: FleetPlan, offers: Iterable[Offer], replacements: int, startup: float) -> float:
+def greatest_loss(plan: FleetPlan, offers: Iterable[Offer], replacements: int, startup: float) -> float:
     """Return what lost workers cost at most: each the longest build by the dearest offer, lost at its end.
 
     Of spot workers as many are replaced again that the provider takes back after a notice.
@@ -45,7 +45,7 @@ def most_lost(plan: FleetPlan, offers: Iterable[Offer], replacements: int, start
     return replacements * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
 
 
-def lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
+def plan_lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
     """Yield the lines of the plan about the terms."""
     currency = way.machine_type.currency
     for first, *others in (offers for offers in (terms.offers, *terms.other_offers) if len(offers) > 1):

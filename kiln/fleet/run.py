@@ -11,7 +11,7 @@ from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, Tea
 from kiln.fleet import lost_run_recovery, stale_processes
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.lost_run_recovery import RunNote
-from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, nothing_left
+from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, is_removal_confirmed
 from kiln.fleet.provider_commands import CREDENTIALS
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.fleet.slurm import removal
@@ -47,7 +47,7 @@ def execute(
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stale_processes.end(site.folder)
-    files.reserve(site.disk_reserve_file, RESERVE)
+    files.create_reserve_file(site.disk_reserve_file, RESERVE)
     executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
     supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
     _note_of(run_config).write(site.folder)
@@ -56,7 +56,7 @@ def execute(
     finally:
         run = ledger.fleet(run_config.id)
         if run is not None and run.finished is not None:
-            lost_run_recovery.forget(site.folder)
+            lost_run_recovery.remove_note(site.folder)
 
 
 def _note_of(run_config: FleetRunConfig) -> RunNote:
@@ -66,7 +66,7 @@ def _note_of(run_config: FleetRunConfig) -> RunNote:
     return RunNote(id=run_config.id, provider=provider, type=kinds, key=run_config.key, started=started)
 
 
-def unfinished(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun | None:
+def run_to_resume(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun | None:
     """Return the run that a new one has to resume; None without one.
 
     Raises:
@@ -100,15 +100,15 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if isinstance(site, SlurmSite):
         removal.down(site)
-        lost_run_recovery.forget(site.folder)
+        lost_run_recovery.remove_note(site.folder)
         return
     playbooks = PlaybookRunner(site)
     playbooks.stop()
     files.remove(site.disk_reserve_file)
     result = playbooks.play("down.yml", last=True)
-    if not nothing_left(result):
+    if not is_removal_confirmed(result):
         raise _removal_error(f"workers of the fleet run {run}", result)
-    lost_run_recovery.forget(site.folder)
+    lost_run_recovery.remove_note(site.folder)
 
 
 def sweep(site: PlaybookSite, *, everything: bool) -> None:
@@ -120,7 +120,7 @@ def sweep(site: PlaybookSite, *, everything: bool) -> None:
         CredentialsRefused: when the provider does not accept the credentials.
     """
     result = _play(site, "sweep.yml", kiln_sweep_all=everything)
-    if not nothing_left(result):
+    if not is_removal_confirmed(result):
         raise _removal_error("workers of earlier runs", result)
 
 

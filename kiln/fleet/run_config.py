@@ -21,13 +21,13 @@ POOL = re.compile(r".+-pool-\d+")  # the names of the pool's workers
 OVER = frozenset({WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED, WorkerState.TERMINATED})
 
 
-def cache_of(run: FleetRun) -> str | None:
+def cache_worker_type(run: FleetRun) -> str | None:
     """Return the type of the worker that holds a run's cache; None without one, and with a pool."""
     caches = (worker for worker in run.workers if worker.name.endswith(CACHE) and worker.state not in OVER)
-    return None if pool_of(run) else next((worker.type for worker in caches), None)
+    return None if pool_workers(run) else next((worker.type for worker in caches), None)
 
 
-def pool_of(run: FleetRun) -> tuple[str, int] | None:
+def pool_workers(run: FleetRun) -> tuple[str, int] | None:
     """Return the type and the number of the workers of a run's pool; None without one."""
     types = [worker.type for worker in run.workers if POOL.fullmatch(worker.name) and worker.state not in OVER]
     return (types[0], len(types)) if types else None

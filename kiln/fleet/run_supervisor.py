@@ -9,7 +9,7 @@ from kiln.fleet import costs, executor_messages
 from kiln.fleet.job_manager import JobManager
 from kiln.fleet.supervisor_state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
-from kiln.fleet.unreachable import Silence
+from kiln.fleet.unreachable import SilenceManager
 from kiln.fleet.worker_manager import WorkerManager
 from kiln.model.fleet import WorkerState
 
@@ -37,7 +37,7 @@ ANSWERS = (
     executor_messages.JobsListed,
     executor_messages.BuildStarted,
     executor_messages.Heartbeat,
-    executor_messages.Reclaimed,
+    executor_messages.ReclaimNotice,
     executor_messages.Renewed,
     executor_messages.BuildFinished,
     executor_messages.Collected,
@@ -60,7 +60,7 @@ class Supervisor:
         self.state = FleetState(run_config, executor=executor, store=store, observer=observer)
         self.jobs = JobManager(self.state)
         self.workers = WorkerManager(self.state, self.jobs)
-        self.silence = Silence(self.state, self.workers)
+        self.silence = SilenceManager(self.state, self.workers)
         self._forecast_at = 0.0
         self._forecast_for: list[tuple[str, ConfigState, str]] = []
         self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle, alarm=self._alarm)
@@ -153,7 +153,7 @@ class Supervisor:
             state.observer.config_line(event.config, event.step, event.text)
         elif isinstance(event, executor_messages.ControllerDiskFull):
             self._on_disk_full(event)
-        elif isinstance(event, executor_messages.Unreached):
+        elif isinstance(event, executor_messages.CommandUndelivered):
             self._on_unreached(event)
         elif isinstance(event, executor_messages.Probed):
             self.silence.on_probed(event)
@@ -169,7 +169,7 @@ class Supervisor:
             self.silence.on_answer(worker)
         if isinstance(event, executor_messages.Renewed):
             self.workers.on_renewed(worker)
-        elif isinstance(event, executor_messages.Reclaimed):
+        elif isinstance(event, executor_messages.ReclaimNotice):
             self.workers.on_reclaimed(worker, event.at)
         elif isinstance(event, executor_messages.WorkerEvent):
             self._handle_worker_event(worker, event)
@@ -185,7 +185,7 @@ class Supervisor:
             text = f"waiting for space on this computer's disk: {event.reason}"
             state.observer.config_line(config.config, text, "")
 
-    def _on_unreached(self, event: executor_messages.Unreached) -> None:
+    def _on_unreached(self, event: executor_messages.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
         if isinstance(event.command, executor_messages.Provision):

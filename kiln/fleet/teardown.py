@@ -14,6 +14,7 @@ from kiln.fleet.executor_messages import (
     Collect,
     Collected,
     CollectFailed,
+    CommandUndelivered,
     ControllerDiskFull,
     LogLine,
     ProvisionFailed,
@@ -21,7 +22,6 @@ from kiln.fleet.executor_messages import (
     TearDownFailed,
     Terminated,
     TornDown,
-    Unreached,
 )
 from kiln.fleet.supervisor_state import TRIES
 from kiln.model.fleet import WorkerState
@@ -66,7 +66,7 @@ class TearDownPhase:
             now = state.executor.now()
             for config in [config for config in state.configs.values() if config.state is ConfigState.RUNNING]:
                 state.update_config(dataclasses.replace(config, state=ConfigState.INTERRUPTED, finished=now))
-            state.update_cost(costs.final(state.run_config, state.inventory, now))
+            state.update_cost(costs.of_ended_run(state.run_config, state.inventory, now))
             state.store.end(state.number)
             state.observer.run_ended(state.report(finished=now))
             if failure is not None and self._was_never_authorized():
@@ -88,7 +88,9 @@ class TearDownPhase:
         until = executor.now() + COLLECTING
         while self._is_collecting() and executor.now() < until:
             event = executor.next_event(min(self._alarm(), until))
-            if isinstance(event, LogLine | BuildFinished | Collected | CollectFailed | ControllerDiskFull | Unreached):
+            if isinstance(
+                event, LogLine | BuildFinished | Collected | CollectFailed | ControllerDiskFull | CommandUndelivered
+            ):
                 self._handle(event)
             for worker in self.state.inventory:
                 self.workers.retry_due(worker, executor.now())

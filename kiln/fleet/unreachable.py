@@ -20,7 +20,7 @@ ENDING = 60.0  # seconds that a worker may take to notice that its lease is over
 NEW = 4  # a worker that never answered is waited for a quarter of a lease: it builds nothing yet
 
 
-class Silence:
+class SilenceManager:
     """Decides about workers that were silent for longer than the timeout; ``cut_off`` while no worker answers."""
 
     def __init__(self, state: FleetState, workers: WorkerManager) -> None:

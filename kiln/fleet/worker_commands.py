@@ -14,17 +14,17 @@ from kiln.fleet.executor_messages import (
     BuildFinished,
     BuildStarted,
     CommandFailed,
+    CommandUndelivered,
     Heartbeat,
     JobsListed,
     LogLine,
     Prepared,
-    Reclaimed,
+    ReclaimNotice,
     Renewed,
     Unreachable,
-    Unreached,
 )
 from kiln.fleet.executor_state import NO_CONNECTION, SSH_SECONDS
-from kiln.fleet.log_stream import LogStream, status_of
+from kiln.fleet.log_stream import LogStream, job_status
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json
 from kiln.fleet.run_config import CACHE, POOL
 from kiln.store import compile_step_variables, remote_executor_credentials
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.fleet.executor_messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
-    from kiln.fleet.executor_state import ExecutorSession
+    from kiln.fleet.executor_state import PlaybookSession
 
 POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP
 GATED = ("local", "static")  # providers without security groups: the server itself admits each worker
@@ -43,7 +43,7 @@ QUERIES = 3  # of the jobs of a worker that may be reachable again
 REASON_LENGTH = 300  # characters of ssh's output that are reported
 
 
-def prepare(session: ExecutorSession, command: Prepare) -> None:
+def prepare(session: PlaybookSession, command: Prepare) -> None:
     """Prepare a worker for builds, or as the holder of the cache."""
     worker = command.worker
     result = session.playbooks.play(
@@ -56,12 +56,12 @@ def prepare(session: ExecutorSession, command: Prepare) -> None:
         cache = read_json(session.site.folder / "cache.json") if worker.endswith(CACHE) else {}
         session.events.put(Prepared(worker=worker, cache=str(cache.get("url", ""))))
     elif worker in result.unreachable or result.reason(worker) == NOT_ENDED:
-        session.events.put(Unreached(command=command, reason=result.reason(worker)))
+        session.events.put(CommandUndelivered(command=command, reason=result.reason(worker)))
     else:
         session.events.put(CommandFailed(worker=worker, reason=result.reason(worker)))
 
 
-def watch_service(session: ExecutorSession, worker: str) -> None:
+def watch_service(session: PlaybookSession, worker: str) -> None:
     """Report whether a cache, or the part of a pool on a worker, runs, until the worker is terminated."""
     unit = "kiln-pool" if POOL.fullmatch(worker) else "kiln-cache"
     while session.follows(worker):
@@ -70,13 +70,13 @@ def watch_service(session: ExecutorSession, worker: str) -> None:
         session.stopped.wait(session.site.poll)
 
 
-def query_jobs(session: ExecutorSession, command: QueryJobs) -> None:
+def query_jobs(session: PlaybookSession, command: QueryJobs) -> None:
     """Report the jobs of a worker."""
     reason, reached = "no answer", False
     for _ in range(QUERIES):
         result = session.ssh(command.worker, "sudo kiln-job status")
         if result.ok:
-            jobs = jobs_of(json.loads(result.stdout), command.keys)
+            jobs = job_states(json.loads(result.stdout), command.keys)
             session.events.put(JobsListed(worker=command.worker, jobs=jobs))
             return
         reason = result.tail[-REASON_LENGTH:] or reason
@@ -85,10 +85,10 @@ def query_jobs(session: ExecutorSession, command: QueryJobs) -> None:
     if reached:
         session.events.put(CommandFailed(worker=command.worker, reason=reason))
     else:
-        session.events.put(Unreached(command=command, reason=reason))
+        session.events.put(CommandUndelivered(command=command, reason=reason))
 
 
-def jobs_of(status: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, str]:
+def job_states(status: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, str]:
     """Return the state of each job of a worker, without the jobs of other inputs than the config's."""
     return {
         config: str(job["state"])
@@ -97,7 +97,7 @@ def jobs_of(status: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, str
     }
 
 
-def renew(session: ExecutorSession, command: Renew) -> None:
+def renew(session: PlaybookSession, command: Renew) -> None:
     """Renew a worker's lease."""
     result = session.ssh(command.worker, f"sudo kiln-lease renew {int(command.seconds)}")
     if result.ok:
@@ -106,15 +106,15 @@ def renew(session: ExecutorSession, command: Renew) -> None:
         session.events.put(Unreachable(worker=command.worker))
 
 
-def start(session: ExecutorSession, command: StartBuild) -> None:
+def start(session: PlaybookSession, command: StartBuild) -> None:
     """Start a build."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")
     options = handover.options_of(session, command)
-    result = handover.send(session, command) if options else None
+    result = handover.send_to_worker(session, command) if options else None
     if result is not None and result.exit_code in LOST_CONNECTION:
         reason = result.tail[-REASON_LENGTH:] or "it did not answer"
-        session.events.put(Unreached(command=command, reason=reason))
+        session.events.put(CommandUndelivered(command=command, reason=reason))
     elif result is not None and not result.ok:
         session.events.put(CommandFailed(worker=command.worker, reason=result.tail[-REASON_LENGTH:]))
     elif command.cache.startswith(POOL_SCHEME):
@@ -124,14 +124,16 @@ def start(session: ExecutorSession, command: StartBuild) -> None:
         session.events.put(begin(session, command, options))
 
 
-def stop(session: ExecutorSession, command: StopBuild) -> None:
+def stop(session: PlaybookSession, command: StopBuild) -> None:
     """Stop a build, whose end is then found by what follows it."""
     session.report_step(command.config, f"stop: {command.reason}")
     config = shlex.quote(command.config)
     words = f"stop {config}" if command.until is None else f"save {config} {command.until:.0f}"
     result = session.ssh(command.worker, f"sudo kiln-job {words}", seconds=START_SECONDS)
     if not result.ok:
-        session.events.put(Unreached(command=command, reason=result.tail[-REASON_LENGTH:] or "it did not answer"))
+        session.events.put(
+            CommandUndelivered(command=command, reason=result.tail[-REASON_LENGTH:] or "it did not answer")
+        )
 
 
 def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None = None) -> str:
@@ -140,7 +142,7 @@ def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None 
     return "".join(f"{name}={value}\n" for name, value in settings.items() if value)
 
 
-def _start_with_pool(session: ExecutorSession, command: StartBuild, options: str) -> Event:
+def _start_with_pool(session: PlaybookSession, command: StartBuild, options: str) -> Event:
     """Start a build whose compile runs in the pool, with the certificate of the run's clients."""
     variables, folder = session.site.variables, session.site.folder
     if variables["kiln_provider"] in GATED:
@@ -149,34 +151,34 @@ def _start_with_pool(session: ExecutorSession, command: StartBuild, options: str
         result = session.ssh(f"kiln-{variables['kiln_run']}-{CACHE}", f"sudo kiln-cache-gate let-in {address}")
         if not result.ok:
             reason = f"the pool's server does not answer: {result.tail[-REASON_LENGTH:]}"
-            return Unreached(command=command, reason=reason)
+            return CommandUndelivered(command=command, reason=reason)
     secrets = {
         compile_step_variables.EXECUTOR: command.cache,
         compile_step_variables.CREDENTIALS: remote_executor_credentials.read(folder / "keys" / "pool-client"),
     }
-    masking.protect(compile_step_variables.with_parts(secrets).values())
+    masking.protect(compile_step_variables.with_inner_secrets(secrets).values())
     return _start_with(session, command, options, secrets)
 
 
-def _start_alone(session: ExecutorSession, command: StartBuild, options: str) -> Event:
+def _start_alone(session: PlaybookSession, command: StartBuild, options: str) -> Event:
     """Start a build that uses neither a cache nor a pool of the run."""
     return _start_with(session, command, options, session.site.job_secrets)
 
 
-def _start_with(session: ExecutorSession, command: StartBuild, options: str, secrets: Mapping[str, str]) -> Event:
+def _start_with(session: PlaybookSession, command: StartBuild, options: str, secrets: Mapping[str, str]) -> Event:
     """Start a build; its own settings and its secrets are sent on standard input."""
     words = f"sudo kiln-job start {shlex.quote(command.config)}"
     settings = job_settings(command.key, options, secrets)
     result = session.ssh(command.worker, words, seconds=START_SECONDS, stdin=settings)
     reason = result.tail[-REASON_LENGTH:] or "it did not answer"
     if result.exit_code in NO_CONNECTION:
-        return Unreached(command=command, reason=reason)
+        return CommandUndelivered(command=command, reason=reason)
     if not result.ok:
         return CommandFailed(worker=command.worker, reason=reason)
     return BuildStarted(worker=command.worker, config=command.config)
 
 
-def _start_with_cache(session: ExecutorSession, command: StartBuild, options: str) -> Event:
+def _start_with_cache(session: PlaybookSession, command: StartBuild, options: str) -> Event:
     """Start a build that uses the cache, and needs its password."""
     result = session.playbooks.play(
         "build.yml",
@@ -195,11 +197,11 @@ def _start_with_cache(session: ExecutorSession, command: StartBuild, options: st
     if result.ok:
         return BuildStarted(worker=command.worker, config=command.config)
     if command.worker in result.unreachable or reason == NOT_ENDED:
-        return Unreached(command=command, reason=reason)
+        return CommandUndelivered(command=command, reason=reason)
     return CommandFailed(worker=command.worker, reason=reason)
 
 
-def follow(session: ExecutorSession, command: FollowBuild) -> None:
+def follow(session: PlaybookSession, command: FollowBuild) -> None:
     """Follow a build until it has ended, or its worker is terminated."""
     session.configs[command.worker] = command.config
     with LogStream(command.log) as log:
@@ -210,7 +212,7 @@ def follow(session: ExecutorSession, command: FollowBuild) -> None:
                 return
 
 
-def _poll(session: ExecutorSession, worker: str, config: str, log: LogStream) -> BuildFinished | None:
+def _poll(session: PlaybookSession, worker: str, config: str, log: LogStream) -> BuildFinished | None:
     """Poll a build once; return how it ended once all of its log is here.
 
     The worker itself delays its answer until the build's end, so that this is reported at once; one that does not
@@ -230,15 +232,15 @@ def _poll(session: ExecutorSession, worker: str, config: str, log: LogStream) ->
     session.events.put(Heartbeat(worker=worker))
     if job.get("reclaimed_at") and worker not in session.reclaimed:
         session.reclaimed.add(worker)
-        session.events.put(Reclaimed(worker=worker, at=float(job["reclaimed_at"])))
+        session.events.put(ReclaimNotice(worker=worker, at=float(job["reclaimed_at"])))
     for step, text in lines:
         session.events.put(LogLine(config=config, step=step, text=text))
     return None if log.more else _finished(session, worker, config, job)
 
 
-def _finished(session: ExecutorSession, worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
+def _finished(session: PlaybookSession, worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
     """Return how a build ended, None while it runs."""
-    state, result, code = status_of(job)
+    state, result, code = job_status(job)
     if state == "running":
         return None
     if state != "ended":

@@ -167,7 +167,9 @@ class Inventory:
     def spent(self, now: float) -> float:
         """Return the cost of all workers, of what was fetched from them, and of the controller, until ``now``."""
         records = [*self._terminated, *(worker.record for worker in self)]
-        return costs.spent(records, self._jobs.values(), now) + costs.of_controller(self._run_config.controller, now)
+        return costs.of_workers(records, self._jobs.values(), now) + costs.of_controller(
+            self._run_config.controller, now
+        )
 
     # Workers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.fleet.plan import price
+from kiln.fleet.plan import worker_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,5 +31,5 @@ class WorkerTestPlan:
         """Return the plan, if the tests of each config take the assumed time."""
         seconds = assumptions.startup + len(configs) * assumptions.gpu_test + assumptions.teardown
         hourly = machine_type.price(spot=spot)
-        cost = price(hourly, seconds, billed=machine_type.billed)
+        cost = worker_cost(hourly, seconds, billed=machine_type.billed)
         return cls(configs=tuple(configs), machine_type=machine_type, spot=spot, seconds=seconds, cost=cost)

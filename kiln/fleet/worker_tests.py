@@ -15,7 +15,7 @@ from kiln import files
 from kiln.errors import ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import run as fleet
 from kiln.fleet import stale_processes
-from kiln.fleet.executor_state import NO_CONNECTION, ExecutorSession
+from kiln.fleet.executor_state import NO_CONNECTION, PlaybookSession
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ REASON_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigTest:
+class ConfigTestResult:
     """The tests of a config's packages: ``reports`` are those of ``kiln test --json``, ``exit_code`` is kiln's."""
 
     config: str
@@ -45,7 +45,7 @@ class ConfigTest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerTests:
+class WorkerTestInputs:
     """What is tested, and where: ``packages`` are files below ``channel``, by config.
 
     With ``gpu`` the worker must have a GPU, and the tests are refused without one. ``limits`` are the seconds that
@@ -75,7 +75,9 @@ class WorkerTests:
         return shlex.join(("sudo", "runuser", "-u", "kiln", "--", "env", "HOME=/var/lib/kiln", *words))
 
 
-def execute(tests: WorkerTests, ledger: FleetLedger, on_line: Callable[[str], None]) -> tuple[ConfigTest, ...]:
+def execute(
+    tests: WorkerTestInputs, ledger: FleetLedger, on_line: Callable[[str], None]
+) -> tuple[ConfigTestResult, ...]:
     """Test the packages of all configs on a worker, and terminate it, however that ends.
 
     Raises:
@@ -85,7 +87,7 @@ def execute(tests: WorkerTests, ledger: FleetLedger, on_line: Callable[[str], No
     """
     tests.site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stale_processes.end(tests.site.folder)
-    session = ExecutorSession.of(tests.site)
+    session = PlaybookSession.of(tests.site)
     ledger.begin_fleet(_record_of(tests))
     try:
         _provision(tests, session, ledger, on_line)
@@ -99,7 +101,7 @@ def execute(tests: WorkerTests, ledger: FleetLedger, on_line: Callable[[str], No
         ledger.end_fleet(tests.run)
 
 
-def _record_of(tests: WorkerTests) -> FleetRun:
+def _record_of(tests: WorkerTestInputs) -> FleetRun:
     kind = tests.machine_type
     return FleetRun(
         id=tests.run,
@@ -114,7 +116,7 @@ def _record_of(tests: WorkerTests) -> FleetRun:
 
 
 def _provision(
-    tests: WorkerTests, session: ExecutorSession, ledger: FleetLedger, on_line: Callable[[str], None]
+    tests: WorkerTestInputs, session: PlaybookSession, ledger: FleetLedger, on_line: Callable[[str], None]
 ) -> None:
     """Provision and prepare the worker; each state is stored before it is asked for."""
     kind, name = tests.machine_type, tests.worker
@@ -145,7 +147,7 @@ def _provision(
 
 
 @contextlib.contextmanager
-def _renewals(tests: WorkerTests, session: ExecutorSession) -> Iterator[None]:
+def _renewals(tests: WorkerTestInputs, session: PlaybookSession) -> Iterator[None]:
     """Renew the worker's lease while the tests run."""
     ended = threading.Event()
 
@@ -162,7 +164,7 @@ def _renewals(tests: WorkerTests, session: ExecutorSession) -> Iterator[None]:
         thread.join()
 
 
-def _send(tests: WorkerTests, session: ExecutorSession, on_line: Callable[[str], None]) -> None:
+def _send(tests: WorkerTestInputs, session: PlaybookSession, on_line: Callable[[str], None]) -> None:
     """Copy the packages to the worker, each once."""
     paths = list(dict.fromkeys(path for packages in tests.packages.values() for path in packages))
     size = sum(path.stat().st_size for path in paths)
@@ -174,7 +176,9 @@ def _send(tests: WorkerTests, session: ExecutorSession, on_line: Callable[[str],
         raise WorkersLost(f"the packages could not be sent to {tests.worker}", why=result.tail[-500:], hint="try again")
 
 
-def _test(tests: WorkerTests, session: ExecutorSession, config: str, on_line: Callable[[str], None]) -> ConfigTest:
+def _test(
+    tests: WorkerTestInputs, session: PlaybookSession, config: str, on_line: Callable[[str], None]
+) -> ConfigTestResult:
     """Test the packages of a config; its output is kept in the run's folder."""
     on_line(f"test {config} on {tests.worker}")
     began = time.monotonic()
@@ -187,13 +191,13 @@ def _test(tests: WorkerTests, session: ExecutorSession, config: str, on_line: Ca
         reason = (
             f"{tests.worker} did not answer, or the tests took longer than {tests.limits.get(config, SECONDS):.0f} s"
         )
-        return ConfigTest(config=config, exit_code=WorkersLost.exit_code, seconds=seconds, reason=reason)
+        return ConfigTestResult(config=config, exit_code=WorkersLost.exit_code, seconds=seconds, reason=reason)
     reports = _reports(result.stdout) if result.ok else ()
     if result.ok and not reports:
-        return ConfigTest(
+        return ConfigTestResult(
             config=config, exit_code=TestsFailed.exit_code, seconds=seconds, reason="the worker sent an invalid report"
         )
-    return ConfigTest(
+    return ConfigTestResult(
         config=config,
         exit_code=result.exit_code,
         seconds=seconds,

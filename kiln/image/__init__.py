@@ -1,8 +1,8 @@
 """The images that kiln makes: base images for builds, slim images of packages, and images of fleet workers."""
 
-from kiln.image.build_base import ENGINE_HOME, SUITE, ImageRecipe, ImageResult, base, default_tag, recipe
+from kiln.image.build_base import ENGINE_HOME, SUITE, ImageRecipe, ImageResult, default_tag, provide_image, recipe
 from kiln.image.local_worker_container import worker_recipe, worker_tag
-from kiln.image.local_worker_disk import Disk, disk, disk_recipe
+from kiln.image.local_worker_disk import Disk, disk_recipe, provide_disk
 
 __all__ = [
     "ENGINE_HOME",
@@ -10,10 +10,10 @@ __all__ = [
     "Disk",
     "ImageRecipe",
     "ImageResult",
-    "base",
     "default_tag",
-    "disk",
     "disk_recipe",
+    "provide_disk",
+    "provide_image",
     "recipe",
     "worker_recipe",
     "worker_tag",

@@ -24,10 +24,10 @@ def sources(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]:
     Empty if this machine is not Debian: mmdebstrap has a default mirror.
     """
     targets = _output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
-    return lines(suite, targets, codename=codename(os_release_text()))
+    return parsed_sources(suite, targets, codename=codename(os_release_text()))
 
 
-def lines(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
+def parsed_sources(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
     """Return the sources among the output of ``apt-get indextargets``: Debian's, with this machine's suite replaced."""
     components: dict[tuple[str, str], list[str]] = {}
     for row in targets.splitlines():
@@ -43,10 +43,10 @@ def lines(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
 
 def apt_conf(*, env: Mapping[str, str]) -> str:
     """Return apt's settings on proxies, certificates and dates, in apt.conf's language."""
-    return access(_output(("apt-config", "dump"), env))
+    return connection_settings(_output(("apt-config", "dump"), env))
 
 
-def access(dump: str) -> str:
+def connection_settings(dump: str) -> str:
     """Return the lines of ``apt-config dump`` that a connection to a mirror needs."""
     return "".join(f"{line}\n" for line in dump.splitlines() if _SETTINGS.match(line))
 
@@ -57,7 +57,7 @@ def codename(os_release: str) -> str:
     return values.get("VERSION_CODENAME", "") if values.get("ID") == "debian" else ""
 
 
-def names(*, env: Mapping[str, str]) -> frozenset[str]:
+def known_packages(*, env: Mapping[str, str]) -> frozenset[str]:
     """Return the names of all packages that this machine's apt knows."""
     return frozenset(_output(("apt-cache", "pkgnames"), env).split())
 

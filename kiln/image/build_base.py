@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.bootstrap.kiln_installation import lock_file
 from kiln.container import images
-from kiln.errors import BuildFailed, MissingTool, UsageError, excerpt, nearest
+from kiln.errors import BuildFailed, MissingTool, UsageError, did_you_mean, with_margin
 from kiln.image import apt_sources
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def default_tag(suite: str) -> str:
     return f"{images.LOCAL}kiln-base:{suite}"
 
 
-def base(
+def provide_image(
     engine: Engine,
     image: ImageRecipe,
     *,
@@ -166,24 +166,24 @@ def base(
         return ImageResult(tag=tag, digest=images.digest(engine, tag), reused=True)
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        archive = archive_of(image, folder, env=env, fresh=fresh, on_line=on_line)
-        digest = images.load(engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}"))
+        archive = provide_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
+        digest = images.import_rootfs(engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}"))
     return ImageResult(tag=tag, digest=digest, reused=False)
 
 
-def archive_of(
+def provide_archive(
     image: ImageRecipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
 ) -> Path:
     """Return the archive of a root file system; make it, and that of the image below, if it is not in ``folder``."""
     archive = folder / image.file
     if fresh or not archive.exists():
         if image.below is not None:
-            archive_of(image.below, folder, env=env, fresh=False, on_line=on_line)
-        make(image, archive, env=env, on_line=on_line)
+            provide_archive(image.below, folder, env=env, fresh=False, on_line=on_line)
+        write_archive(image, archive, env=env, on_line=on_line)
     return archive
 
 
-def make(
+def write_archive(
     image: ImageRecipe, archive: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None = None
 ) -> None:
     """Write the root file system as a tar archive, completely or not at all.
@@ -198,10 +198,12 @@ def make(
     files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
         lines = apt_sources.sources(image.suite, env=env)
-        sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        settings = private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
+        sources = (
+            write_private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
+        )
+        settings = write_private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
         words = argv(image, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
-        unknown = set(image.packages) - {*PACKAGES, *apt_sources.names(env=env)}
+        unknown = set(image.packages) - {*PACKAGES, *apt_sources.known_packages(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed
             _require_packages(words, image, env=env, on_line=on_line)
         variables = {PYTHON: sys.executable, LOCK: str(image.lock), PROJECT: str(ROOT)}
@@ -211,7 +213,7 @@ def make(
         if not result.ok:
             raise BuildFailed(
                 f"mmdebstrap could not make Debian {image.suite}",
-                why=f"it ended with exit code {result.exit_code}:\n{excerpt(result.tail)}",
+                why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
                 hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
             )
 
@@ -227,7 +229,7 @@ def _require_packages(
     simulation = process_runner.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
     missing = apt_sources.unknown_packages(simulation.tail)
     if missing:
-        suggestion = nearest(missing[0], apt_sources.names(env=env), most=2)
+        suggestion = did_you_mean(missing[0], apt_sources.known_packages(env=env), most=2)
         raise UsageError(
             f"Debian {image.suite} has no package {' and no package '.join(missing)}",
             hint=suggestion or "find packages with apt-cache search",
@@ -256,7 +258,7 @@ def argv(
     )
 
 
-def private(path: Path, text: str) -> Path:
+def write_private(path: Path, text: str) -> Path:
     """Write a file that may contain the password of a proxy or mirror."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ from kiln.errors import BuildFailed, SolveFailed
 from kiln.image import bytecode, debian, file_selection, shared_libraries
 from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
 from kiln.provenance import cyclonedx
-from kiln.provenance.resolved_packages import of_record
+from kiln.provenance.resolved_packages import from_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -110,7 +110,9 @@ def collect(
     with step("find missing libraries") as progress:
         system, debs = _complete(request, debs, contents, scratch, work, env=env, progress=progress)
     return ImageContents(
-        layers=split(request, system, contents, _kiln_entries(request.kind, packages)), packages=packages, debs=debs
+        layers=split_into_layers(request, system, contents, _kiln_entries(request.kind, packages)),
+        packages=packages,
+        debs=debs,
     )
 
 
@@ -128,7 +130,7 @@ def virtual_packages(glibc: str, cuda: str) -> dict[str, tuple[str, str]]:
     return {**machine, "__cuda": (cuda, "0")} if cuda else machine
 
 
-def split(
+def split_into_layers(
     request: ImageRequest,
     system: Iterable[LayerEntry],
     packages: Mapping[Installed, tuple[LayerEntry, ...]],
@@ -187,8 +189,8 @@ def _complete(
     for _ in range(_ROUNDS):
         system = debian.system_entries(debs, scratch / "debian", env=env)
         missing = shared_libraries.missing_libraries((*system, *conda))
-        owners = {soname: debian.owner(soname, request.suite, env=env) for soname in missing}
-        others = debian.license_packages(system)
+        owners = {soname: debian.library_package(soname, request.suite, env=env) for soname in missing}
+        others = debian.missing_license_packages(system)
         if not missing and not others:
             return system, debs
         if unknown := [soname for soname, owner in owners.items() if owner is None]:
@@ -228,7 +230,7 @@ def _kiln_entries(kind: ImageKind, packages: Sequence[Installed]) -> Iterator[La
 def _bill(kind: ImageKind, packages: Sequence[Installed]) -> bytes:
     """Return the bill of materials of the packages, for scanners that know no conda packages."""
     names = ("name", "version", "build", "subdir", "url", "sha256")
-    resolved = [of_record("run", {name: getattr(item, name) for name in names}) for item in packages]
+    resolved = [from_record("run", {name: getattr(item, name) for name in names}) for item in packages]
     licenses = {item.name: item.license for item in packages}
     return cyclonedx.bill_of_packages(kind.name, resolved, licenses, epoch_of(packages))
 

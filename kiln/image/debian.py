@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.errors import BuildFailed, MissingTool, excerpt
+from kiln.errors import BuildFailed, MissingTool, with_margin
 from kiln.image import apt_sources
-from kiln.image.build_base import BEFORE, KEYRING, private, require_mmdebstrap
+from kiln.image.build_base import BEFORE, KEYRING, require_mmdebstrap, write_private
 from kiln.image.layers import FOLDER, LayerEntry, of_tree
 
 if TYPE_CHECKING:
@@ -117,11 +117,11 @@ def _unpacked(deb: Deb, scratch: Path, *, env: Mapping[str, str]) -> Path:
         root.mkdir(parents=True)
         result = process_runner.capture(("dpkg-deb", "--extract", deb.path, root), env=env)
         if not result.ok:
-            raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=excerpt(result.tail))
+            raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=with_margin(result.tail))
     return root
 
 
-def license_packages(system: Iterable[LayerEntry]) -> set[str]:
+def missing_license_packages(system: Iterable[LayerEntry]) -> set[str]:
     """Return the missing packages that contain the licenses of packages among the entries.
 
     Packages of one source often share a folder of documentation, by a link to that of another package.
@@ -139,13 +139,13 @@ def _status(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
     """Return a package's record in dpkg's database, without the list of files."""
     result = process_runner.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
     if not result.ok:
-        raise BuildFailed(f"{deb.path.name} has no control file", why=excerpt(result.tail))
+        raise BuildFailed(f"{deb.path.name} has no control file", why=with_margin(result.tail))
     first, _, rest = result.stdout.partition("\n")
     text = f"{first}\nStatus: install ok installed\n{rest.strip()}\n"
     return LayerEntry(path=f"{_STATUS}/{deb.name}", mode=0o644, data=text.encode())
 
 
-def owner(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
+def library_package(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     """Return the package that contains a shared library on this machine, if the machine has the same suite."""
     if apt_sources.codename(apt_sources.os_release_text()) != suite:
         return None
@@ -157,7 +157,9 @@ def owner(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     return min(owners, key=len, default=None)
 
 
-def argv(suite: str, names: Sequence[str], *, sources: Path | None, settings: Path, keyring: Path | None) -> list[str]:
+def download_argv(
+    suite: str, names: Sequence[str], *, sources: Path | None, settings: Path, keyring: Path | None
+) -> list[str]:
     """Return mmdebstrap's command line that downloads packages with their dependencies, and nothing else."""
     return [
         "mmdebstrap",
@@ -185,16 +187,20 @@ def _download(
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.locked(store / ".lock"):
         lines = apt_sources.sources(suite, env=env)
-        sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        settings = private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
-        words = argv(suite, names, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
+        sources = (
+            write_private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
+        )
+        settings = write_private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
+        words = download_argv(
+            suite, names, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None
+        )
         debs = Path(scratch, "debs")
         debs.mkdir()
         result = process_runner.run(words, env={**env, _DEBS: str(debs)}, on_line=on_line)
         if not result.ok:
             raise BuildFailed(
                 f"the packages {', '.join(names)} of Debian {suite} could not be downloaded",
-                why=f"mmdebstrap ended with exit code {result.exit_code}:\n{excerpt(result.tail)}",
+                why=f"mmdebstrap ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
                 hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
             )
         for deb in sorted(debs.glob("*.deb")):

@@ -44,8 +44,8 @@ import sys
 from pathlib import Path
 project = Path("{HOME}/project")
 sys.path.insert(0, str(project))
-from kiln.bootstrap import environment
-environment(project)'
+from kiln.bootstrap import ensure_environment
+ensure_environment(project)'
 rm -rf "$wheels"
 """
 UNPACK = f'tar -C "$1" -xf "${BELOW}"'
@@ -63,7 +63,7 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
     Raises:
         MissingTool: kiln does not run from a clone, whose files the image has.
     """
-    kiln_installation.require("an image of workers")
+    kiln_installation.require_clone("an image of workers")
     return ImageRecipe(
         suite=suite,
         packages=PACKAGES,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.errors import BuildFailed, MissingTool, excerpt
-from kiln.image.build_base import AFTER, BEFORE, SUITE, ImageRecipe, archive_of
+from kiln.errors import BuildFailed, MissingTool, with_margin
+from kiln.image.build_base import AFTER, BEFORE, SUITE, ImageRecipe, provide_archive
 from kiln.image.local_worker_container import UNPACK, worker_recipe
 from kiln.operating_system import users
 
@@ -84,7 +84,7 @@ def disk_recipe(suite: str = SUITE) -> ImageRecipe:
     )
 
 
-def disk(
+def provide_disk(
     image: ImageRecipe,
     folder: Path,
     *,
@@ -107,7 +107,7 @@ def disk(
         if not fresh and _key(target) == image.key:
             return Disk(folder=target, reused=True)
         files.require_space(folder, REQUIRED_SPACE, for_what="making the disk")
-        archive = archive_of(image, folder, env=env, fresh=fresh, on_line=on_line)
+        archive = provide_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
         with files.replacing(target) as part:
             part.mkdir(mode=0o755)
             _make(archive, part, env=env, on_line=on_line)
@@ -129,7 +129,7 @@ def _make(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Callabl
     if not result.ok:
         raise BuildFailed(
             f"{archive.name} could not be made into a disk",
-            why=f"it ended with exit code {result.exit_code}:\n{excerpt(result.tail)}",
+            why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
             hint="check that mkfs.ext4 (Debian's package e2fsprogs) is on the PATH",
         )
 

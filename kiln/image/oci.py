@@ -130,7 +130,7 @@ def document(config: Config, layers: Sequence[Packed], *, epoch: int) -> dict[st
     }
 
 
-def archive(folder: Path, target: Path) -> None:
+def write_archive(folder: Path, target: Path) -> None:
     """Write an image layout as a reproducible tar archive, completely or not at all."""
     with files.full_disk_as_error(target.parent), files.replacing(target) as part, tarfile.open(part, "w") as file:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):

@@ -117,7 +117,7 @@ def _deliver(layout: Path, target: Path) -> None:
 
 def _put(layout: Path, target: Path) -> None:
     if target.suffix == ".tar":
-        oci.archive(layout, target)
+        oci.write_archive(layout, target)
         return
     if target.exists() and not (target / "oci-layout").is_file():
         raise NotWritable(f"{target} exists and is not an image", hint="use another folder, or a .tar file")

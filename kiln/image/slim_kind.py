@@ -37,7 +37,7 @@ class ImageKind:
     health: tuple[str, ...]
 
 
-def load(name: str) -> ImageKind:
+def read_kind(name: str) -> ImageKind:
     """Read a kind."""
     data = json.loads((KINDS / f"{name}.json").read_text(encoding="utf-8"))
     return ImageKind(

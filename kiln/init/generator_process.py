@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 
 
-def answer(project: str, version: str | None) -> dict[str, object]:
+def generate_recipe(project: str, version: str | None) -> dict[str, object]:
     """Return the generated recipe of a project on PyPI, or the generator's error.
 
     The generator raises a direct subclass of Exception, which the library does not export.
@@ -32,4 +32,4 @@ def answer(project: str, version: str | None) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    json.dump(answer(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None), sys.stdout)
+    json.dump(generate_recipe(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None), sys.stdout)

@@ -73,7 +73,7 @@ def _file(text: str) -> str:
         parts = urlsplit(text if text.startswith("file:") else Path(text).absolute().as_uri())
     except ValueError as error:
         raise UsageError(f"--kiln {text!r} is not a URL", why=str(error), hint=_HINT) from error
-    path = files.path_of(parts.path).absolute()
+    path = files.path_of_url(parts.path).absolute()
     if parts.netloc not in {"", "localhost"} or not path.exists():
         raise UsageError(f"--kiln: {text if parts.netloc else path} does not exist", hint=_HINT)
     return path.as_uri() + (f"#{parts.fragment}" if parts.fragment else "")
@@ -92,7 +92,7 @@ def _of_url(url: str) -> KilnRequirement:
     return KilnRequirement(line=f"{NAME} @ {_bare(url)}")
 
 
-def running(*, env: Mapping[str, str]) -> KilnRequirement:
+def of_running_kiln(*, env: Mapping[str, str]) -> KilnRequirement:
     """Return the requirement of the kiln that runs now, from pip's record of its origin or from its git clone.
 
     Raises:
@@ -153,7 +153,7 @@ def _of_clone(env: Mapping[str, str]) -> KilnRequirement:
             why=f"pip has not installed {Path(__file__).parents[1]}, and it is not in a git clone",
             hint=_HINT,
         )
-    if not remote.ok or (url := web_address(remote.stdout.strip())) is None:
+    if not remote.ok or (url := remote_url(remote.stdout.strip())) is None:
         return _local(_CLONE.as_uri())
     note = "this clone has changes that are not committed; the feedstock gets its last commit" if status.stdout else ""
     return KilnRequirement(line=f"{NAME} @ git+{url}@{commit.stdout.strip()}", note=note)
@@ -164,11 +164,11 @@ def _bare(url: str) -> str:
     head, mark, rest = url.partition("://")
     if "ssh" not in head:
         vcs, plus, address = url.rpartition("+") if "+" in head else ("", "", url)
-        return f"{vcs}{plus}{channel_credentials.bare(address)}"
+        return f"{vcs}{plus}{channel_credentials.bare_url(address)}"
     return f"{head}{mark}" + re.sub(r"^([^/@:]*):[^/@]*@", r"\1@", rest)
 
 
-def web_address(remote: str) -> str | None:
+def remote_url(remote: str) -> str | None:
     """Return the URL of a git remote, without credentials; None for a folder."""
     if "://" in remote:
         return None if remote.startswith("file:") else _bare(remote)

@@ -24,7 +24,7 @@ from kiln.model.rendered import Source
 from kiln.rehearse import source_search
 from kiln.rehearse.conda_names import conda_name
 from kiln.rehearse.source_search import SourceSearch
-from kiln.yamltext import Scalars, parse
+from kiln.yamltext import ScalarTypes, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,7 +83,7 @@ def project(name: str, version: str | None, *, env: Mapping[str, str]) -> Python
         raise DownloadFailed(f"no recipe could be generated for {name}", why=why) from None
     if "error" in answer:
         raise _failure(name, version, str(answer["error"]))
-    return facts(
+    return facts_of_recipe(
         str(answer["recipe"]), mapped=bool(answer["mapped"]), source_facts=lambda project: _source_facts(project, env)
     )
 
@@ -104,7 +104,7 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
             source_search.fetch(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return sdist.read(source_search.place(located[0], Path(folder)))
+        return sdist.read(source_search.stored_path(located[0], Path(folder)))
 
 
 def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
@@ -119,7 +119,7 @@ def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
     return DownloadFailed(f"no recipe could be generated for {wanted}", why=" ".join(text.split()), hint=hint)
 
 
-def facts(
+def facts_of_recipe(
     generated: str,
     *,
     mapped: bool,
@@ -132,7 +132,7 @@ def facts(
     Raises:
         KilnError: it is malformed, or lacks a fact.
     """
-    root = parse(generated, _FILE, Scalars.TEXT).value
+    root = parse(generated, _FILE, ScalarTypes.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
     for text, kind in ((name, "package name"), (version, "version")):
         if reason := names.fault(text, kind):
@@ -228,7 +228,7 @@ def _left_out(generated: str) -> Iterator[str]:
     """Yield the requirements that the generator left out because of a condition, but those of extras."""
     for match in _MARKED.finditer(generated):
         if "extra" not in match["marker"]:
-            yield f"{names.escaped(match['spec'])} ({names.escaped(match['marker'])})"
+            yield f"{names.terminal_text(match['spec'])} ({names.terminal_text(match['marker'])})"
 
 
 def _source(value: Any, name: str) -> tuple[str, str]:

@@ -87,7 +87,7 @@ def checked_version(version: str) -> str:
     return version
 
 
-def new(folder: Path, recipe: NewRecipe, requirement: KilnRequirement) -> PlannedFiles:
+def new_feedstock(folder: Path, recipe: NewRecipe, requirement: KilnRequirement) -> PlannedFiles:
     """Return the files of a new feedstock.
 
     Raises:
@@ -113,17 +113,17 @@ def new(folder: Path, recipe: NewRecipe, requirement: KilnRequirement) -> Planne
     return PlannedFiles(added=added)
 
 
-def missing(feedstock: Feedstock, requirement: KilnRequirement) -> PlannedFiles:
+def missing_files(feedstock: Feedstock, requirement: KilnRequirement) -> PlannedFiles:
     """Return the files that a feedstock lacks; conda-smithy's build-locally.py needs no requirement."""
     tool = "" if feedstock.meta.is_file() else _TOOL
     texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: _IGNORED_TEXT, **_entry_point(requirement)}
-    if (feedstock.root / SCRIPT).exists() and not workflow.calls_kiln(feedstock):
+    if (feedstock.root / SCRIPT).exists() and not workflow.has_kiln_build_script(feedstock):
         del texts[REQUIREMENTS]
     kept = tuple(name for name in texts if os.path.lexists(feedstock.root / name))
     return PlannedFiles(added={name: text for name, text in texts.items() if name not in kept}, kept=kept)
 
 
-def outputs(feedstock: Feedstock, packages: Iterable[str]) -> PlannedFiles:
+def outputs_file(feedstock: Feedstock, packages: Iterable[str]) -> PlannedFiles:
     """Return the list of the packages that a feedstock may publish, if it has none."""
     if os.path.lexists(feedstock.root / OUTPUTS):
         return PlannedFiles(added={}, kept=(OUTPUTS,))
@@ -143,7 +143,7 @@ def write(folder: Path, planned: PlannedFiles) -> None:
     """
     if folder.exists():
         for name in planned.added:
-            files.inside(folder / name, folder)
+            files.safe_path_inside(folder / name, folder)
         _write(folder, planned)
         return
     with files.full_disk_as_error(folder.parent), files.replacing(folder) as part:

@@ -49,7 +49,7 @@ class SdistFacts:
 def read(archive: Path) -> SdistFacts | None:
     """Return the facts of a ``.tar.gz``; None for another, a damaged, or one beyond the limits of time and memory."""
     try:
-        return limits.bounded(lambda: _read(archive))
+        return limits.run_bounded(lambda: _read(archive))
     except UnsafeTemplate:
         return None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class RequiredSigners:
     """The required signers: of all packages, and more of those of single channels, by URL."""
 
     everywhere: tuple[TrustedSigner, ...]
@@ -32,7 +32,7 @@ class Rules:
         *,
         channel_of: Callable[[str], str | None],
         signers: Callable[[str], tuple[TrustedSigner, ...]],
-    ) -> Rules:
+    ) -> RequiredSigners:
         """Return the rules of a command line, each ``SIGNER`` or ``CHANNEL=SIGNER``.
 
         ``channel_of`` returns one of the channels that a text names, None for any other text.
@@ -58,7 +58,7 @@ class Rules:
         return (*(signer for signers in named for signer in signers), *self.everywhere)
 
 
-def require(records: Sequence[RepoDataRecord], rules: Rules) -> None:
+def require(records: Sequence[RepoDataRecord], rules: RequiredSigners) -> None:
     """Verify the attestations of packages.
 
     Raises:
@@ -92,8 +92,8 @@ def _require(record: RepoDataRecord, signers: tuple[TrustedSigner, ...]) -> None
             why="an attestation is of a file's name, and would be of another package",
             hint="leave the package out, or report it to the channel's owner",
         )
-    attestation_check.checked(
-        attestation_reader.advertised(str(record.url), record.attestations_sha256.hex()),
+    attestation_check.attested_facts(
+        attestation_reader.read_sidecar(str(record.url), record.attestations_sha256.hex()),
         file=record.file_name,
         sha256=record.sha256.hex(),
         channel=_url(str(record.channel or "")),
@@ -110,6 +110,6 @@ def _url(channel: str) -> str:
     from rattler import Channel
 
     try:
-        return channel_credentials.bare(Channel(channel).base_url).rstrip("/")
+        return channel_credentials.bare_url(Channel(channel).base_url).rstrip("/")
     except Exception as error:  # the library's own
         raise UsageError(f"{channel!r} is not a channel", why=str(error)) from error

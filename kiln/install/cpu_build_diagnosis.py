@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import local_channel
 from kiln.compat import tables, virtual_cuda_arch
 from kiln.errors import KilnError
-from kiln.install.solve_diagnosis import cudas, newer
+from kiln.install.solve_diagnosis import cudas, is_newer_cuda
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _by_driver(fallback: Fallback, specs: Sequence[str], machine: TargetMachine,
     """Return the note if the driver is older than the builds for CUDA need."""
     here = machine.version("__cuda")
     for cuda in cudas(""):
-        if newer(cuda, here) and (instead := solve(specs, machine.offering("__cuda", cuda))) is not None:
+        if is_newer_cuda(cuda, here) and (instead := solve(specs, machine.offering("__cuda", cuda))) is not None:
             row = tables.driver(cuda)
             return fallback.note(
                 f"its builds for CUDA need a driver for CUDA {cuda}, and this one runs up to {here}",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.install.solve_diagnosis import TargetMachine
 
-__all__ = ["Action", "Change", "InstallRequest", "Installation", "execute", "plan"]
+__all__ = ["Action", "Change", "InstallPlan", "InstallRequest", "execute", "plan"]
 
 
 class Action(str, Enum):
@@ -64,7 +64,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class InstallPlan:
     """The plan of an install: every package of the future prefix, and the removed ones.
 
     ``notes`` say what the user may not expect of the packages.
@@ -94,7 +94,7 @@ class Installation:
         return self.exists and all(change.action is Action.KEPT for change in self.changes)
 
 
-def plan(request: InstallRequest) -> Installation:
+def plan(request: InstallRequest) -> InstallPlan:
     """Solve for the packages; nothing is written.
 
     Raises:
@@ -125,7 +125,7 @@ def plan(request: InstallRequest) -> Installation:
         ) from failure
     all_changes = changes(there, records)
     new = {change.name for change in all_changes if change.action in {Action.NEW, Action.CHANGED}}
-    return Installation(
+    return InstallPlan(
         request=request,
         specs=specs,
         records=tuple(records),
@@ -182,7 +182,7 @@ def _change(record: RepoDataRecord, old: PrefixRecord | None, *, action: Action 
     )
 
 
-def execute(installation: Installation, *, cache: Path) -> None:
+def execute(installation: InstallPlan, *, cache: Path) -> None:
     """Make the prefix, or a changed copy that then replaces it; after a failure it is unchanged.
 
     The files that killed installs left next to the same prefix are removed, also when nothing is to be installed.
@@ -199,7 +199,7 @@ def execute(installation: Installation, *, cache: Path) -> None:
     if installation.nothing:
         folder_lock.remove_leftovers(prefix)
         return
-    making = files.changing(prefix) if installation.exists else files.replacing(prefix)
+    making = files.changing_folder(prefix) if installation.exists else files.replacing(prefix)
     try:
         with folder_lock.exclusive(prefix) as lock:
             _require_unchanged(installation)
@@ -214,7 +214,7 @@ def execute(installation: Installation, *, cache: Path) -> None:
         ) from error
 
 
-def _require_unchanged(installation: Installation) -> None:
+def _require_unchanged(installation: InstallPlan) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
     request, there = installation.request, local_channel.installed(installation.request.prefix)
     specs = (*request.specs, *remembered_specs(there, but=request.specs))

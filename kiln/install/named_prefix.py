@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import NotWritable, UsageError
 from kiln.model.source_position import Place
-from kiln.yamltext import Scalars, parse, read_text
+from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -76,7 +76,7 @@ def _configured(env: Mapping[str, str], home: Path, root: Path | None) -> Iterat
 
 
 def _folders_in(path: Path) -> Iterable[str]:
-    document = parse(read_text(path, str(path)), str(path), Scalars.TEXT)
+    document = parse(read_text(path, str(path)), str(path), ScalarTypes.TEXT)
     settings = document.value if isinstance(document.value, dict) else {}
     value = settings.get("envs_dirs", settings.get("envs_path", []))
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import emulation, expand, files, limits, render
 from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
-from kiln.job.config_needs import channels_for
+from kiln.job.config_needs import needed_channels
 from kiln.job.output_matching import package_file_name
 from kiln.local_channel import Channel
 from kiln.names import is_channel_folder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.local_channel import VirtualPackages
     from kiln.model.build_results import TestReport
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
         SolveFailed, TestsFailed: for the first that fails; the others are not tested.
         AlreadyRunning: while another process tests packages of the same feedstock.
     """
-    packages = [(path, *rendered_as(checking.feedstock, path)) for path in checking.packages]
+    packages = [(path, *find_output(checking.feedstock, path)) for path in checking.packages]
     for path, _, output in packages:
         require_runnable(path, output.subdir)
     root = ArtifactLayout.of(checking.feedstock).place("check")
@@ -80,16 +80,16 @@ def require_runnable(package: Path, subdir: str) -> None:
         )
 
 
-def rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]:
+def find_output(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
     """Return the config and the output that render a package's file name, for the subdir in its path if it has one.
 
     Raises:
         UsageError: when none does.
     """
-    return limits.bounded(lambda: _rendered_as(feedstock, package))
+    return limits.run_bounded(lambda: _rendered_as(feedstock, package))
 
 
-def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]:
+def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
     name, subdir = package.name, package.absolute().parent.name
     for file in sorted(feedstock.configs.glob("*.yaml")):
         rendered = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
@@ -104,11 +104,13 @@ def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]
     )
 
 
-def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Path, own: tuple[str, ...]) -> TestReport:
+def _one(
+    checking: PackageTestRun, rendered: RenderedConfig, output: Output, root: Path, own: tuple[str, ...]
+) -> TestReport:
     tester = PackageTester(
         recipe=checking.feedstock.recipe,
         folder=root,
-        channels=(*own, *(checking.channels or channels_for(rendered))),
+        channels=(*own, *(checking.channels or needed_channels(rendered))),
         cache=root / "cache",
         machine=offered_virtual_packages(checking.machine, rendered.config),
     )
@@ -116,7 +118,7 @@ def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Pat
     return tester.run(tester.plan(output), environment=checking.environment)
 
 
-def total(reports: Sequence[TestReport]) -> str:
+def summary(reports: Sequence[TestReport]) -> str:
     """Return a summary in one line."""
     tests = quantity(sum(report.commands for report in reports), "test")
     return f"{quantity(len(reports), 'package')}, {tests} passed"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln import local_channel
 from kiln.compat import tables, version_ranges, virtual_cuda_arch
-from kiln.errors import SolveFailed, excerpt
+from kiln.errors import SolveFailed, with_margin
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def explained(
         return ""
 
     def needed(on: TargetMachine) -> tuple[str, ...]:
-        return smallest(specs, lambda specs: not refused(specs, on))
+        return smallest_conflict(specs, lambda specs: not refused(specs, on))
 
     arch = machine.version(virtual_cuda_arch.NAME)
     if arch is not None and not refused(specs, machine.without(virtual_cuda_arch.NAME)):
@@ -84,24 +84,26 @@ def explained(
         instead = [spec for spec in map(_on_the_cpu, needs) if spec and not refused([spec], machine)]
         return _failure(*old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
     for cuda in cudas(failure.why):
-        if newer(cuda, machine.version("__cuda")) and not refused(specs, machine.offering("__cuda", cuda)):
+        if is_newer_cuda(cuda, machine.version("__cuda")) and not refused(specs, machine.offering("__cuda", cuda)):
             needs = needed(machine)
             instead = [spec for spec in map(_on_the_cpu, needs) if spec and not refused([spec], machine)]
             return _failure(*no_driver(needs, cuda, machine, instead=instead), words=failure.why, most=most)
     if not refused(specs, machine.offering("__glibc", ANY_GLIBC)):
         return _failure(*old_glibc(needed(machine), machine), words=failure.why, most=most)
-    anything = machine.offering("__cuda", tables.cuda_lines()[0]).offering("__glibc", ANY_GLIBC)
+    anything = machine.offering("__cuda", tables.cuda_minor_versions()[0]).offering("__glibc", ANY_GLIBC)
     core = needed(anything)
     solve = partial(local_channel.solve, channels, virtual_packages=anything.virtual_packages, priority=priority)
     versions = newest_versions(package_name(core[0]), partial(_newest, solve)) if len(core) == 1 else ()
-    return _failure(*excluded(core, channels, versions), words=refused(core, anything) or failure.why, most=most)
+    return _failure(
+        *conflicting_specs(core, channels, versions), words=refused(core, anything) or failure.why, most=most
+    )
 
 
 def _failure(problem: str, why: str, hint: str, *, words: str, most: int) -> SolveFailed:
     """Return an error with the first ``most`` lines of the solver's own message after its cause."""
     lines = words.strip().splitlines()
     more = [f"... and {len(lines) - most} lines more, with --verbose"] if len(lines) > most else []
-    detail = "the solver says\n" + excerpt("\n".join([*lines[:most], *more]))
+    detail = "the solver says\n" + with_margin("\n".join([*lines[:most], *more]))
     return SolveFailed(problem, why="\n".join(filter(None, (why, detail))), hint=hint)
 
 
@@ -112,12 +114,12 @@ def cudas(words: str) -> tuple[str, ...]:
     return tuple(sorted({*majors, *versions}, key=version_ranges.numbers))
 
 
-def newer(cuda: str, than: str | None) -> bool:
+def is_newer_cuda(cuda: str, than: str | None) -> bool:
     """Return whether a CUDA version is newer than a driver's; any is newer than None."""
     return than is None or version_ranges.numbers(cuda) > version_ranges.numbers(than)
 
 
-def smallest(specs: Sequence[str], solves: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+def smallest_conflict(specs: Sequence[str], solves: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
     """Return specs that cannot be satisfied together, none of which can be omitted."""
     needed = list(specs)
     for spec in specs:
@@ -199,7 +201,9 @@ def newest_versions(name: str, newest: Callable[[str], str]) -> tuple[str, ...]:
     return tuple(versions)
 
 
-def excluded(core: Sequence[str], channels: Sequence[str], versions: Sequence[str] = ()) -> tuple[str, str, str]:
+def conflicting_specs(
+    core: Sequence[str], channels: Sequence[str], versions: Sequence[str] = ()
+) -> tuple[str, str, str]:
     """Return problem, cause and hint for specs that exclude each other, or for one that is in no channel.
 
     ``versions`` are the newest ones of the latter's package that can be installed.

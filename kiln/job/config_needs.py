@@ -11,10 +11,10 @@ from kiln.package_test import required_specs
 
 if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 
-def channels_for(rendered: Rendered) -> tuple[str, ...]:
+def needed_channels(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return the variant's channels, or conda-forge; empty when no package from outside is required."""
     own_names = {output.name for output in rendered.outputs}
     outputs = [output for output in rendered.outputs if not output.skip]
@@ -40,9 +40,9 @@ def pythons_of(config: BuildConfig) -> frozenset[str]:
     return frozenset(match[0] for value in values if (match := re.match(r"3\.\d+", value)))
 
 
-def needs_network(rendered: Rendered) -> bool:
+def needs_network(rendered: RenderedConfig) -> bool:
     """Return whether a config's build needs packages or sources that are not on this machine."""
-    remote = [name for name in channels_for(rendered) if not name.startswith(("file:", "/"))]
+    remote = [name for name in needed_channels(rendered) if not name.startswith(("file:", "/"))]
     return bool(
         remote
         or rendered.network

@@ -37,7 +37,7 @@ def error_from(fields: Mapping[str, str]) -> KilnError:
     return kind(f"{step}{fields['what']}", why=fields["why"], hint=fields["hint"])
 
 
-def end_of_config(error: KilnError) -> dict[str, Any]:
+def failed_config_result(error: KilnError) -> dict[str, Any]:
     """Return the result of a failed config, as JSON values."""
     reason = f"another process builds it: {error.what}" if isinstance(error, AlreadyRunning) else error.what
     state = STATES.get(type(error).__name__, ConfigState.FAILED)

@@ -16,7 +16,7 @@ from kiln.store.layout import ArtifactLayout
 if TYPE_CHECKING:
     from kiln.job.job_descriptions import ConfigJob
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class Task:
     job: ConfigJob
     feedstock: Feedstock
     layout: ArtifactLayout
-    rendered: Rendered
+    rendered: RenderedConfig
 
     @classmethod
     def of(cls, job: ConfigJob) -> Task:
         """Find the feedstock and render the config."""
-        feedstock = feedstock_loader.find(Path(job.root))
+        feedstock = feedstock_loader.load(Path(job.root))
         return cls(
             job=job,
             feedstock=feedstock,
@@ -70,7 +70,9 @@ class Task:
     def secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.is_foreign or self.job.options.rehearsal)
-        return {} if not compiles else {name: os.environ[name] for name in compile_step_variables.secrets(os.environ)}
+        return (
+            {} if not compiles else {name: os.environ[name] for name in compile_step_variables.secret_names(os.environ)}
+        )
 
     @property
     def scripted(self) -> dict[str, str]:
@@ -81,7 +83,7 @@ class Task:
         """Have this process mask the secrets of the config's programs, and the password of pip's index."""
         masking.protect(masking.secrets_of_variables(os.environ))
         masking.protect(
-            (*masking.script_secrets(self.scripted), *compile_step_variables.with_parts(self.secrets).values())
+            (*masking.script_secrets(self.scripted), *compile_step_variables.with_inner_secrets(self.secrets).values())
         )
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.job.options import BuildOptions
 from kiln.model.feedstock_build_settings import PackageSettings
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ class ConfigJob:
     @classmethod
     def parse(cls, text: str) -> ConfigJob:
         """Return the job of a JSON text."""
-        return from_json(cls, json.loads(text), (BuildOptions,))
+        return from_json_values(cls, json.loads(text), (BuildOptions,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class BuildJob:
     @classmethod
     def read(cls, file: Path) -> BuildJob:
         """Return the job of a file."""
-        return from_json(cls, json.loads(file.read_text(encoding="utf-8")), (BuildOptions, PackageSettings))
+        return from_json_values(cls, json.loads(file.read_text(encoding="utf-8")), (BuildOptions, PackageSettings))
 
     def write(self, file: Path) -> None:
         """Write the job into a file."""

@@ -43,7 +43,7 @@ class BuildLog:
         if message is None or not is_message(message):  # a script can write into the same stream
             text = masked(line) if line.startswith(MARK) else line  # all other lines were masked when they were read
             self.write(text)
-            json_messages.write(sys.stdout, text.lstrip(MARK))
+            json_messages.write_line(sys.stdout, text.lstrip(MARK))
             return
         message = {**message, **{name: _masked(message[name]) for name in TEXTS & message.keys()}}
         if message["kind"] == "step":
@@ -52,7 +52,9 @@ class BuildLog:
             self.write(f"--- {message.get('title')}: {message.get('seconds')} s")
             for note in message.get("notes", ()):
                 self.write(f"    {note}")
-        elif message["kind"] == "progress" and (progress := self.journal.line_for(record_json.progress(message))):
+        elif message["kind"] == "progress" and (
+            progress := self.journal.line_for(record_json.progress_from_json(message))
+        ):
             self.write(f"    {progress}")
         send(**message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from kiln.process_table import end_below, held_memory
+from kiln.process_table import held_memory, kill_descendants
 
 LOOK = 1.0  # seconds between two measurements of memory
 
@@ -29,7 +29,7 @@ class MemoryMonitor:
             self.most = max(self.most, size)
             if self.limit is not None and size > self.limit:
                 self.exceeded = True
-                end_below(os.getpid())
+                kill_descendants(os.getpid())
 
     def __enter__(self) -> MemoryMonitor:
         self._thread.start()

@@ -24,7 +24,7 @@ MARK = "\x1e"
 
 def send(kind: str, **fields: Any) -> None:
     """Print a message."""
-    json_messages.write(sys.stdout, f"{MARK}{json_messages.encode({'kind': kind, **fields})}")
+    json_messages.write_line(sys.stdout, f"{MARK}{json_messages.encode({'kind': kind, **fields})}")
 
 
 def parse_message(line: str) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ class ReportedStep:
 
     def line(self, text: str) -> None:
         """Pass on a line of the step's output."""
-        json_messages.write(sys.stdout, text.lstrip(MARK))
+        json_messages.write_line(sys.stdout, text.lstrip(MARK))
 
     def progress(self, progress: Progress) -> None:
         """Report the progress of the step's compile."""

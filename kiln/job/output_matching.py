@@ -6,17 +6,17 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from kiln import build, render
-from kiln.errors import UsageError, nearest
+from kiln.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, Rendered, Staging
+    from kiln.model.rendered import Output, RenderedConfig, Staging
 
 
-def titles(rendered: Rendered) -> tuple[str, ...]:
+def step_names(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return the names of a config's steps, in their order; outputs of one name share theirs."""
     outputs = [output.name for output in build.in_order(rendered.outputs)]
     compiling = (staging.title for staging in rendered.stagings)
@@ -35,22 +35,22 @@ def require_step(feedstock: Feedstock, configs: Iterable[BuildConfig], step: str
             f"--from-step requires --engine rattler-build: {engine} has one step only", hint="remove --from-step"
         )
     for config in configs:
-        names = titles(render.finalise(render.render(feedstock, config)))
+        names = step_names(render.finalise(render.render(feedstock, config)))
         if step not in names:
             raise UsageError(
                 f"{config.name} has no step {step!r}",
                 why=f"its steps are {', '.join(map(repr, names))}",
-                hint=nearest(step, names) or "name one of these",
+                hint=did_you_mean(step, names) or "name one of these",
             )
 
 
-def staging_matching(rendered: Rendered, pattern: str) -> Staging | None:
+def find_staging(rendered: RenderedConfig, pattern: str) -> Staging | None:
     """Return the build step that outputs share whose name matches a pattern; without one, the only or first one."""
     stagings = [staging for staging in rendered.stagings if fnmatchcase(staging.name, pattern or "*")]
     return stagings[0] if stagings else None
 
 
-def matching(rendered: Rendered, pattern: str) -> Output:
+def find_output(rendered: RenderedConfig, pattern: str) -> Output:
     """Return the output whose name, or package's file name, matches a pattern; without one, the only output.
 
     Raises:
@@ -70,7 +70,7 @@ def matching(rendered: Rendered, pattern: str) -> Output:
     raise UsageError(
         problem,
         why=f"{'they' if matches else 'the outputs'} are {listing}",
-        hint=nearest(pattern, names) or "--output-id NAME",
+        hint=did_you_mean(pattern, names) or "--output-id NAME",
     )
 
 

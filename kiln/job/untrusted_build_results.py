@@ -29,32 +29,32 @@ LARGEST_NUMBER = 1e15
 _BENEATH = os.O_RDONLY | file_operations.NO_LINK
 
 
-def number(value: object) -> bool:
+def is_number(value: object) -> bool:
     """Return whether a value is a printable number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
 
 
-def text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Return whether a value is a text."""
     return isinstance(value, str)
 
 
-def flag(value: object) -> bool:
+def is_boolean(value: object) -> bool:
     """Return whether a value is true or false."""
     return isinstance(value, bool)
 
 
-def null(value: object) -> bool:
+def is_null(value: object) -> bool:
     """Return whether a value is null."""
     return value is None
 
 
-def verdict(value: object) -> bool:
+def is_verdict(value: object) -> bool:
     """Return whether a value is the verdict of a test."""
     return value in {verdict.value for verdict in TestVerdict}
 
 
-def failure(value: object) -> bool:
+def is_error_name(value: object) -> bool:
     """Return whether a value names one of kiln's errors."""
     kind = getattr(errors, value, None) if isinstance(value, str) else None
     return isinstance(kind, type) and issubclass(kind, KilnError) and kind is not KilnError
@@ -62,43 +62,60 @@ def failure(value: object) -> bool:
 
 # Shapes of JSON values: a function of a value, a list of one shape, a tuple of alternatives, or a mapping by its keys.
 COMPILE = {
-    **dict.fromkeys(("hits", "misses", "internal", "seconds", "remote"), number),
-    **dict.fromkeys(("work", "critical", "queued"), (number, null)),
+    **dict.fromkeys(("hits", "misses", "internal", "seconds", "remote"), is_number),
+    **dict.fromkeys(("work", "critical", "queued"), (is_number, is_null)),
 }
 STEP = {
-    "title": text,
-    "seconds": number,
-    "notes": [text],
-    "compile": (COMPILE, null),
-    "reused": flag,
-    "failed": flag,
+    "title": is_text,
+    "seconds": is_number,
+    "notes": [is_text],
+    "compile": (COMPILE, is_null),
+    "reused": is_boolean,
+    "failed": is_boolean,
 }
-PROGRESS = {"done": number, "total": (number, null), "current": text, "left": (number, null), "stalled": text}
-ERROR = {"type": failure, "what": text, "why": text, "hint": text}
-REPOSITORY = dict.fromkeys(("name", "alias", "version", "registry", "url", "sha256"), text)
-RUN_PACKAGE = dict.fromkeys(("scope", "name", "version", "build", "subdir", "url", "sha256", "channel"), text)
-TIMES = dict.fromkeys(("install_seconds", "seconds"), number)
+PROGRESS = {
+    "done": is_number,
+    "total": (is_number, is_null),
+    "current": is_text,
+    "left": (is_number, is_null),
+    "stalled": is_text,
+}
+ERROR = {"type": is_error_name, "what": is_text, "why": is_text, "hint": is_text}
+REPOSITORY = dict.fromkeys(("name", "alias", "version", "registry", "url", "sha256"), is_text)
+RUN_PACKAGE = dict.fromkeys(("scope", "name", "version", "build", "subdir", "url", "sha256", "channel"), is_text)
+TIMES = dict.fromkeys(("install_seconds", "seconds"), is_number)
 TESTS = {
-    "package": text,
-    "verdict": verdict,
-    "commands": number,
-    "notes": [text],
-    "log": null,
+    "package": is_text,
+    "verdict": is_verdict,
+    "commands": is_number,
+    "notes": [is_text],
+    "log": is_null,
     **TIMES,
     "run_packages": [RUN_PACKAGE],
 }
 ARTIFACT = {
-    **dict.fromkeys(("path", "sha256", "config", "name", "version", "build_string", "subdir"), text),
-    "size": number,
+    **dict.fromkeys(("path", "sha256", "config", "name", "version", "build_string", "subdir"), is_text),
+    "size": is_number,
 }
-PACKAGE = {"artifact": ARTIFACT, "build_seconds": number, "reused": flag, "tests": TESTS, "repositories": [REPOSITORY]}
+PACKAGE = {
+    "artifact": ARTIFACT,
+    "build_seconds": is_number,
+    "reused": is_boolean,
+    "tests": TESTS,
+    "repositories": [REPOSITORY],
+}
 MESSAGES = {
-    "step": {"kind": text, "title": text},
-    "done": {"kind": text, **STEP},
-    "progress": {"kind": text, **PROGRESS},
+    "step": {"kind": is_text, "title": is_text},
+    "done": {"kind": is_text, **STEP},
+    "progress": {"kind": is_text, **PROGRESS},
 }
-BUILT = {"packages": [PACKAGE], "steps": [STEP], "outdated": flag, "error": (ERROR, {**ERROR, "step": text}, null)}
-PLACES = dict.fromkeys(("work", "script", "environment", "host", "build", "name", "sources"), text)
+BUILT = {
+    "packages": [PACKAGE],
+    "steps": [STEP],
+    "outdated": is_boolean,
+    "error": (ERROR, {**ERROR, "step": is_text}, is_null),
+}
+PLACES = dict.fromkeys(("work", "script", "environment", "host", "build", "name", "sources"), is_text)
 RESULT = (BUILT, {**BUILT, "debug": PLACES})
 
 
@@ -148,7 +165,7 @@ def _descriptor(folder: Path, path: PurePosixPath) -> int:
         return os.open(name, _BENEATH, dir_fd=place)
 
 
-def result(folder: Path, name: str) -> dict[str, Any] | None:
+def read_result(folder: Path, name: str) -> dict[str, Any] | None:
     """Return the result of the build process; None when it wrote none.
 
     Raises:
@@ -171,7 +188,7 @@ def result(folder: Path, name: str) -> dict[str, Any] | None:
     return document
 
 
-def packages(
+def accept_packages(
     reports: Sequence[Mapping[str, Any]], folder: Path, *, expected: Callable[[str], bool], into: Path | None
 ) -> list[tuple[Path, dict[str, Any]]]:
     """Return the packages of a build, with their reports: copied ``into`` a folder, or in place.
@@ -221,7 +238,7 @@ def _copied(source: IO[bytes], target: Path | None) -> str:
 
 def _require_name(package: Path) -> None:
     """Refuse a package whose metadata names another file than its own."""
-    index = reader.read_info(package, "index.json")
+    index = reader.read_json(package, "index.json")
     parts = [str(index.get(key)) for key in ("name", "version", "build")] if isinstance(index, dict) else []
     if f"{'-'.join(parts)}.conda" != package.name:
         raise BuildFailed(f"the metadata of {package.name} names {'-'.join(parts)}")

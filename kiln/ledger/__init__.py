@@ -13,10 +13,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.ledger.damage_repair import back_up_finished, decoding, retry_after_repair
+from kiln.ledger.damage_repair import back_up_config, decoding, retry_after_repair
 from kiln.ledger.database import Database
 from kiln.model.run import ConfigState
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -93,7 +93,7 @@ class Ledger(Database):
         """
         step = self._step_row(key)
         if step is not None and key.isalnum():
-            back_up_finished(self.path.parent, key, step, map(dataclasses.astuple, artifacts))
+            back_up_config(self.path.parent, key, step, map(dataclasses.astuple, artifacts))
 
     def forget(self, key: str) -> None:
         """Delete a step whose result is gone."""
@@ -117,7 +117,7 @@ class Ledger(Database):
     def _finished(self, row: tuple[Any, ...]) -> FinishedStep:
         with decoding():
             fields = dict(zip(STEP_COLUMNS, row, strict=True))
-            return from_json(FinishedStep, {**fields, "detail": json.loads(row[5])})
+            return from_json_values(FinishedStep, {**fields, "detail": json.loads(row[5])})
 
     # Packages
 
@@ -198,7 +198,7 @@ class Ledger(Database):
         killed = finished is None and not self._lives(owner)
         rows = self._rows(query, number)
         with decoding():
-            configs = tuple(record_json.config(*row, killed=killed) for row in rows)
+            configs = tuple(record_json.config_from_columns(*row, killed=killed) for row in rows)
             return record_json.run(number, command, started, finished, json.loads(detail), configs)
 
     @retry_after_repair

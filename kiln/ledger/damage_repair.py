@@ -54,7 +54,7 @@ def retry_after_repair(
             return method(ledger, *args, **kwargs)
         except Damaged as damage:
             ledger.repair(damage)
-        with repaired(ledger.path):
+        with refuse_remaining_damage(ledger.path):
             return method(ledger, *args, **kwargs)
 
     return wrapper
@@ -74,7 +74,7 @@ def converted_errors(path: Path) -> Iterator[None]:
     """Convert the errors of SQLite.
 
     Raises:
-        KilnError: the error that `fault` returns.
+        KilnError: the error that `unusable_file_error` returns.
         Damaged: when the content of the file is damaged.
     """
     try:
@@ -83,13 +83,13 @@ def converted_errors(path: Path) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise
     except sqlite3.Error as error:
-        raise fault(error, path) or Damaged(str(error)) from error
+        raise unusable_file_error(error, path) or Damaged(str(error)) from error
     except UnicodeDecodeError as error:  # SQLite's message quotes damaged bytes
         raise Damaged(str(error)) from error
 
 
 @contextlib.contextmanager
-def repaired(path: Path) -> Iterator[None]:
+def refuse_remaining_damage(path: Path) -> Iterator[None]:
     """Raise an error for damage that remains after a repair.
 
     Raises:
@@ -102,7 +102,7 @@ def repaired(path: Path) -> Iterator[None]:
         raise LedgerFault(f"the ledger {path} is damaged", why=str(damage), hint=hint) from damage
 
 
-def fault(error: sqlite3.Error, path: Path) -> KilnError | None:
+def unusable_file_error(error: sqlite3.Error, path: Path) -> KilnError | None:
     """Return the error for a file that is whole but cannot be used; None when its content is damaged."""
     message = str(error)
     if "full" in message:
@@ -149,7 +149,7 @@ def _kind(place: Path) -> str | None:
     return next((name for is_one, name in KINDS if is_one(mode)), "a device")
 
 
-def schema_of(connection: sqlite3.Connection, path: Path) -> int:
+def schema_version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema of a ledger, 0 for a new one; a file that this kiln does not know is not changed.
 
     Raises:
@@ -203,7 +203,7 @@ def repair_file(path: Path, inode: int | None, why: str) -> None:
     )
 
 
-def backups(path: Path) -> tuple[Path, ...]:
+def damaged_files(path: Path) -> tuple[Path, ...]:
     """Return the damaged ledgers that were kept next to a repaired one."""
     return tuple(backup for backup in _backup_names(path) if os.path.lexists(backup))
 
@@ -274,7 +274,7 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
         detail = json.loads(row["detail"]) if "detail" in row else {}
         if table == "config_run":
             names = ("config", "state", "started", "finished", "peak_memory", "detail")
-            record_json.config(*(row[name] for name in names), killed=False)
+            record_json.config_from_columns(*(row[name] for name in names), killed=False)
         elif table == "run":
             record_json.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
         return isinstance(detail, dict)
@@ -282,14 +282,14 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
         return False
 
 
-def back_up_finished(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
+def back_up_config(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
     """Write a finished config into a file: its row of the table of steps, and those of its packages.
 
     Raises:
         NotWritable: the file, or its folder, is a link.
     """
     text = json.dumps({"step": list(step), "artifacts": [list(row) for row in artifacts]}, sort_keys=True)
-    files.write_text(files.inside(folder / FINISHED / f"{key}.json", folder), text)
+    files.write_text(files.safe_path_inside(folder / FINISHED / f"{key}.json", folder), text)
 
 
 def _add_finished(file: Path, target: sqlite3.Connection) -> bool:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import LedgerFault, NotWritable
 from kiln.ledger import memory_copy, migration
-from kiln.ledger.damage_repair import Damaged, converted_errors, repair_file, repaired, require_files, schema_of
+from kiln.ledger.damage_repair import (
+    Damaged,
+    converted_errors,
+    refuse_remaining_damage,
+    repair_file,
+    require_files,
+    schema_version,
+)
 from kiln.ledger.schema import KNOWN, VERSION
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ class Database:
             self._open = self._opened()
         except Damaged as damage:
             repair_file(path, None, str(damage))
-            with repaired(path):
+            with refuse_remaining_damage(path):
                 self._open = self._opened()
 
     def close(self) -> None:
@@ -87,7 +94,7 @@ class Database:
         with self._lock:
             self._open.close()
             repair_file(self.path, self._inode, str(damage))
-            with repaired(self.path):
+            with refuse_remaining_damage(self.path):
                 self._open = self._opened()
 
     def _opened(self) -> sqlite3.Connection:
@@ -126,7 +133,7 @@ class Database:
 
 def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
     """Prepare to read a read-only file, next to which SQLite cannot create its own files."""
-    version = schema_of(connection, path)
+    version = schema_version(connection, path)
     if version == 0:
         raise LedgerFault(
             f"the ledger {path} has no records, and a new one cannot be begun since it is read-only",
@@ -145,7 +152,7 @@ def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create or migrate the tables of a file, while other processes may do the same."""
-    version = schema_of(connection, path)
+    version = schema_version(connection, path)
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:

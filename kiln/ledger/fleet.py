@@ -13,7 +13,7 @@ from kiln.container.owner_labels import Owner
 from kiln.ledger import Ledger, schema
 from kiln.ledger.damage_repair import decoding, retry_after_repair
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,8 +95,8 @@ class FleetLedger(Ledger):
         workers = self._rows("SELECT detail FROM worker WHERE fleet = ? ORDER BY name", number)
         jobs = self._rows("SELECT detail FROM job WHERE fleet = ? ORDER BY config, attempt", number)
         with decoding():
-            worker_records = tuple(from_json(WorkerRecord, json.loads(detail)) for (detail,) in workers)
-            job_records = tuple(from_json(JobRecord, json.loads(detail)) for (detail,) in jobs)
+            worker_records = tuple(from_json_values(WorkerRecord, json.loads(detail)) for (detail,) in workers)
+            job_records = tuple(from_json_values(JobRecord, json.loads(detail)) for (detail,) in jobs)
         return FleetRun(
             id=number,
             provider=provider,

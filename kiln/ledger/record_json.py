@@ -11,7 +11,7 @@ from kiln.model.compile_report import CompileReport, Progress
 from kiln.model.fleet import ControllerCharge
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ def run(
 ) -> MatrixReport:
     """Return a run from its columns and its detail."""
     columns = {"run": number, "command": command, "started": started, "finished": finished}
-    return dataclasses.replace(from_json(MatrixReport, {**columns, **detail}, KINDS), configs=configs)
+    return dataclasses.replace(from_json_values(MatrixReport, {**columns, **detail}, KINDS), configs=configs)
 
 
 def config_detail(config: ConfigRun) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def config_detail(config: ConfigRun) -> dict[str, Any]:
     return {name: to_json(getattr(config, name)) for name in CONFIG_FIELDS}
 
 
-def config(
+def config_from_columns(
     config: str,
     state: str,
     started: float | None,
@@ -73,17 +73,17 @@ def config(
     }
     required = {name: fields[name] for name in ("log", "steps", "packages")}
     optional = {name: fields[name] for name in CONFIG_FIELDS if name in fields}  # older ledgers have fewer
-    return from_json(ConfigRun, {**required, **optional, **columns}, KINDS)
+    return from_json_values(ConfigRun, {**required, **optional, **columns}, KINDS)
 
 
-def step(data: Mapping[str, Any]) -> StepReport:
+def step_from_json(data: Mapping[str, Any]) -> StepReport:
     """Return a step from JSON values."""
-    return from_json(StepReport, data, KINDS)
+    return from_json_values(StepReport, data, KINDS)
 
 
-def progress(data: Mapping[str, Any]) -> Progress:
+def progress_from_json(data: Mapping[str, Any]) -> Progress:
     """Return the progress of a compile from JSON values, which may hold more."""
-    return from_json(Progress, {field.name: data[field.name] for field in dataclasses.fields(Progress)})
+    return from_json_values(Progress, {field.name: data[field.name] for field in dataclasses.fields(Progress)})
 
 
 def package_as_json(report: PackageReport) -> dict[str, Any]:
@@ -96,11 +96,11 @@ def tests_as_json(report: TestReport) -> dict[str, Any]:
     return dict(to_json(report))
 
 
-def tests(data: Mapping[str, Any]) -> TestReport:
+def tests_from_json(data: Mapping[str, Any]) -> TestReport:
     """Return a test report from JSON values."""
-    return from_json(TestReport, data, KINDS)
+    return from_json_values(TestReport, data, KINDS)
 
 
-def package(data: Mapping[str, Any]) -> PackageReport:
+def package_from_json(data: Mapping[str, Any]) -> PackageReport:
     """Return a package and its tests from JSON values."""
-    return from_json(PackageReport, data, KINDS)
+    return from_json_values(PackageReport, data, KINDS)

@@ -13,22 +13,22 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from kiln.limits.limit_errors import Bounds, OutOfTime, at
+from kiln.limits.limit_errors import LimitState, OutOfTime, record_place
 
 if sys.platform == "win32":
-    from kiln.limits.in_process import bounded as _limited
+    from kiln.limits.in_process import run_bounded as _limited
 else:
-    from kiln.limits.forked import bounded as _limited
+    from kiln.limits.forked import run_bounded as _limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OutOfTime", "at", "bounded"]
+__all__ = ["OutOfTime", "record_place", "run_bounded"]
 
 Result = TypeVar("Result")
 
 
-def bounded(work: Callable[[], Result]) -> Result:
+def run_bounded(work: Callable[[], Result]) -> Result:
     """Return the result of ``work``, run under limits; under limits already, call it directly.
 
     The result is copied where that is possible: it must be plain data. Other changes of ``work`` in memory are lost.
@@ -37,4 +37,4 @@ def bounded(work: Callable[[], Result]) -> Result:
         UnsafeTemplate: the work needs too much processor time or memory.
         Exception: the errors of ``work``.
     """
-    return work() if Bounds.inside else _limited(work)
+    return work() if LimitState.inside else _limited(work)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kiln.errors import KilnError
 from kiln.limits import limit_errors
-from kiln.limits.limit_errors import Bounds, OutOfTime
+from kiln.limits.limit_errors import LimitState, OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,8 @@ _STALL = 900  # seconds of the clock, for a process that waits
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
-def bounded(work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``, run under limits in a separate process; see `kiln.limits.bounded`."""
+def run_bounded(work: Callable[[], Result]) -> Result:
+    """Return the result of ``work``, run under limits in a separate process; see `kiln.limits.run_bounded`."""
     with mmap.mmap(-1, limit_errors.NOTE) as note:
         reader, writer = os.pipe()
         # No signal may reach the child before it has reset the parent's handlers.
@@ -79,9 +79,9 @@ def _answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage
 
 def _killed(status: int, seconds: float, note: mmap.mmap) -> KilnError:
     if seconds >= limit_errors.SECONDS:
-        return limit_errors.too_slow(note)
+        return limit_errors.too_slow_error(note)
     code = os.waitstatus_to_exitcode(status)
-    return limit_errors.exceeded(note, f"its process ended with status {code} after {seconds:.1f} s")
+    return limit_errors.exceeded_error(note, f"its process ended with status {code} after {seconds:.1f} s")
 
 
 # In the child
@@ -91,7 +91,7 @@ def _run(work: Callable[[], object], writer: int, note: mmap.mmap) -> NoReturn:
     """Do the work, write its outcome, and exit without the parent's exit handlers."""
     code = 1
     try:
-        Bounds.inside, Bounds.note = True, note
+        LimitState.inside, LimitState.note = True, note
         _leave_signals()
         _limit()
         answer = memoryview(_outcome(work, note))
@@ -141,7 +141,7 @@ def _outcome(work: Callable[[], object], note: mmap.mmap) -> bytes:
     try:
         return _packed(work(), None)
     except (OutOfTime, MemoryError, SystemError, RecursionError) as error:
-        return _packed(None, limit_errors.error_of(error, note))
+        return _packed(None, limit_errors.as_limit_error(error, note))
     except KilnError as error:
         return _packed(None, error)
     except Exception as error:  # noqa: BLE001 - any error is raised again in the parent

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from kiln.limits import limit_errors
-from kiln.limits.limit_errors import Bounds
+from kiln.limits.limit_errors import LimitState
 from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
@@ -29,21 +29,21 @@ STALL = 60  # seconds of the clock after which the process ends
 _one_at_a_time = threading.Lock()  # the limits are the process's
 
 
-def bounded(work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``; see `kiln.limits.bounded`."""
+def run_bounded(work: Callable[[], Result]) -> Result:
+    """Return the result of ``work``; see `kiln.limits.run_bounded`."""
     note = bytearray(limit_errors.NOTE)
     with _one_at_a_time:
-        Bounds.inside, Bounds.note = True, note
+        LimitState.inside, LimitState.note = True, note
         try:
             with resource_usage.more_memory_limited(limit_errors.MEMORY), _time_limited():
                 return work()
         except BaseException as error:
-            failure = limit_errors.error_of(error, note)
+            failure = limit_errors.as_limit_error(error, note)
             if failure is None:
                 raise
             raise failure from None
         finally:
-            Bounds.inside, Bounds.note = False, None
+            LimitState.inside, LimitState.note = False, None
 
 
 @contextlib.contextmanager

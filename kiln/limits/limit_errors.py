@@ -21,43 +21,43 @@ class OutOfTime(BaseException):
     """The processor time is spent; a BaseException, which handlers of ordinary errors do not catch."""
 
 
-class Bounds:
+class LimitState:
     """The state of this process's limits: whether they are set, and the page with the current file and line."""
 
     inside: ClassVar[bool] = False
     note: ClassVar[Note | None] = None
 
 
-def at(file: str, line: int = 0) -> None:
+def record_place(file: str, line: int = 0) -> None:
     """Record the current file and line, for the error of work that is ended there."""
-    if Bounds.note is not None:
+    if LimitState.note is not None:
         text = f"{file}\0{line}\0".encode(errors="replace")[:NOTE]
-        Bounds.note[: len(text)] = text
+        LimitState.note[: len(text)] = text
 
 
-def place(note: Note) -> Place | None:
+def recorded_place(note: Note) -> Place | None:
     """Return the recorded file and line."""
     file, line, *_ = (*note[:].decode(errors="replace").split("\0"), "", "")
     return Place(file=file, line=int(line) if line.isdecimal() else 0) if file else None
 
 
-def error_of(error: BaseException, note: Note) -> UnsafeTemplate | None:
+def as_limit_error(error: BaseException, note: Note) -> UnsafeTemplate | None:
     """Return the error of work that exceeds a limit; None for every other error."""
     match error:
         case OutOfTime():
-            return too_slow(note)
+            return too_slow_error(note)
         case MemoryError() | SystemError():  # SystemError: the interpreter had no memory left for a MemoryError
-            return exceeded(note, f"it takes more than {MEMORY >> 20} MB of memory")
+            return exceeded_error(note, f"it takes more than {MEMORY >> 20} MB of memory")
         case RecursionError():
-            return exceeded(note, "it is nested too deeply")
+            return exceeded_error(note, "it is nested too deeply")
     return None
 
 
-def too_slow(note: Note) -> UnsafeTemplate:
+def too_slow_error(note: Note) -> UnsafeTemplate:
     """Return the error of work that takes too long."""
-    return exceeded(note, f"it takes more than {SECONDS} s of processor time")
+    return exceeded_error(note, f"it takes more than {SECONDS} s of processor time")
 
 
-def exceeded(note: Note, why: str) -> UnsafeTemplate:
+def exceeded_error(note: Note, why: str) -> UnsafeTemplate:
     """Return the error of work that exceeds a limit, at the recorded file and line."""
-    return UnsafeTemplate(_WHAT, at=place(note), why=why, hint=_HINT)
+    return UnsafeTemplate(_WHAT, at=recorded_place(note), why=why, hint=_HINT)

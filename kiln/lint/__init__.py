@@ -14,7 +14,7 @@ from kiln.lint import (
     tests_section,
     text_rules,
 )
-from kiln.lint.located_yaml import mapping
+from kiln.lint.located_yaml import mapping_or_empty
 from kiln.lint.model import LintMessage, Problem, Rule, Severity
 from kiln.lint.subject import LintedFeedstock, LintedRecipe, read_settings, recipe_files
 
@@ -73,7 +73,7 @@ def shellcheck_enabled(feedstock: Feedstock) -> bool:
     Raises:
         KilnError: the settings cannot be read.
     """
-    return mapping(read_settings(feedstock).get("shellcheck")).get("enabled") is True
+    return mapping_or_empty(read_settings(feedstock).get("shellcheck")).get("enabled") is True
 
 
 def _message(rule: Rule, problem: Problem) -> LintMessage:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.licenses import FAMILIES, LicenseExpression, is_family
-from kiln.lint.located_yaml import key_of, mapping
-from kiln.lint.model import Problem, hint, lint
+from kiln.lint.located_yaml import key_of, mapping_or_empty
+from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.versions import version_or_none
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def license_word(subject: LintedFeedstock) -> Iterator[Problem]:
         )
 
 
-def license_file(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_license_file(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a missing license file: always in recipe.yaml, in meta.yaml for families that ask for it."""
     about = subject.recipe.section("about")
     if about.get("license_file"):
@@ -69,7 +69,7 @@ def license_file(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text="about/license_file is missing", at=_about_at(subject, "license_file", "license"))
 
 
-def license_family(subject: LintedFeedstock) -> Iterator[Problem]:
+def invalid_license_family(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a license family that conda-build refuses."""
     family = subject.recipe.section("about").get("license_family")
     if subject.recipe.version == 0 and family is not None and not is_family(str(family)):
@@ -80,13 +80,13 @@ def license_family(subject: LintedFeedstock) -> Iterator[Problem]:
         )
 
 
-def spdx_license(subject: LintedFeedstock) -> Iterator[Problem]:
+def non_spdx_license(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield licenses that are not SPDX identifiers."""
     for name in LicenseExpression.parse(_license(subject).strip()).unknown_licenses[:1]:
         yield Problem(text=f"the license {name!r} is not an SPDX identifier", at=_about_at(subject, "license"))
 
 
-def spdx_exception(subject: LintedFeedstock) -> Iterator[Problem]:
+def non_spdx_exception(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield license exceptions that are not SPDX identifiers."""
     for name in LicenseExpression.parse(_license(subject).strip()).unknown_exceptions[:1]:
         yield Problem(
@@ -118,7 +118,7 @@ def feedstock_suffix(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text=f"extra/feedstock-name {str(name)!r} ends in '-feedstock'", at=subject.recipe.at(name))
 
 
-def package_name(subject: LintedFeedstock) -> Iterator[Problem]:
+def invalid_package_name(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield an invalid or missing package name; names that depend on the variant are not checked."""
     name, node = subject.recipe.named
     if "${{" in name and subject.recipe.version:
@@ -146,7 +146,7 @@ def feedstock_name(subject: LintedFeedstock) -> str:
     """Return the name of the feedstock that the recipe gives or implies."""
     recipe = subject.recipe
     holder = recipe.section("recipe") if recipe.version and "recipe" in recipe.root else recipe.section("package")
-    extra = mapping(recipe.root.get("extra"))
+    extra = mapping_or_empty(recipe.root.get("extra"))
     return str(extra.get("feedstock-name") or holder.get(key_of(holder, "name"), ""))
 
 
@@ -155,17 +155,19 @@ _SPDX_CURE = (
 )
 
 RULES = (
-    lint("R-002", missing_items, "add the item to the about section"),
-    lint("R-003", no_maintainers, "list GitHub user names under extra: recipe-maintainers:"),
-    lint("R-004", maintainers_not_listed, "write one '- name' a line", fixable=True),
-    lint("R-039", feedstock_suffix, "remove the suffix, which is added by itself", fixable=True),
-    lint("R-007", unknown_license, _SPDX_CURE),
-    lint("R-010", license_word, _SPDX_CURE),
-    lint("R-013", license_file, "add license_file: with the path of the license's text in the source"),
-    lint("schema", license_family, "remove license_family"),
-    hint("R-044", spdx_license, _SPDX_CURE, fixable=True),
-    hint("R-045", spdx_exception, "write an exception of spdx.org/licenses/exceptions-index.html"),
-    lint("R-014", package_name, "use lower case letters, digits, '_', '-' and '.' only"),
-    lint("R-015", missing_version, "add version: to the package section"),
-    lint("R-016", invalid_version, "write a version of letters, digits, dots and underscores that conda can order"),
+    lint_rule("R-002", missing_items, "add the item to the about section"),
+    lint_rule("R-003", no_maintainers, "list GitHub user names under extra: recipe-maintainers:"),
+    lint_rule("R-004", maintainers_not_listed, "write one '- name' a line", fixable=True),
+    lint_rule("R-039", feedstock_suffix, "remove the suffix, which is added by itself", fixable=True),
+    lint_rule("R-007", unknown_license, _SPDX_CURE),
+    lint_rule("R-010", license_word, _SPDX_CURE),
+    lint_rule("R-013", missing_license_file, "add license_file: with the path of the license's text in the source"),
+    lint_rule("schema", invalid_license_family, "remove license_family"),
+    hint_rule("R-044", non_spdx_license, _SPDX_CURE, fixable=True),
+    hint_rule("R-045", non_spdx_exception, "write an exception of spdx.org/licenses/exceptions-index.html"),
+    lint_rule("R-014", invalid_package_name, "use lower case letters, digits, '_', '-' and '.' only"),
+    lint_rule("R-015", missing_version, "add version: to the package section"),
+    lint_rule(
+        "R-016", invalid_version, "write a version of letters, digits, dots and underscores that conda can order"
+    ),
 )

@@ -9,8 +9,8 @@ from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import macos_rules, python_rules, workflow_settings
 from kiln.lint.about import feedstock_name
-from kiln.lint.located_yaml import branch_texts, mapping, read_values, repeated_keys, texts
-from kiln.lint.model import Problem, hint, lint
+from kiln.lint.located_yaml import branch_texts, mapping_or_empty, read_values, repeated_keys, texts
+from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import spec_fields
 from kiln.lint.subject import SETTINGS
 from kiln.model.source_position import Place
@@ -60,7 +60,7 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     pins = {key for path in sorted(subject.feedstock.configs.glob("*.yaml")) for key in _keys(path)}
     for requirements in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
-        host = mapping(requirements).get("host")
+        host = mapping_or_empty(requirements).get("host")
         named: dict[str, list[tuple[str, bool]]] = {}
         for spec in branch_texts(host) if recipe.version else texts(host):
             fields = spec_fields(spec.partition("#")[0].strip())
@@ -75,14 +75,14 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def _keys(path: Any) -> set[str]:
     file = f".ci_support/{path.name}"
-    return {str(key) for key in mapping(read_values(read_text(path, file), file))}
+    return {str(key) for key in mapping_or_empty(read_values(read_text(path, file), file))}
 
 
 def replaced_variables(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield variables of Azure that settings replace."""
-    azure = mapping(subject.settings.get("azure"))
+    azure = mapping_or_empty(subject.settings.get("azure"))
     for system in ("linux", "osx", "win"):
-        variables = mapping(mapping(azure.get(f"settings_{system}")).get("variables"))
+        variables = mapping_or_empty(mapping_or_empty(azure.get(f"settings_{system}")).get("variables"))
         for name in variables:
             if name in _REPLACED:
                 at = subject.settings_at("azure", f"settings_{system}", "variables", str(name))
@@ -110,7 +110,7 @@ def other_feedstock_name(subject: LintedFeedstock) -> Iterator[Problem]:
     name = feedstock_name(subject)
     if not name:
         return
-    owner = mapping(subject.settings.get("github")).get("user_or_org", "conda-forge")
+    owner = mapping_or_empty(subject.settings.get("github")).get("user_or_org", "conda-forge")
     pattern = rf"(?:https?://|git\+ssh://|ssh://|git@)(?:[^@/]*@)?github\.com[:/]/?{re.escape(str(owner))}/([^/]+)-feedstock(?:\.git)?/?"
     match = re.fullmatch(pattern, _remote(subject))
     if match and match[1] != name:
@@ -131,25 +131,25 @@ def _remote(subject: LintedFeedstock) -> str:
 
 
 RULES = (
-    lint("CF-003", no_configs, "run kiln rerender", conda_forge=True),
-    lint("CF-004", empty_variant_file, "remove the file", conda_forge=True),
-    lint(
+    lint_rule("CF-003", no_configs, "run kiln rerender", conda_forge=True),
+    lint_rule("CF-004", empty_variant_file, "remove the file", conda_forge=True),
+    lint_rule(
         "CF-005",
         own_workflows,
         "remove the workflow: conda-forge's services are for building packages",
         conda_forge=True,
     ),
-    hint(
+    hint_rule(
         "CF-006",
         overridden_pins,
         "require the package without a version, or set it in the variant file",
         conda_forge=True,
     ),
-    hint("CF-007", replaced_variables, "use the setting", conda_forge=True),
-    lint("CF-013", other_feedstock_name, "set feedstock-name in the extra section", conda_forge=True),
-    lint("FC-001", repeated_settings, "keep one of them", conda_forge=True),
-    lint("R-036", repeated_recipe_keys, "keep one of them", conda_forge=True),
-    hint("R-037", repeated_recipe_keys, "keep one of them", conda_forge=True),
+    hint_rule("CF-007", replaced_variables, "use the setting", conda_forge=True),
+    lint_rule("CF-013", other_feedstock_name, "set feedstock-name in the extra section", conda_forge=True),
+    lint_rule("FC-001", repeated_settings, "keep one of them", conda_forge=True),
+    lint_rule("R-036", repeated_recipe_keys, "keep one of them", conda_forge=True),
+    hint_rule("R-037", repeated_recipe_keys, "keep one of them", conda_forge=True),
     *python_rules.RULES,
     *macos_rules.RULES,
     *workflow_settings.RULES,

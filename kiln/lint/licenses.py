@@ -51,13 +51,13 @@ class LicenseExpression:
     @property
     def unknown_licenses(self) -> tuple[str, ...]:
         """The licenses that are neither SPDX identifiers nor custom references."""
-        known = identifiers("license")
+        known = spdx_identifiers("license")
         return tuple(name for name in self.licenses if name not in known and not _REFERENCE.fullmatch(name))
 
     @property
     def unknown_exceptions(self) -> tuple[str, ...]:
         """The exceptions that are not SPDX identifiers."""
-        known = identifiers("exception")
+        known = spdx_identifiers("exception")
         return tuple(name for name in self.exceptions if name not in known)
 
 
@@ -111,7 +111,7 @@ class _Parser:
 
 
 @cache
-def identifiers(kind: str) -> frozenset[str]:
+def spdx_identifiers(kind: str) -> frozenset[str]:
     """Return the SPDX identifiers of licenses or exceptions."""
     with SPDX.open(encoding="utf-8", newline="") as file:
         return frozenset(row["identifier"] for row in csv.DictReader(file) if row["kind"] == kind)

@@ -9,7 +9,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from kiln.lint.licenses import LicenseExpression, identifiers
+from kiln.lint.licenses import LicenseExpression, spdx_identifiers
 from kiln.lint.located_yaml import typed_scalar
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.text_rules import EXPRESSIONS, FORMER_INDEX, INDEX, SELECTOR
@@ -154,7 +154,7 @@ def spdx_spelling(line: str, _: int) -> str:
 
 @cache
 def _spellings() -> dict[str, str]:
-    return {_folded(name): name for name in identifiers("license")}
+    return {_folded(name): name for name in spdx_identifiers("license")}
 
 
 def _folded(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.yamltext import PlacedText, Scalars, parse
+from kiln.yamltext import PlacedText, ScalarTypes, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def read_values(text: str, file: str, line_of: Callable[[int], int] | None = Non
     Raises:
         MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
     """
-    return _typed(parse(text, file, Scalars.PLACED, line_of, first_counts=True).value)
+    return _typed(parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).value)
 
 
 def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = None) -> tuple[PlacedText, ...]:
@@ -37,7 +37,7 @@ def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = N
     Raises:
         MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
     """
-    return parse(text, file, Scalars.PLACED, line_of, first_counts=True).repeated
+    return parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).repeated
 
 
 def _typed(node: Any) -> Any:
@@ -76,19 +76,19 @@ def _integer(word: str) -> int | str:
     return int(word.replace("_", ""), base) if len(word) < 100 else word
 
 
-def mapping(value: Any) -> dict[Any, Any]:
+def mapping_or_empty(value: Any) -> dict[Any, Any]:
     """Return a value if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def items(value: Any) -> list[Any]:
+def list_or_empty(value: Any) -> list[Any]:
     """Return a value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def texts(value: Any) -> list[str]:
     """Return the texts in a list; empty for other values."""
-    return [item for item in items(value) if isinstance(item, str)]
+    return [item for item in list_or_empty(value) if isinstance(item, str)]
 
 
 def key_of(values: dict[Any, Any], name: str) -> str:
@@ -100,21 +100,21 @@ def first_placed(node: Any) -> PlacedText | None:
     """Return the first text of a value, which shows where the value begins."""
     if isinstance(node, PlacedText):
         return node
-    children = [*node.keys(), *node.values()] if isinstance(node, dict) else items(node)
+    children = [*node.keys(), *node.values()] if isinstance(node, dict) else list_or_empty(node)
     return next((text for child in children if (text := first_placed(child)) is not None), None)
 
 
-def branches(value: Any) -> Iterator[Any]:
+def branch_items(value: Any) -> Iterator[Any]:
     """Yield the items of a recipe.yaml list with those of all branches of its conditions; a single item as well."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, dict) and item.get("if") is not None:
-            yield from branches(item.get("then"))
+            yield from branch_items(item.get("then"))
             if item.get("else"):
-                yield from branches(item["else"])
+                yield from branch_items(item["else"])
         else:
             yield item
 
 
 def branch_texts(value: Any) -> list[str]:
     """Return the texts of a recipe.yaml list, of all branches of its conditions."""
-    return [] if value is None else [item for item in branches(value) if isinstance(item, str)]
+    return [] if value is None else [item for item in branch_items(value) if isinstance(item, str)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.located_yaml import branches, items, mapping, read_values
-from kiln.lint.model import Problem, lint
+from kiln.lint.located_yaml import branch_items, list_or_empty, mapping_or_empty, read_values
+from kiln.lint.model import Problem, lint_rule
 from kiln.lint.subject import VARIANT_FILES
 from kiln.model.source_position import Place
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
@@ -36,7 +36,7 @@ def _files(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
         text = read_text(path, file)
         if name == VARIANT_FILES[0]:
             text = "\n".join(_OTHER_SYSTEM.sub("", line) for line in text.split("\n"))
-        values = mapping(read_values(text, file))
+        values = mapping_or_empty(read_values(text, file))
         if name == VARIANT_FILES[1]:
             values = {key: items_of_key for key, value in values.items() if (items_of_key := [*_macos_items(value)])}
         yield file, {key: value for key, value in values.items() if value is not None}
@@ -46,7 +46,7 @@ def _macos_items(value: Any) -> Iterator[Any]:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, dict) and "if" in item:
             branch = item.get("then") if _holds(str(item["if"])) else item.get("else")
-            yield from branches(branch) if branch is not None else ()
+            yield from branch_items(branch) if branch is not None else ()
         else:
             yield item
 
@@ -94,7 +94,9 @@ def old_sdk(subject: LintedFeedstock) -> Iterator[Problem]:
 def _versions(values: dict[Any, Any], key: str) -> list[str]:
     """Return the versions of a key, of two the lower first: those of x86-64 and of arm64; without it the baseline."""
     value = values.get(key, [BASELINE, BASELINE])
-    versions = [str(item) for item in (items(value) if isinstance(value, list) else [value]) if item is not None]
+    versions = [
+        str(item) for item in (list_or_empty(value) if isinstance(value, list) else [value]) if item is not None
+    ]
     return versions[::-1] if len(versions) == 2 and _is_before(versions[1], versions[0]) else versions
 
 
@@ -109,7 +111,9 @@ def _at(file: str, values: dict[Any, Any], name: str) -> Place:
 
 
 RULES = (
-    lint("RC-000", deployment_target, f"write {_STDLIB} for macOS", conda_forge=True),
-    lint("RC-001", old_minimum, "remove the value, or add a selector for the system that it is for", conda_forge=True),
-    lint("CBC-001", old_sdk, f"raise {_SDK}, or remove it", conda_forge=True),
+    lint_rule("RC-000", deployment_target, f"write {_STDLIB} for macOS", conda_forge=True),
+    lint_rule(
+        "RC-001", old_minimum, "remove the value, or add a selector for the system that it is for", conda_forge=True
+    ),
+    lint_rule("CBC-001", old_sdk, f"raise {_SDK}, or remove it", conda_forge=True),
 )

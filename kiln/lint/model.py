@@ -60,7 +60,7 @@ class LintMessage:
     fixable: bool
 
 
-def lint(
+def lint_rule(
     id_: str,
     check: Callable[[LintedFeedstock], Iterable[Problem]],
     cure: str,
@@ -75,7 +75,7 @@ def lint(
     )
 
 
-def hint(
+def hint_rule(
     id_: str,
     check: Callable[[LintedFeedstock], Iterable[Problem]],
     cure: str,

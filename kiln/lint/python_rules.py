@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.located_yaml import branch_texts, items, mapping, texts
-from kiln.lint.model import Problem, hint
+from kiln.lint.located_yaml import branch_texts, list_or_empty, mapping_or_empty, texts
+from kiln.lint.model import Problem, hint_rule
 from kiln.lint.requirement_rules import is_version_independent
 from kiln.lint.stub_template import PYTHON_MIN
 
@@ -60,7 +60,7 @@ def packages(recipe: LintedRecipe) -> list[PythonPackage]:
     return [
         _package(
             recipe,
-            str(output.get("name") or mapping(output.get("package")).get("name") or ""),
+            str(output.get("name") or mapping_or_empty(output.get("package")).get("name") or ""),
             output,
             output.get(tests),
         )
@@ -70,11 +70,11 @@ def packages(recipe: LintedRecipe) -> list[PythonPackage]:
 
 def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> PythonPackage:
     value = holder.get("requirements")
-    requirements = {"run": value} if isinstance(value, list) else mapping(value)
+    requirements = {"run": value} if isinstance(value, list) else mapping_or_empty(value)
     return PythonPackage(
         name=name,
         node=requirements or holder,
-        build=mapping(holder.get("build")),
+        build=mapping_or_empty(holder.get("build")),
         requirements=requirements,
         host=_listed(recipe, requirements.get("host")),
         run=_listed(recipe, requirements.get("run")),
@@ -97,7 +97,9 @@ def no_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield packages that are installed with pip, without a build backend in their requirements."""
     recipe = subject.recipe
     holders: list[tuple[str, Mapping[Any, Any]]] = [(recipe.named[0], recipe.section("requirements"))]
-    holders += [(str(output.get("name") or ""), mapping(output.get("requirements"))) for output in recipe.outputs]
+    holders += [
+        (str(output.get("name") or ""), mapping_or_empty(output.get("requirements"))) for output in recipe.outputs
+    ]
     for name, requirements in holders:
         specs = _listed(recipe, requirements.get("host")) or _listed(recipe, requirements.get("build"))
         names = {spec.split(" ")[0] for spec in specs}
@@ -110,7 +112,7 @@ def no_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
 # -- noarch: python_min ----------------------------------------------------------------------------------------------
 
 
-def python_min(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_python_min(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield noarch Python packages that are not built, run and tested by the variable python_min."""
     recipe = subject.recipe
     value = r"\${{ python_min }}" if recipe.version else PYTHON_MIN
@@ -133,12 +135,12 @@ def python_min(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def _test_requirements(recipe: LintedRecipe, tests: Any) -> list[str]:
     if not recipe.version:
-        return texts(mapping(tests).get("requires"))
+        return texts(mapping_or_empty(tests).get("requires"))
     specs: list[str] = []
-    for test in map(mapping, items(tests)):
-        specs += branch_texts(mapping(test.get("requirements")).get("run"))
+    for test in map(mapping_or_empty, list_or_empty(tests)):
+        specs += branch_texts(mapping_or_empty(test.get("requirements")).get("run"))
         if "python" in test:
-            versions = mapping(test["python"]).get("python_version")
+            versions = mapping_or_empty(test["python"]).get("python_version")
             specs += [f"python {version}" for version in branch_texts(versions)] or ["python"]
     return specs
 
@@ -169,8 +171,8 @@ def _covers_latest(package: PythonPackage) -> bool:
     """Return whether all Python tests use the latest Python, or the package has an upper bound of it."""
     if any(_first_word(spec) == "python" and "<" in spec for spec in package.run):
         return True
-    for test in map(mapping, items(package.tests)):
-        if "python" in test and "*" not in branch_texts(mapping(test["python"]).get("python_version")):
+    for test in map(mapping_or_empty, list_or_empty(package.tests)):
+        if "python" in test and "*" not in branch_texts(mapping_or_empty(test["python"]).get("python_version")):
             return False
     return True
 
@@ -184,7 +186,7 @@ def ignored_cross_python(subject: LintedFeedstock) -> Iterator[Problem]:
     for package in packages(recipe) if recipe.version else ():
         if package.build.get("noarch") != "python" and not is_version_independent(recipe, package.build):
             continue
-        for name in branch_texts(mapping(package.requirements.get("ignore_run_exports")).get("from_package")):
+        for name in branch_texts(mapping_or_empty(package.requirements.get("ignore_run_exports")).get("from_package")):
             if _CROSS_PYTHON.match(name.strip()):
                 yield Problem(text=f"the exports of {str(name)!r} are ignored by rattler-build", at=recipe.at(name))
                 return
@@ -203,8 +205,10 @@ def no_abi_audit(subject: LintedFeedstock) -> Iterator[Problem]:
 
 
 def _runs_abi_audit(recipe: LintedRecipe, tests: Any) -> bool:
-    for test in map(mapping, items(tests) if recipe.version else [tests]):
-        specs = branch_texts(mapping(test.get("requirements")).get("run") if recipe.version else test.get("requires"))
+    for test in map(mapping_or_empty, list_or_empty(tests) if recipe.version else [tests]):
+        specs = branch_texts(
+            mapping_or_empty(test.get("requirements")).get("run") if recipe.version else test.get("requires")
+        )
         commands = branch_texts(test.get("script" if recipe.version else "commands"))
         if any(_first_word(spec) == "abi3audit" for spec in specs) or any("abi3audit" in line for line in commands):
             return True
@@ -214,26 +218,26 @@ def _runs_abi_audit(recipe: LintedRecipe, tests: Any) -> bool:
 _BOTH = 'list ${{ python_min }}.* and "*" under python_version:'
 
 RULES = (
-    hint(
+    hint_rule(
         "R-046",
         no_build_backend,
         "add the backend that pyproject.toml names, or setuptools, to requirements/host",
         conda_forge=True,
         skip="hint_pip_no_build_backend",
     ),
-    hint("R-047", python_min, "use python_min", conda_forge=True, skip="hint_python_min"),
-    hint("R1-004", noarch_not_tested_latest, _BOTH, conda_forge=True, skip="hint_noarch_python_test_latest"),
-    hint(
+    hint_rule("R-047", missing_python_min, "use python_min", conda_forge=True, skip="hint_python_min"),
+    hint_rule("R1-004", noarch_not_tested_latest, _BOTH, conda_forge=True, skip="hint_noarch_python_test_latest"),
+    hint_rule(
         "R1-005",
         independent_not_tested_latest,
         _BOTH,
         conda_forge=True,
         skip="hint_python_version_independent_test_latest",
     ),
-    hint(
+    hint_rule(
         "R1-007", ignored_cross_python, "remove the entry", conda_forge=True, skip="hint_abi3_cross_python_run_exports"
     ),
-    hint(
+    hint_rule(
         "R-053",
         no_abi_audit,
         "require abi3audit in a test, and run it on the extension modules",

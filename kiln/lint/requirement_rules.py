@@ -6,8 +6,8 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from kiln.lint.located_yaml import branch_texts, branches, items, mapping, texts
-from kiln.lint.model import Problem, hint, lint
+from kiln.lint.located_yaml import branch_items, branch_texts, list_or_empty, mapping_or_empty, texts
+from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.text_rules import selector_in
@@ -38,7 +38,7 @@ def _specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
     for section, value in recipe.requirements.items():
         kinds = value
         if recipe.version and section == "ignore_run_exports":
-            kinds = mapping(value).get("from_package")
+            kinds = mapping_or_empty(value).get("from_package")
         elif recipe.version and isinstance(value, dict):
             kinds = list(chain.from_iterable(value.values()))
         yield from ((str(section), spec) for spec in texts(kinds))
@@ -101,7 +101,7 @@ def _all_meta_specs(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
         )
         for section in ("build", "host", "run", *constrained):
             yield from ((f"requirements/{section}", spec) for spec in texts(lists.get(section)))
-        yield from (("test/requires", spec) for spec in texts(mapping(output.get("test")).get("requires")))
+        yield from (("test/requires", spec) for spec in texts(mapping_or_empty(output.get("test")).get("requires")))
 
 
 # -- packages that are required, or not -------------------------------------------------------------------------
@@ -179,11 +179,11 @@ def pinned_language(subject: LintedFeedstock) -> Iterator[Problem]:
 def is_version_independent(recipe: LintedRecipe, build: Mapping[Any, Any]) -> bool:
     """Return whether a package is built once for all versions of Python."""
     if recipe.version:
-        return bool(mapping(build.get("python")).get("version_independent"))
+        return bool(mapping_or_empty(build.get("python")).get("version_independent"))
     return bool(build.get("python_version_independent"))
 
 
-def python_lower_bound(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_python_bound(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a noarch Python package that names no version of Python."""
     recipe = subject.recipe
     if recipe.noarch != "python" or recipe.root.get("outputs"):
@@ -205,8 +205,8 @@ def wrong_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     outputs = recipe.outputs
     top = recipe.root
     if recipe.version:
-        outputs = [mapping(recipe.renderer.value(output)) for output in outputs]
-        names = [mapping(output.get("package")).get("name") for output in outputs]
+        outputs = [mapping_or_empty(recipe.renderer.value(output)) for output in outputs]
+        names = [mapping_or_empty(output.get("package")).get("name") for output in outputs]
         names += [recipe.renderer.value(recipe.section("package").get("name"))]
         top = {"requirements": recipe.renderer.value(recipe.root.get("requirements"))}
     else:
@@ -219,13 +219,13 @@ def wrong_pins(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def _pins(recipe: LintedRecipe, holder: Mapping[Any, Any]) -> Iterator[str]:
     """Yield the requirements and exports of the recipe or an output that may be pins."""
-    requirements = mapping(holder.get("requirements"))
+    requirements = mapping_or_empty(holder.get("requirements"))
     if recipe.version:
         exports = requirements.get("run_exports")
         kinds = exports.values() if isinstance(exports, dict) else [exports]
         yield from chain.from_iterable(branch_texts(kind) for kind in kinds)
     else:
-        yield from texts(mapping(holder.get("build")).get("run_exports"))
+        yield from texts(mapping_or_empty(holder.get("build")).get("run_exports"))
         yield from texts(requirements.get("run"))
         yield from texts(requirements.get("host"))
 
@@ -255,7 +255,7 @@ def _output_lists(subject: LintedFeedstock, kind: str) -> list[list[str]]:
         if isinstance(requirements, list):
             lists.append(texts(requirements) if kind in {"host", "run"} and not recipe.version else [])
         else:
-            value = mapping(requirements).get(kind)
+            value = mapping_or_empty(requirements).get(kind)
             lists.append(branch_texts(value) if recipe.version else texts(value))
     return lists
 
@@ -310,7 +310,7 @@ def noarch_conditions(subject: LintedFeedstock) -> Iterator[Problem]:
 
 
 def _conditions(value: Any) -> list[dict[Any, Any]]:
-    return [item for item in items(value) if isinstance(item, dict)]
+    return [item for item in list_or_empty(value) if isinstance(item, dict)]
 
 
 def _is_allowed(subject: LintedFeedstock, section: str, item: Mapping[Any, Any]) -> bool:
@@ -361,27 +361,29 @@ def outputs_with_requirements(recipe: LintedRecipe) -> Iterable[tuple[Mapping[An
         requirements = output.get("requirements") or {}
         if isinstance(requirements, list):
             requirements = {"run": requirements}
-        yield output, {name: list(branches(value)) for name, value in mapping(requirements).items()}
+        yield output, {name: list(branch_items(value)) for name, value in mapping_or_empty(requirements).items()}
 
 
 _STDLIB = "add stdlib('c') to requirements/build of each output that uses a compiler"
 _DIRECT = "add stdlib('c') to requirements/build, and set c_stdlib_version in the variant file"
 
 RULES = (
-    lint("R-017", old_numpy_pin, "require numpy without a version"),
-    lint("R0-006", toolchain, "write {{ compiler('c') }} and the like"),
-    lint("R-021", space_after_operator, "remove the space", fixable=True),
-    lint("R-022", no_space_before_operator, "add a space", fixable=True),
-    lint("R-023", host_only_language, "add it to requirements/run"),
-    lint("R-024", pinned_language, "remove the version"),
-    lint("R-026", python_lower_bound, "write python >={{ python_min }}"),
-    lint("R-027", wrong_pins, "use pin_subpackage for outputs of the recipe, pin_compatible for all others"),
-    lint("R-031", rust_licenses, "add cargo-bundle-licenses to requirements/build, and run it in the script"),
-    lint("R-032", go_licenses, "add go-licenses to requirements/build, and run it in the script"),
-    lint("R-033", missing_stdlib, _STDLIB, fixable=True, skip="lint_stdlib"),
-    lint("R-034", sysroot, _DIRECT, skip="lint_stdlib"),
-    lint("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),
-    lint("R1-002", noarch_conditions, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
-    hint("R-041", possible_noarch, "write noarch: python in the build section", others=True),
-    hint("R-048", unseparated_fields, "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*", fixable=True),
+    lint_rule("R-017", old_numpy_pin, "require numpy without a version"),
+    lint_rule("R0-006", toolchain, "write {{ compiler('c') }} and the like"),
+    lint_rule("R-021", space_after_operator, "remove the space", fixable=True),
+    lint_rule("R-022", no_space_before_operator, "add a space", fixable=True),
+    lint_rule("R-023", host_only_language, "add it to requirements/run"),
+    lint_rule("R-024", pinned_language, "remove the version"),
+    lint_rule("R-026", missing_python_bound, "write python >={{ python_min }}"),
+    lint_rule("R-027", wrong_pins, "use pin_subpackage for outputs of the recipe, pin_compatible for all others"),
+    lint_rule("R-031", rust_licenses, "add cargo-bundle-licenses to requirements/build, and run it in the script"),
+    lint_rule("R-032", go_licenses, "add go-licenses to requirements/build, and run it in the script"),
+    lint_rule("R-033", missing_stdlib, _STDLIB, fixable=True, skip="lint_stdlib"),
+    lint_rule("R-034", sysroot, _DIRECT, skip="lint_stdlib"),
+    lint_rule("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),
+    lint_rule("R1-002", noarch_conditions, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
+    hint_rule("R-041", possible_noarch, "write noarch: python in the build section", others=True),
+    hint_rule(
+        "R-048", unseparated_fields, "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*", fixable=True
+    ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.errors import nearest
-from kiln.lint.located_yaml import items, mapping
-from kiln.lint.model import Problem, hint, lint
+from kiln.errors import did_you_mean
+from kiln.lint.located_yaml import list_or_empty, mapping_or_empty
+from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.subject import META, VARIANT_FILES
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
@@ -61,7 +61,7 @@ def two_recipes(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text="the recipe has both recipe.yaml and meta.yaml", at=Place(file=META))
 
 
-def schema_version(subject: LintedFeedstock) -> Iterator[Problem]:
+def unknown_schema_version(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a version of the recipe format that does not exist."""
     version = subject.recipe.root.get("schema_version", 1)
     if subject.recipe.version and version != 1:
@@ -81,7 +81,7 @@ def misshapen_sections(subject: LintedFeedstock) -> Iterator[Problem]:
         yield _misshapen(subject, "source", "a mapping or a list of mappings")
     if not isinstance(recipe.root.get("outputs", []), list):
         yield _misshapen(subject, "outputs", "a list of mappings")
-    top_tests = mapping(recipe.root.get("test")).keys() & {"imports", "commands"}
+    top_tests = mapping_or_empty(recipe.root.get("test")).keys() & {"imports", "commands"}
     for output in () if top_tests else recipe.outputs:
         if not isinstance(output.get("test", {}), dict):
             yield Problem(text="the test section of an output is empty", at=recipe.at_key(output, "test"))
@@ -105,7 +105,7 @@ def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
     for key in subject.recipe.root:
         if key not in known:
             yield Problem(
-                text=f"unknown section {str(key)!r}", at=subject.recipe.at(key), cure=nearest(str(key), known)
+                text=f"unknown section {str(key)!r}", at=subject.recipe.at(key), cure=did_you_mean(str(key), known)
             )
 
 
@@ -116,12 +116,12 @@ def expected_order(subject: LintedFeedstock) -> tuple[str, ...]:
     return SEVERAL_ORDER if "outputs" in subject.recipe.root else SINGLE_ORDER
 
 
-def section_order(subject: LintedFeedstock) -> Iterator[Problem]:
+def wrong_section_order(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outermost sections in another order than the usual one."""
     yield from _misordered(subject, "section", subject.recipe.root, expected_order(subject))
 
 
-def requirements_order(subject: LintedFeedstock) -> Iterator[Problem]:
+def wrong_requirements_order(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements in another order than build, host, run."""
     section = subject.recipe.section("requirements")
     yield from _misordered(subject, "requirements", section, REQUIREMENTS_ORDER)
@@ -147,14 +147,14 @@ def unknown_keys(subject: LintedFeedstock) -> Iterator[Problem]:
         if section in {"source", "outputs"}:
             holders = recipe.sources if section == "source" else recipe.outputs
         else:
-            holders = [mapping(value)]
+            holders = [mapping_or_empty(value)]
         for key in (key for holder in holders for key in holder):
             if key not in META_KEYS[section]:
                 text = f"unknown key {str(key)!r} in the section {section!r}"
-                yield Problem(text=text, at=recipe.at(key), cure=nearest(str(key), META_KEYS[section]))
+                yield Problem(text=text, at=recipe.at(key), cure=did_you_mean(str(key), META_KEYS[section]))
 
 
-def build_number(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_build_number(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a missing build number."""
     build = subject.recipe.section("build")
     if build.get("number") is None:
@@ -162,7 +162,7 @@ def build_number(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text="build/number is missing", at=at)
 
 
-def noarch_value(subject: LintedFeedstock) -> Iterator[Problem]:
+def invalid_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield an invalid value of build/noarch."""
     value = subject.recipe.noarch
     if value is not None and value not in NOARCH:
@@ -170,7 +170,7 @@ def noarch_value(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text=f"invalid value {value!r} of build/noarch", at=at)
 
 
-def source_hash(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_hash(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield downloads without a hash."""
     for source in subject.recipe.sources:
         if "url" in source and not _HASHES & source.keys():
@@ -181,7 +181,7 @@ def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield downloads from the former address of PyPI."""
     for source in subject.recipe.sources:
         value = source.get("url")
-        urls = [value] if isinstance(value, str) else items(value)
+        urls = [value] if isinstance(value, str) else list_or_empty(value)
         for url in urls:
             if isinstance(url, str) and url.startswith(FORMER_INDEX):
                 yield Problem(text="the URL has PyPI's former address", at=subject.recipe.at(url))
@@ -195,7 +195,7 @@ def two_variant_files(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text=text, at=Place(file=f"recipe/{files[1]}"))
 
 
-def windows_script(subject: LintedFeedstock) -> Iterator[Problem]:
+def ignored_windows_script(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a script of conda-build's name in a recipe for rattler-build, which does not run it."""
     if subject.recipe.version and (subject.feedstock.recipe / "bld.bat").exists():
         yield Problem(text="rattler-build runs build.bat, not bld.bat", at=Place(file="recipe/bld.bat"))
@@ -218,18 +218,18 @@ def _floats(subject: LintedFeedstock, value: Any, path: str, near: Any) -> Itera
 
 
 RULES = (
-    lint("R-051", two_recipes, "remove the file that is not used; kiln and conda-smithy read recipe.yaml first"),
-    lint("schema", schema_version, "write schema_version: 1"),
-    lint("schema", misshapen_sections, "fill the section, or remove it"),
-    lint("R-000", unknown_sections, "remove the section, or correct its name"),
-    lint("R-001", section_order, "reorder the sections", fixable=True),
-    lint("R-018", unknown_keys, "remove the key, or correct its name"),
-    lint("R-008", build_number, "add number: 0 to the build section", fixable=True),
-    lint("R-009", requirements_order, "reorder the requirements", fixable=True),
-    lint("R-019", source_hash, "add sha256: with the hash of the file"),
-    lint("R-020", noarch_value, "write noarch: python or noarch: generic"),
-    lint("RC-002", two_variant_files, "keep one; variants.yaml is for recipe.yaml only"),
-    lint("R-040", float_values, "quote the value", fixable=True),
-    hint("R-050", old_pypi_url, f"write {INDEX} in the place of {FORMER_INDEX}", fixable=True),
-    hint("R1-003", windows_script, "rename bld.bat to build.bat"),
+    lint_rule("R-051", two_recipes, "remove the file that is not used; kiln and conda-smithy read recipe.yaml first"),
+    lint_rule("schema", unknown_schema_version, "write schema_version: 1"),
+    lint_rule("schema", misshapen_sections, "fill the section, or remove it"),
+    lint_rule("R-000", unknown_sections, "remove the section, or correct its name"),
+    lint_rule("R-001", wrong_section_order, "reorder the sections", fixable=True),
+    lint_rule("R-018", unknown_keys, "remove the key, or correct its name"),
+    lint_rule("R-008", missing_build_number, "add number: 0 to the build section", fixable=True),
+    lint_rule("R-009", wrong_requirements_order, "reorder the requirements", fixable=True),
+    lint_rule("R-019", missing_hash, "add sha256: with the hash of the file"),
+    lint_rule("R-020", invalid_noarch, "write noarch: python or noarch: generic"),
+    lint_rule("RC-002", two_variant_files, "keep one; variants.yaml is for recipe.yaml only"),
+    lint_rule("R-040", float_values, "quote the value", fixable=True),
+    hint_rule("R-050", old_pypi_url, f"write {INDEX} in the place of {FORMER_INDEX}", fixable=True),
+    hint_rule("R1-003", ignored_windows_script, "rename bld.bat to build.bat"),
 )

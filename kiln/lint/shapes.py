@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.lint.located_yaml import branches, items, mapping
-from kiln.lint.model import Problem, lint
-from kiln.recipe_v1.compiled_expression import is_template, template
-from kiln.recipe_v1.expression_evaluation import Malformed
+from kiln.lint.located_yaml import branch_items, list_or_empty, mapping_or_empty
+from kiln.lint.model import Problem, lint_rule
+from kiln.recipe_v1.compiled_expression import compile_template, is_template
+from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import PlacedText
 
@@ -44,14 +44,14 @@ def wrong_types(subject: LintedFeedstock) -> Iterator[Problem]:
     for holder in (recipe.root, *recipe.outputs):
         value = holder.get("requirements")
         requirements = {"run": value} if isinstance(value, list) and holder is not recipe.root else value
-        yield from _requirements(subject, mapping(requirements))
+        yield from _requirements(subject, mapping_or_empty(requirements))
 
 
 def _entries(subject: LintedFeedstock, section: str) -> list[Any]:
     value = subject.recipe.root.get(section)
     if subject.recipe.version:
-        return list(branches(value))
-    return [] if isinstance(value, dict) else items(value)
+        return list(branch_items(value))
+    return [] if isinstance(value, dict) else list_or_empty(value)
 
 
 def _mappings(subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]) -> Iterator[Problem]:
@@ -76,7 +76,7 @@ def _requirements(subject: LintedFeedstock, requirements: Mapping[Any, Any]) -> 
         yield from _lists(subject, requirements, _KINDS)
     for kind in _KINDS:
         value = requirements.get(kind)
-        for item in (branches(value) if recipe.version else items(value)) if value is not None else ():
+        for item in (branch_items(value) if recipe.version else list_or_empty(value)) if value is not None else ():
             # In recipe.yaml, pins may be mappings.
             if item is not None and not isinstance(item, (str, dict) if recipe.version else str):
                 text = f"an entry of requirements/{kind} is {_shape(item)}, expected text"
@@ -111,8 +111,8 @@ def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     for text in _templates(recipe.root) if recipe.version else ():
         try:
-            template(str(text))
-        except Malformed as error:
+            compile_template(str(text))
+        except MalformedExpression as error:
             at = recipe.at_line(text.line + error.line, text.column)
             yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
 
@@ -122,13 +122,13 @@ def _templates(node: Any) -> Iterator[PlacedText]:
         yield node
     for name, child in node.items() if isinstance(node, dict) else ():
         yield from _templates(child) if name not in _SCRIPTS else ()
-    for child in items(node):
+    for child in list_or_empty(node):
         yield from _templates(child)
 
 
-RULES = (lint("kiln-type", wrong_types, "write a mapping"),)
+RULES = (lint_rule("kiln-type", wrong_types, "write a mapping"),)
 KEY_RULES = (
-    lint("kiln-key", unknown_v1_keys, "remove the key"),
-    lint("kiln-duplicate", repeated_keys, "keep one of them, or put them under selectors that exclude each other"),
-    lint("kiln-template", malformed_expressions, "an expression is ${{ NAME }}, on one line and closed"),
+    lint_rule("kiln-key", unknown_v1_keys, "remove the key"),
+    lint_rule("kiln-duplicate", repeated_keys, "keep one of them, or put them under selectors that exclude each other"),
+    lint_rule("kiln-template", malformed_expressions, "an expression is ${{ NAME }}, on one line and closed"),
 )

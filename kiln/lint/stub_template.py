@@ -18,7 +18,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import typed_scalar
 from kiln.recipe.functions import DATETIME, TIME
 from kiln.template.jinja import Environment, Template
-from kiln.template.selectors import Selected
+from kiln.template.selectors import SelectedText
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _texts(*_: Any, **__: Any) -> Mapping[str, str]:
     return defaultdict(str)
 
 
-def render_meta(text: str, file: str) -> Selected:
+def render_meta(text: str, file: str) -> SelectedText:
     """Return a meta.yaml without Jinja, with the line of the file for each line.
 
     Raises:
@@ -82,7 +82,7 @@ def render_meta(text: str, file: str) -> Selected:
         f"{{% set python_min = '{PYTHON_MIN}' %}}" if _SETS_PYTHON_MIN.match(line) else line
         for line in text.split("\n")
     ]
-    source = Selected(text="\n".join(lines), numbers=tuple(range(1, len(lines) + 1)))
+    source = SelectedText(text="\n".join(lines), numbers=tuple(range(1, len(lines) + 1)))
     environment = _environment(NameText)
     variables = defaultdict(str)  # type: defaultdict[str, str]
     return Template(source, file, environment).placed(
@@ -150,8 +150,8 @@ class RecipeRenderer:
         """Return a text with its expressions evaluated; unchanged if that fails."""
         if "${{" not in text:
             return text
-        limits.at(self._file, getattr(text, "line", 0))
-        source = Selected(text=str(text), numbers=(1,) * (text.count("\n") + 1))
+        limits.record_place(self._file, getattr(text, "line", 0))
+        source = SelectedText(text=str(text), numbers=(1,) * (text.count("\n") + 1))
         try:
             rendered = Template(source, self._file, self._environment).placed(self._names).text
         except KilnError:  # rules that need the value do not apply then

@@ -10,18 +10,18 @@ from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateF
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import stub_template
 from kiln.lint.located_yaml import (
+    branch_items,
     branch_texts,
-    branches,
     first_placed,
-    items,
     key_of,
-    mapping,
+    list_or_empty,
+    mapping_or_empty,
     read_values,
     repeated_keys,
     texts,
 )
 from kiln.model.source_position import Place
-from kiln.template.selectors import Selectable
+from kiln.template.selectors import SelectableText
 from kiln.yamltext import PlacedText, read_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.model.feedstock import Feedstock
-    from kiln.template.selectors import Selected
+    from kiln.template.selectors import SelectedText
 
 META, RECIPE_YAML = "recipe/meta.yaml", "recipe/recipe.yaml"
 SETTINGS = "conda-forge.yml"
@@ -113,7 +113,7 @@ class LintedRecipe:
             return repeated_keys(self.text, self.file)
         if _BRANCH.search(self.text):
             return ()
-        rendered, lines = _rendered(self.text, self.file), Selectable(self.text, self.file)
+        rendered, lines = _rendered(self.text, self.file), SelectableText(self.text, self.file)
         keys = repeated_keys(rendered.text, self.file, rendered.line_of)
         return tuple(key for key in keys if not lines.is_selected(str(key)))
 
@@ -121,7 +121,7 @@ class LintedRecipe:
 
     def section(self, name: str) -> dict[Any, Any]:
         """Return an outermost section that is a mapping; empty if it is missing or something else."""
-        return mapping(self.root.get(name))
+        return mapping_or_empty(self.root.get(name))
 
     @cached_property
     def sources(self) -> list[dict[Any, Any]]:
@@ -129,19 +129,19 @@ class LintedRecipe:
         source = self.root.get("source")
         if self.version == 0:
             return [entry for entry in (source if isinstance(source, list) else [source]) if isinstance(entry, dict)]
-        holders = (self.root, self.section("cache"), *map(mapping, branches(self.root.get("outputs"))))
+        holders = (self.root, self.section("cache"), *map(mapping_or_empty, branch_items(self.root.get("outputs"))))
         return [
             entry
             for holder in holders
             if holder.get("source") is not None
-            for entry in branches(holder["source"])
+            for entry in branch_items(holder["source"])
             if isinstance(entry, dict)
         ]
 
     @cached_property
     def outputs(self) -> list[dict[Any, Any]]:
         """The entries of the list of outputs; of recipe.yaml only unconditional ones."""
-        return [output for output in items(self.root.get("outputs")) if isinstance(output, dict)]
+        return [output for output in list_or_empty(self.root.get("outputs")) if isinstance(output, dict)]
 
     @cached_property
     def requirements(self) -> dict[str, Any]:
@@ -156,7 +156,12 @@ class LintedRecipe:
     @cached_property
     def tests(self) -> list[dict[Any, Any]]:
         """The outermost tests of a recipe.yaml, of all branches."""
-        return [test for entry in items(self.root.get("tests")) for test in branches(entry) if isinstance(test, dict)]
+        return [
+            test
+            for entry in list_or_empty(self.root.get("tests"))
+            for test in branch_items(entry)
+            if isinstance(test, dict)
+        ]
 
     @property
     def noarch(self) -> Any:
@@ -191,7 +196,7 @@ class LintedRecipe:
         return None, self.section("package") or self.section("recipe")
 
 
-def _rendered(text: str, file: str) -> Selected:
+def _rendered(text: str, file: str) -> SelectedText:
     """Return a meta.yaml without Jinja.
 
     Raises:
@@ -229,7 +234,7 @@ class LintedFeedstock:
     @cached_property
     def skipped(self) -> frozenset[str]:
         """The names of the rules that the settings turn off."""
-        return frozenset(texts(mapping(self.settings.get("linter")).get("skip")))
+        return frozenset(texts(mapping_or_empty(self.settings.get("linter")).get("skip")))
 
     @property
     def several_noarch_platforms(self) -> bool:
@@ -248,11 +253,11 @@ class LintedFeedstock:
         values: Any = self.settings
         place = Place(file=SETTINGS)
         for name in names:
-            key = key_of(mapping(values), name)
+            key = key_of(mapping_or_empty(values), name)
             if not isinstance(key, PlacedText):
                 break
             place = Place(file=SETTINGS, line=key.line, column=key.column)
-            values = mapping(values).get(name)
+            values = mapping_or_empty(values).get(name)
         return place
 
     def variant_keys(self) -> set[str]:
@@ -260,7 +265,7 @@ class LintedFeedstock:
         path = self.config_file(VARIANT_FILES[0])
         if path is None:
             return set()
-        return {str(key) for key in mapping(read_values(read_text(path, path.name), path.name))}
+        return {str(key) for key in mapping_or_empty(read_values(read_text(path, path.name), path.name))}
 
 
 def recipe_files(feedstock: Feedstock) -> list[str]:

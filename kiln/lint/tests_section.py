@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.lint.located_yaml import mapping
-from kiln.lint.model import Problem, hint, lint
+from kiln.lint.located_yaml import mapping_or_empty
+from kiln.lint.model import Problem, hint_rule, lint_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ def _untested(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
 
 
 def _is_tested(output: Mapping[Any, Any]) -> bool:
-    tests = mapping(output.get("test"))
+    tests = mapping_or_empty(output.get("test"))
     return bool(_KEYS & tests.keys()) or str(tests.get("script", "")).endswith(_SCRIPTS)
 
 
@@ -50,11 +50,11 @@ def untested_outputs(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs without a test, in a recipe that tests others."""
     tested, outputs = _untested(subject)
     for output in outputs if tested else ():
-        name = mapping(output.get("package")).get("name") if subject.recipe.version else output.get("name")
+        name = mapping_or_empty(output.get("package")).get("name") if subject.recipe.version else output.get("name")
         yield Problem(text=f"the output {str(name or '?')!r} has no test", at=subject.recipe.at(output))
 
 
-def setup_py(subject: LintedFeedstock) -> Iterator[Problem]:
+def installs_without_pip(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield scripts that install a Python package without pip."""
     recipe = subject.recipe
     script = recipe.section("build").get("script")
@@ -64,7 +64,7 @@ def setup_py(subject: LintedFeedstock) -> Iterator[Problem]:
 
 
 RULES = (
-    lint("R-005", no_tests, "add imports: or commands: (recipe.yaml: tests:) that use the package"),
-    hint("R-006", untested_outputs, "add a test to the output"),
-    hint("R-049", setup_py, "write '{{ PYTHON }} -m pip install . --no-deps --no-build-isolation'"),
+    lint_rule("R-005", no_tests, "add imports: or commands: (recipe.yaml: tests:) that use the package"),
+    hint_rule("R-006", untested_outputs, "add a test to the output"),
+    hint_rule("R-049", installs_without_pip, "write '{{ PYTHON }} -m pip install . --no-deps --no-build-isolation'"),
 )

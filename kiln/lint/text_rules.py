@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.model import Problem, hint, lint
+from kiln.lint.model import Problem, hint_rule, lint_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ _OPERATORS = frozenset({"not", "and", "or"})
 _MAX_LINE = 4_000  # characters; longer lines are data, and patterns would take long
 
 
-def lines(recipe: LintedRecipe) -> Iterator[tuple[int, str]]:
+def numbered_lines(recipe: LintedRecipe) -> Iterator[tuple[int, str]]:
     """Yield the lines of a recipe with their numbers from 1, as a file is read: without an empty last one."""
     texts = recipe.lines[:-1] if recipe.lines[-1] == "" else recipe.lines
     yield from ((number, line) for number, line in enumerate(texts, 1) if len(line) <= _MAX_LINE)
@@ -55,7 +55,7 @@ def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield selectors of a meta.yaml that are not written as '  # [selector]'."""
     recipe = subject.recipe
     if recipe.version == 0:
-        for number, line in lines(recipe):
+        for number, line in numbered_lines(recipe):
             if selector_in(line) and not TIDY_SELECTOR.match(line.rstrip()):
                 text = "the selector is not written as two spaces, '#', one space, '[selector]'"
                 yield Problem(text=text, at=recipe.at_line(number))
@@ -64,7 +64,7 @@ def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
 def _old_pythons(subject: LintedFeedstock) -> Iterator[tuple[int, str, int]]:
     """Yield the line, text and version of each old Python selector."""
     if subject.recipe.version == 0:
-        for number, line in lines(subject.recipe):
+        for number, line in numbered_lines(subject.recipe):
             match = OLD_PYTHON.match(line.rstrip()) if selector_in(line) else None
             if match:
                 yield number, match[1], int(match[1][2:])
@@ -93,7 +93,7 @@ def _old_python(subject: LintedFeedstock, number: int, name: str, version: int, 
 def comment_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield selectors in comments of a recipe.yaml, which have no effect there."""
     if subject.recipe.version:
-        for number, line in lines(subject.recipe):
+        for number, line in numbered_lines(subject.recipe):
             if selector := selector_in(line, commented_only=True):
                 text = f"the selector [{selector}] has no effect in recipe.yaml"
                 yield Problem(text=text, at=subject.recipe.at_line(number))
@@ -106,7 +106,7 @@ def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
         return
     allowed = subject.variant_keys() | (_PLATFORMS if subject.several_noarch_platforms else set())
     inside = None  # the indentation of the list of requirements around the line
-    for number, line in lines(recipe):
+    for number, line in numbered_lines(recipe):
         stripped = line.strip()
         indentation = line[: len(line) - len(line.lstrip())] if stripped else ""
         if stripped in {"host:", "run:"}:
@@ -126,9 +126,9 @@ def _noarch_problem(subject: LintedFeedstock, number: int, what: str) -> Problem
     return Problem(text=text, at=subject.recipe.at_line(number))
 
 
-def untidy_sets(subject: LintedFeedstock) -> Iterator[Problem]:
+def untidy_definitions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield Jinja definitions without the usual spaces."""
-    for number, line in lines(subject.recipe):
+    for number, line in numbered_lines(subject.recipe):
         if JINJA_SET.match(line.rstrip()) and not TIDY_SET.match(line.rstrip()):
             yield Problem(text="the Jinja definition has unusual spaces", at=subject.recipe.at_line(number))
 
@@ -136,7 +136,7 @@ def untidy_sets(subject: LintedFeedstock) -> Iterator[Problem]:
 def untidy_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield Jinja expressions without one space inside each brace."""
     sign = "$" * subject.recipe.version
-    for number, line in lines(subject.recipe):
+    for number, line in numbered_lines(subject.recipe):
         for match in EXPRESSIONS[subject.recipe.version].finditer(line):
             name = match[1].strip()
             if match[1] != f" {name} ":
@@ -166,7 +166,7 @@ def _end_lines(subject: LintedFeedstock) -> int:
 
 def _wheels(subject: LintedFeedstock) -> Iterator[tuple[bool, int, str]]:
     """Yield whether a wheel is pure Python, its line, and its URL."""
-    for number, line in lines(subject.recipe):
+    for number, line in numbered_lines(subject.recipe):
         if pure := _PURE_WHEEL.search(f"{line}\n"):
             yield True, number, pure[1]
         elif compiled := _WHEEL.search(f"{line}\n"):
@@ -198,17 +198,17 @@ def _pure_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=f"the source {url} is a wheel", at=subject.recipe.at_line(number))
 
 
-def abi3_texts(subject: LintedFeedstock) -> Iterator[Problem]:
+def abi3_comparisons(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield comparisons of is_abi3 with a text; it is a truth value."""
-    for number, line in lines(subject.recipe):
+    for number, line in numbered_lines(subject.recipe):
         if match := _ABI3_TEXT.search(line):
             at = subject.recipe.at_line(number, match.start() + 1)
             yield Problem(text=f"is_abi3 is a truth value, compared with the text {match[3]!r}", at=at)
 
 
-def site_packages(subject: LintedFeedstock) -> Iterator[Problem]:
+def sp_dir_definitions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield definitions of SP_DIR in a recipe.yaml, which rattler-build defines."""
-    for number, line in lines(subject.recipe) if subject.recipe.version else ():
+    for number, line in numbered_lines(subject.recipe) if subject.recipe.version else ():
         if _SP_DIR.match(line) or _SITE_PACKAGES.search(line):
             text = "rattler-build defines SP_DIR, the folder of site-packages"
             yield Problem(text=text, at=subject.recipe.at_line(number))
@@ -217,23 +217,23 @@ def site_packages(subject: LintedFeedstock) -> Iterator[Problem]:
 _SDIST = "build from the source distribution (sdist)"
 
 RULES = (
-    lint("R0-001", untidy_selectors, "write the selector as in 'skip: true  # [win]'", fixable=True),
-    lint("R0-002", undefined_python_selectors, "compare py, as in '# [py==37]'", fixable=True),
-    hint("R0-003", old_python_selectors, "compare py, as in '# [py==36]'", fixable=True),
-    lint("R1-001", comment_selectors, "write the item as '- if: ...' with 'then: ...'"),
-    lint(
+    lint_rule("R0-001", untidy_selectors, "write the selector as in 'skip: true  # [win]'", fixable=True),
+    lint_rule("R0-002", undefined_python_selectors, "compare py, as in '# [py==37]'", fixable=True),
+    hint_rule("R0-003", old_python_selectors, "compare py, as in '# [py==36]'", fixable=True),
+    lint_rule("R1-001", comment_selectors, "write the item as '- if: ...' with 'then: ...'"),
+    lint_rule(
         "R0-004",
         noarch_selectors,
         "remove noarch:, or the selector; or list several noarch_platforms: in conda-forge.yml",
         skip="lint_noarch_selectors",
     ),
-    lint("R0-005", untidy_sets, 'write {% set name = "value" %}', fixable=True),
-    hint("R-025", untidy_expressions, "put one space inside each brace", fixable=True),
-    lint("R-011", too_many_line_breaks, "remove the empty lines", fixable=True),
-    lint("R-012", no_line_break, "end the last line", fixable=True),
-    lint("R-028", compiled_wheels, _SDIST),
-    lint("R-029", pure_wheels, _SDIST),
-    hint("R-030", noarch_wheels, f"{_SDIST} if there is one"),
-    lint("R-038", abi3_texts, "write is_abi3 or not is_abi3", fixable=True, conda_forge=True),
-    hint("R1-006", site_packages, "remove the definition, and use $SP_DIR or %SP_DIR%", conda_forge=True),
+    lint_rule("R0-005", untidy_definitions, 'write {% set name = "value" %}', fixable=True),
+    hint_rule("R-025", untidy_expressions, "put one space inside each brace", fixable=True),
+    lint_rule("R-011", too_many_line_breaks, "remove the empty lines", fixable=True),
+    lint_rule("R-012", no_line_break, "end the last line", fixable=True),
+    lint_rule("R-028", compiled_wheels, _SDIST),
+    lint_rule("R-029", pure_wheels, _SDIST),
+    hint_rule("R-030", noarch_wheels, f"{_SDIST} if there is one"),
+    lint_rule("R-038", abi3_comparisons, "write is_abi3 or not is_abi3", fixable=True, conda_forge=True),
+    hint_rule("R1-006", sp_dir_definitions, "remove the definition, and use $SP_DIR or %SP_DIR%", conda_forge=True),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.lint.located_yaml import items, mapping
-from kiln.lint.model import Problem, lint
+from kiln.lint.located_yaml import list_or_empty, mapping_or_empty
+from kiln.lint.model import Problem, lint_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class ConditionalValue(NamedTuple):
 
 
 def _settings(subject: LintedFeedstock) -> dict[Any, Any]:
-    return mapping(subject.settings.get("workflow_settings"))
+    return mapping_or_empty(subject.settings.get("workflow_settings"))
 
 
 def _values(value: Any) -> list[ConditionalValue]:
@@ -52,7 +52,7 @@ def _values(value: Any) -> list[ConditionalValue]:
         return [ConditionalValue(0, value, None, None, None)]
     return [
         ConditionalValue(index, item.get("value"), *(_condition(item, key) for key in ("os", "platform", "provider")))
-        for index, item in enumerate(map(mapping, value))
+        for index, item in enumerate(map(mapping_or_empty, value))
     ]
 
 
@@ -60,7 +60,7 @@ def _condition(item: dict[Any, Any], key: str) -> tuple[str, ...] | None:
     if key not in item:
         return None
     value = item[key]
-    return tuple(str(part) for part in (items(value) if isinstance(value, list) else [value]))
+    return tuple(str(part) for part in (list_or_empty(value) if isinstance(value, list) else [value]))
 
 
 def _at(subject: LintedFeedstock, name: str) -> Place:
@@ -104,7 +104,7 @@ def paths_for_all_systems(subject: LintedFeedstock) -> Iterator[Problem]:
                 yield Problem(text=text, at=_at(subject, name))
 
 
-def loose_partitions(subject: LintedFeedstock) -> Iterator[Problem]:
+def ineffective_partitions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield resize_partitions for more than Windows on GitHub Actions, where alone it has an effect."""
     for entry in _values(_settings(subject).get("resize_partitions")):
         if entry.applies_to != {"win"} or set(entry.services or ()) != {"github_actions"}:
@@ -113,8 +113,8 @@ def loose_partitions(subject: LintedFeedstock) -> Iterator[Problem]:
 
 
 RULES = (
-    lint("CF-009", mismatched_platforms, "name the systems of the platforms, or one of both", conda_forge=True),
-    lint("CF-010", overlapping_values, "make the conditions exclude each other", conda_forge=True),
-    lint("CF-011", paths_for_all_systems, "add os: or platform:", conda_forge=True),
-    lint("CF-012", loose_partitions, "add 'os: win' and 'provider: github_actions'", conda_forge=True),
+    lint_rule("CF-009", mismatched_platforms, "name the systems of the platforms, or one of both", conda_forge=True),
+    lint_rule("CF-010", overlapping_values, "make the conditions exclude each other", conda_forge=True),
+    lint_rule("CF-011", paths_for_all_systems, "add os: or platform:", conda_forge=True),
+    lint_rule("CF-012", ineffective_partitions, "add 'os: win' and 'provider: github_actions'", conda_forge=True),
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.masking.forms import literals
+from kiln.masking.forms import literal_forms
 from kiln.masking.mask import Mask, is_maskable
 from kiln.masking.urls import MASKED, secrets_of, without_credentials
-from kiln.masking.variables import is_public, is_secret, script_secrets, too_short
+from kiln.masking.variables import is_public, is_secret, script_secrets, unmaskable_names
 from kiln.masking.variables import secrets_of as secrets_of_variables
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ __all__ = [
     "is_maskable",
     "is_public",
     "is_secret",
-    "literals",
+    "literal_forms",
     "masked",
     "protect",
     "script_secrets",
     "secrets_of",
     "secrets_of_variables",
-    "too_short",
+    "unmaskable_names",
     "without_credentials",
 ]
 

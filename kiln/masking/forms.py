@@ -45,17 +45,17 @@ class Forms:
         self.trigger, self.pattern = trigger, pattern
 
 
-def escaped(secret: str) -> Forms:
+def escaped_forms(secret: str) -> Forms:
     """Return the forms of one secret, or of one of its lines, whose single characters are escaped."""
-    return Forms(trigger=trigger(secret), pattern=re.compile(_bounded(secret, expression(secret))))
+    return Forms(trigger=unescaped_part(secret), pattern=re.compile(_bounded(secret, escaped_pattern(secret))))
 
 
-def trigger(secret: str) -> str:
+def unescaped_part(secret: str) -> str:
     """Return the part of a secret that no form escapes: its longest run of letters and digits."""
     return max(_PLAIN.findall(secret), key=len, default="")
 
 
-def expression(secret: str) -> str:
+def escaped_pattern(secret: str) -> str:
     """Return the regular expression of a secret in all escaped forms."""
     ways: list[str] = []
     for number, characters in enumerate(_BLANKS.findall(re.sub(r"\r\n?", "\n", secret))):
@@ -152,7 +152,7 @@ def dumps(octets: bytes) -> Iterator[str]:
         yield separator.join(map("{:03o}".format, octets))
 
 
-def literals(secret: str) -> Iterator[str]:
+def literal_forms(secret: str) -> Iterator[str]:
     """Yield the encoded forms of a secret that are searched as a whole."""
     for octets in spellings(secret):
         yield from dumps(octets)
@@ -161,7 +161,7 @@ def literals(secret: str) -> Iterator[str]:
             yield from (text for text in cores(octets) if len(text) > SHORTEST)
 
 
-def windows(secret: str) -> Iterator[str]:
+def form_windows(secret: str) -> Iterator[str]:
     """Yield the windows of a secret's encoded forms."""
     for octets in spellings(secret):
         for text in cores(octets):

@@ -35,11 +35,11 @@ class Mask:
 
     def text(self, text: str) -> str:
         """Return a text with secrets and the credentials of URLs masked."""
-        return urls.cut(text, [*self.spans(text), *urls.spans(text)])
+        return urls.mask_spans(text, [*self.spans(text), *urls.credential_spans(text)])
 
     def values(self, text: str) -> str:
         """Return a text with secrets masked, but not the credentials of its URLs."""
-        return urls.cut(text, self.spans(text))
+        return urls.mask_spans(text, self.spans(text))
 
     def may_hold(self, text: str) -> bool:
         """Return whether a text may contain something to mask; False is certain."""
@@ -105,16 +105,16 @@ class Mask:
 
     @functools.cached_property
     def _forms(self) -> tuple[Forms, ...]:
-        parts = (part for secret in self.secrets for part in (secret, secret.strip(), *lines_of(secret)))
-        return tuple(map(forms.escaped, dict.fromkeys(parts)))
+        parts = (part for secret in self.secrets for part in (secret, secret.strip(), *maskable_lines(secret)))
+        return tuple(map(forms.escaped_forms, dict.fromkeys(parts)))
 
     @functools.cached_property
     def _literals(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(text for secret in self.secrets for text in forms.literals(secret)))
+        return tuple(dict.fromkeys(text for secret in self.secrets for text in forms.literal_forms(secret)))
 
     @functools.cached_property
     def _windows(self) -> tuple[frozenset[str], frozenset[str]]:
-        windows = {window for secret in self.secrets for window in forms.windows(secret)}
+        windows = {window for secret in self.secrets for window in forms.form_windows(secret)}
         base64 = frozenset(window for window in windows if len(window) == forms.WINDOW)
         return base64, frozenset(window for window in windows if len(window) == forms.HEX_WINDOW)
 
@@ -129,7 +129,7 @@ def is_maskable(secret: str) -> bool:
     return len(secret.strip()) >= forms.SHORTEST
 
 
-def lines_of(secret: str) -> tuple[str, ...]:
+def maskable_lines(secret: str) -> tuple[str, ...]:
     """Return the lines of a secret of several lines that are long enough to be masked on their own."""
     lines = secret.splitlines()
     return tuple(line.strip() for line in lines if len(line.strip()) >= forms.ANYWHERE) if len(lines) > 1 else ()

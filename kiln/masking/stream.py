@@ -167,11 +167,11 @@ class _MultilineSecret:
     def of(cls, secret: str) -> _MultilineSecret:
         """Return the lines of a secret; the margin of those after the first is not part of it."""
         lines = _split(secret)
-        patterns = [f"(?:{forms.expression(line)})" for line in lines]
+        patterns = [f"(?:{forms.escaped_pattern(line)})" for line in lines]
         margin = r"[ \t]{0,64}(?:[|>+#] ?)?\\{0,31}"
         first, *between, last = patterns
         return cls(
-            trigger=forms.trigger(lines[0]),
+            trigger=forms.unescaped_part(lines[0]),
             lines=lines,
             expressions=tuple(
                 map(

@@ -28,7 +28,7 @@ _HEADER_WORDS = ("uthorization", "AUTHORIZATION", "-api-key", "-Api-Key", "-API-
 _IN_URL = lazy_pattern(r"://[^\s'\"<>]*?/t/")
 
 
-def spans(text: str) -> Iterator[tuple[int, int]]:
+def credential_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of credentials in a text."""
     if "://" in text:
         yield from (match.span() for match in _USER.finditer(text))
@@ -50,18 +50,18 @@ def _tokens(text: str) -> Iterator[tuple[int, int]]:
 
 def has_credentials(text: str) -> bool:
     """Return whether there are credentials in a text."""
-    return next(spans(text), None) is not None
+    return next(credential_spans(text), None) is not None
 
 
 def without_credentials(text: str) -> str:
     """Return a text with the credentials of every URL masked."""
-    return cut(text, spans(text))
+    return mask_spans(text, credential_spans(text))
 
 
 def secrets_of(text: str) -> tuple[str, ...]:
     """Return the passwords and tokens in a text's URLs, as written and unquoted."""
     secrets = []
-    for start, end in spans(text):
+    for start, end in credential_spans(text):
         value = text[start:end]
         is_user = text[end : end + 1] == "@" and text[:start].endswith("://")
         secret = value.partition(":")[2] if is_user else value
@@ -69,7 +69,7 @@ def secrets_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, secrets)))
 
 
-def cut(text: str, places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> str:
+def mask_spans(text: str, places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> str:
     """Return a text with spans masked; those that touch or overlap become one."""
     parts, at = [], 0
     for start, end in merged(places):

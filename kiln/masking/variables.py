@@ -46,7 +46,7 @@ def script_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 _SWITCH = lazy_pattern(r"\d*|y|n|yes|no|on|off|all", re.IGNORECASE)
 
 
-def too_short(variables: Mapping[str, str]) -> tuple[str, ...]:
+def unmaskable_names(variables: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of script variables that may be secret, and are too short to be masked."""
     return tuple(
         name

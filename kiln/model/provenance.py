@@ -89,7 +89,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attestation:
+class ReleaseAttestations:
     """The attestations that are published with packages.
 
     ``seal`` returns the lines of the records, given the hash of the line before them; ``boms`` and ``cyclonedx`` are

@@ -246,7 +246,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class RenderedConfig:
     """All outputs of a config, and the build steps that they share.
 
     ``name`` is that of the recipe as a whole. ``network`` are the steps whose scripts may use the network according to

@@ -29,7 +29,7 @@ def missing_variables(environment: Mapping[str, str], uid: int) -> dict[str, str
     return variables
 
 
-def provide() -> None:
+def add_missing_variables() -> None:
     """Add the missing variables to this process's environment, which its child processes inherit."""
     os.environ.update(missing_variables(os.environ, users.uid()))
 

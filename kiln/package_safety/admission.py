@@ -10,7 +10,7 @@ from kiln import files
 from kiln.errors import BrokenPackage, KilnError, UnsafePackage
 from kiln.package_safety import unpacked_metadata
 from kiln.package_safety.paths import RECORDS, PrefixTree, is_outside
-from kiln.package_safety.refusals import name_of, other_package, too_large, unsafe
+from kiln.package_safety.refusals import display_name, other_package, too_large, unsafe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +91,7 @@ class PackageAdmission:
         except KilnError as error:
             self._refuse(error, folder)
         except Exception as error:  # noqa: BLE001 - whatever it is, rattler would ignore it and continue
-            self._refuse(BrokenPackage(f"{name_of(record)} is not a package", why=repr(error)), folder)
+            self._refuse(BrokenPackage(f"{display_name(record)} is not a package", why=repr(error)), folder)
         return operation
 
     def admit_installed(self) -> None:
@@ -123,15 +123,15 @@ class PackageAdmission:
             raise breach
 
     def _admit(self, record: RepoDataRecord, folder: Path) -> None:
-        index = unpacked_metadata.read(folder, "index.json")
+        index = unpacked_metadata.read_json(folder, "index.json")
         _require_same(record, index)
-        paths = unpacked_metadata.paths(folder)
+        paths = unpacked_metadata.listed_paths(folder)
         links = unpacked_metadata.link_targets(folder, [path for path in paths if not is_outside(path)])
         if index.get("noarch") == "python":
             paths = [self._placed(path) for path in paths]
             links = {self._placed(path): text for path, text in links.items()}
         if escapes := self.tree.escapes(paths, links):
-            raise unsafe(name_of(record), escapes)
+            raise unsafe(display_name(record), escapes)
 
     def _placed(self, path: str) -> str:
         """Return the path at which a file of a noarch Python package is installed."""
@@ -174,5 +174,5 @@ def _site_packages(python: RepoDataRecord | None) -> str:
     usual = "Lib/site-packages" if _is_for_windows(python) else f"lib/python{minor}/site-packages"
     folder = python.python_site_packages_path or usual
     if is_outside(folder):
-        raise UnsafePackage(f"{name_of(python)} has its modules in {folder!r}", why="that is outside of a prefix")
+        raise UnsafePackage(f"{display_name(python)} has its modules in {folder!r}", why="that is outside of a prefix")
     return folder

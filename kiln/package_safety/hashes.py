@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rattler import PackageCache
 
 from kiln import files
-from kiln.package_safety.refusals import local_file, other_hash
+from kiln.package_safety.refusals import local_package_file, other_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ def require_intact(records: Iterable[RepoDataRecord]) -> None:
         HashMismatch: at the first that differs.
     """
     for record in records:
-        file = local_file(record)
+        file = local_package_file(record)
         if file is not None and file.is_file():
             _require_hash(record, file)
 

@@ -21,7 +21,7 @@ NO_PACKAGE = re.compile(r"invalid zip|failed to unpack|failed to iterate over ar
 PATHS = 5  # of one package in a message
 
 
-def name_of(record: RepoDataRecord) -> str:
+def display_name(record: RepoDataRecord) -> str:
     """Return the name of a package in messages: its file and its channel."""
     return f"{record.file_name} from {record.channel or record.url}"
 
@@ -39,7 +39,7 @@ def unsafe(name: str, escapes: Sequence[str]) -> UnsafePackage:
 def other_package(record: RepoDataRecord, names: Sequence[str], expected: Sequence[str]) -> BrokenPackage:
     """Return the error of a package whose metadata has another name, version or build than the index."""
     return BrokenPackage(
-        f"{name_of(record)} is another package",
+        f"{display_name(record)} is another package",
         why=f"its metadata says {' '.join(names)}, the channel's index {' '.join(expected)}",
         hint="the file was renamed: the channel's owner should index it again",
     )
@@ -49,7 +49,7 @@ def other_hash(record: RepoDataRecord, digest: str, kind: str = "SHA-256") -> Ha
     """Return the error of a package whose hash is not the one in the index."""
     indexed = record.md5 if kind == "MD5" else record.sha256
     return HashMismatch(
-        f"{name_of(record)} is not the package in the channel's index",
+        f"{display_name(record)} is not the package in the channel's index",
         why=f"its {kind} is {digest}, the index has {indexed.hex() if indexed else 'another'}",
         hint="it was damaged in transit or exchanged: try again; if that fails, upload the package again",
     )
@@ -59,12 +59,12 @@ def too_large(record: RepoDataRecord, limit: int) -> KilnError:
     """Return the error of a package that is larger than its index or the limit allows."""
     if record.size:
         return HashMismatch(
-            f"{name_of(record)} is not the package in the channel's index",
+            f"{display_name(record)} is not the package in the channel's index",
             why=f"it is larger than the {files.size_text(limit)} that the index has for it",
             hint="it was exchanged: try again; if that fails, the channel's owner should index it again",
         )
     return LimitExceeded(
-        f"{name_of(record)} is larger than {files.size_text(limit)}",
+        f"{display_name(record)} is larger than {files.size_text(limit)}",
         why="the channel's index does not have its size",
         hint=f"if you trust the channel, allow more: KILN_LIMITS='package={2 * limit // 10**6}MB'",
     )
@@ -77,15 +77,15 @@ def installation_failure(error: Exception, records: Iterable[RepoDataRecord]) ->
     record = next((record for record in records if what.endswith(f" {record.file_name}")), None)
     if record and (hashes := OTHER_HASH.search(why)):
         return other_hash(record, hashes[2], kind="SHA-256" if len(hashes[2]) == 64 else "MD5")
-    is_local = record is not None and (file := local_file(record)) is not None and file.is_file()
+    is_local = record is not None and (file := local_package_file(record)) is not None and file.is_file()
     if NOT_FETCHED in what and not is_local and not NO_PACKAGE.search(why):
         hint = "check that the channels can be reached, then run the same command again"
         return DownloadFailed(what, why=why, hint=hint)
-    what = f"{name_of(record)} cannot be installed" if record else what
+    what = f"{display_name(record)} cannot be installed" if record else what
     return BrokenPackage(what, why=why, hint="it is damaged, or not a package")
 
 
-def local_file(record: RepoDataRecord) -> Path | None:
+def local_package_file(record: RepoDataRecord) -> Path | None:
     """Return the file of a package in a folder; None when a server has it."""
     address = urlsplit(str(record.url))
     return Path(unquote(address.path)) if address.scheme == "file" else None

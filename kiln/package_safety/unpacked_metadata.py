@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 LARGEST_LIST = 1 << 28  # bytes of a package's list of files; 100,000 files take a tenth of that
 
 
-def read(folder: Path, name: str) -> Any:
+def read_json(folder: Path, name: str) -> Any:
     """Return the content of a JSON file in ``info/``."""
     return reader.strict_json(_text(folder / "info" / name).encode())
 
 
-def paths(folder: Path) -> list[str]:
+def listed_paths(folder: Path) -> list[str]:
     """Return the paths that a package lists; older packages have them in a file for each purpose."""
     if (folder / "info" / "paths.json").exists():
-        listed = [str(item["_path"]) for item in read(folder, "paths.json")["paths"]]
+        listed = [str(item["_path"]) for item in read_json(folder, "paths.json")["paths"]]
     else:
         listed = _text(folder / "info" / "files").splitlines()
     if (longest := max(map(len, listed), default=0)) > reader.LONGEST_PATH:

@@ -47,7 +47,7 @@ ELSEWHERE = frozenset(
 BARE = "linux_x86_64"  # the tag of a wheel that promises nothing, which PyPI refuses
 
 
-def promise(wheel: WheelName) -> str | None:
+def fulfilled_tag(wheel: WheelName) -> str | None:
     """Return the oldest platform tag that a wheel's binaries fulfill; None for a wheel without binaries.
 
     Raises:
@@ -100,7 +100,7 @@ def _reasons(audit: WheelAbIInfo, policy: Policy) -> str:
     return f"they need {', '.join(libraries)}" if libraries else f"the newest symbols are {'; '.join(symbols)}"
 
 
-def placed(wheel: WheelName, folder: Path, tag: str | None) -> Path:
+def place_wheel(wheel: WheelName, folder: Path, tag: str | None) -> Path:
     """Put a wheel into a folder, under ``tag`` when its own tag promises nothing; return the file."""
     if tag in {None, BARE} or wheel.platform != BARE:
         target = folder / wheel.path.name

@@ -10,7 +10,7 @@ from kiln.matchspec_notation import with_star
 from kiln.model.rendered import Output, OutputTest, Script
 from kiln.package_test.plan import SCRIPTS
 from kiln.script_commands import COMMANDS
-from kiln.yamltext import Scalars, parse, read_text
+from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}  # the keys of 
 _KINDS = frozenset({"python", "script", "requirements", "files", "package_contents", "downstream", *MODULES})
 
 
-def carried_by(record: Any, info: Path) -> Output:
+def with_carried_tests(record: Any, info: Path) -> Output:
     """Return an installed package with its tests, which are in the ``info`` folder of its unpacked file.
 
     Raises:
@@ -64,7 +64,7 @@ def _of_conda_build(folder: Path) -> tuple[OutputTest, ...]:
 
 
 def _of_rattler_build(file: Path) -> tuple[OutputTest, ...]:
-    entries: list[dict[str, Any]] = parse(read_text(file, file.name), file.name, Scalars.WORDS).value or []
+    entries: list[dict[str, Any]] = parse(read_text(file, file.name), file.name, ScalarTypes.WORDS).value or []
     tests = (_test(entry) for entry in entries)
     return tuple(test for test in tests if test != OutputTest(by_engine=True))
 

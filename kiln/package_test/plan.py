@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln.matchspec_notation import package_name, strict
 from kiln.model.build_steps import TestStep
 from kiln.model.rendered import OutputTest
-from kiln.script_commands import in_bash
+from kiln.script_commands import run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -150,7 +150,7 @@ def test_lines(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:
     modules = (import_line(language, name) for language, names in test.modules.items() for name in names)
     scripts = (line for name, line in SCRIPTS.items() if name in test.scripts)
     checks = ["pip check"] if test.pip_check else []
-    return (*imports, *checks, *modules, *scripts, *in_bash(test.script, recipe_folder))
+    return (*imports, *checks, *modules, *scripts, *run_lines(test.script, recipe_folder))
 
 
 def import_line(language: str, name: str) -> str:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import emulation, files, local_channel, process_runner
 from kiln.console.text import quantity
-from kiln.errors import SolveFailed, TestsFailed, excerpt
+from kiln.errors import SolveFailed, TestsFailed, with_margin
 from kiln.matchspec_notation import package_name, strict
 from kiln.model.build_results import TestReport, TestVerdict
-from kiln.package_test.packed_tests import carried_by
+from kiln.package_test.packed_tests import with_carried_tests
 from kiln.package_test.plan import plan
 from kiln.provenance import resolved_packages
 
@@ -56,7 +56,7 @@ class PackageTester:
         if platform == self.platform:
             return self
         return dataclasses.replace(
-            self, platform=platform, machine=local_channel.virtual_packages_of(platform, self.machine)
+            self, platform=platform, machine=local_channel.emulated_virtual_packages(platform, self.machine)
         )
 
     def plan(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
@@ -211,7 +211,7 @@ class PackageTester:
         (record,) = (item for item in local_channel.installed(beside.prefix) if item.name.normalized == name)
         info = Path(str(record.extracted_package_dir)) / "info"
         files.remove(beside.prefix)
-        output = carried_by(record, info)
+        output = with_carried_tests(record, info)
         tests = self._plan_carried(beside, output, info / "test") if output.tests else ()
         for test in tests:
             self._install(test)
@@ -266,7 +266,7 @@ class PackageTester:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise
             if prefix == step.prefix:
-                run_packages = resolved_packages.installed(map(_fields, records), step.package)
+                run_packages = resolved_packages.run_dependencies(map(_fields, records), step.package)
             local_channel.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
 
@@ -323,7 +323,7 @@ def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_l
     if not result.ok:
         raise TestsFailed(
             f"the tests of {step.package} fail with exit code {result.exit_code}",
-            why=f"their output ends with\n{excerpt(result.tail)}",
+            why=f"their output ends with\n{with_margin(result.tail)}",
             hint=f"read {log}; the prefix is kept in {step.prefix}, the test's folder in {step.folder}",
         )
     return result.seconds

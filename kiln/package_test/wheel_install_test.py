@@ -11,7 +11,7 @@ from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.errors import BrokenPackage, TestsFailed, excerpt
+from kiln.errors import BrokenPackage, TestsFailed, with_margin
 from kiln.model.build_results import TestReport, TestVerdict
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _module(name: str) -> str | None:
     return match[1] if match else None
 
 
-def interpreter(wheel: WheelName, candidates: Iterable[Path], *, environment: Mapping[str, str]) -> Path | None:
+def wheel_interpreter(wheel: WheelName, candidates: Iterable[Path], *, environment: Mapping[str, str]) -> Path | None:
     """Return the first interpreter that a wheel is for."""
     for candidate in candidates:
         if not candidate.is_file():
@@ -78,7 +78,7 @@ def interpreter(wheel: WheelName, candidates: Iterable[Path], *, environment: Ma
     return None
 
 
-def commands(step: WheelTestPlan) -> tuple[tuple[str, ...], ...]:
+def install_commands(step: WheelTestPlan) -> tuple[tuple[str, ...], ...]:
     """Return the commands that install a wheel, without running its code: make a venv without pip, run kiln's pip."""
     pip = (sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "--python", _inside(step))
     index_options = ("--only-binary", ":all:") if step.needs and step.resolved else ("--no-index",)
@@ -90,7 +90,7 @@ def commands(step: WheelTestPlan) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def script(step: WheelTestPlan) -> tuple[str, ...]:
+def import_script(step: WheelTestPlan) -> tuple[str, ...]:
     """Return the shell lines that run the wheel's code; empty when nothing can be imported."""
     if not (step.resolved and step.modules):
         return ()
@@ -118,9 +118,9 @@ def execute(
         TestsFailed: with the end of the output.
     """
     files.remove(step.folder)
-    installing = [_run(step, words, environment, log, on_line) for words in commands(step)]
+    installing = [_run(step, words, environment, log, on_line) for words in install_commands(step)]
     testing = 0.0
-    if lines := script(step):
+    if lines := import_script(step):
         files.write_text(step.folder / SCRIPT, "\n".join(("set -e", *lines, "")))
         with apart() as variables:
             testing = _run(step, ("bash", str(step.folder / SCRIPT)), variables, log, on_line)
@@ -148,7 +148,7 @@ def _run(
     if not result.ok:
         raise TestsFailed(
             f"the wheel {step.wheel.name} cannot be used after pip install: exit code {result.exit_code}",
-            why=f"the output ends with\n{excerpt(result.tail)}",
+            why=f"the output ends with\n{with_margin(result.tail)}",
             hint=f"read {log}; the venv is kept in {step.folder}",
         )
     return result.seconds

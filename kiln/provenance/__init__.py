@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from kiln.provenance.hash_chain import Link, last_hash, parsed, sealed, without
+from kiln.provenance.hash_chain import Link, last_hash, parsed_lines, sealed_lines, without_packages
 from kiln.provenance.record_check import verify
 from kiln.provenance.spdx import bill
-from kiln.provenance.ssh_signatures import Signers, signer
+from kiln.provenance.ssh_signatures import AllowedSigners, signing_function
 
-__all__ = ["Link", "Signers", "bill", "last_hash", "parsed", "sealed", "signer", "verify", "without"]
+__all__ = [
+    "AllowedSigners",
+    "Link",
+    "bill",
+    "last_hash",
+    "parsed_lines",
+    "sealed_lines",
+    "signing_function",
+    "verify",
+    "without_packages",
+]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import rattler_process
 from kiln.errors import ProvenanceBroken, UsageError
 from kiln.provenance.attestation_keys import PublicKey
-from kiln.provenance.bundles import Bundle, parsed_bundle, values
+from kiln.provenance.bundles import Bundle, json_bundles, parsed_bundle
 from kiln.provenance.statements import PUBLISH, SLSA, Statement, parsed_statement
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TrustedSigner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attested:
+class AttestedFacts:
     """The verified facts: the signer, the channel that was published to, and the predicate of SLSA if there is one."""
 
     signer: str
@@ -105,9 +105,9 @@ def trusted_root(file: Path | None) -> str:
     return text
 
 
-def checked(
+def attested_facts(
     sidecar: bytes, *, file: str, sha256: str, channel: str | None, signers: Sequence[TrustedSigner]
-) -> Attested:
+) -> AttestedFacts:
     """Return the facts that one of the signers attests of a package; ``channel`` is where it is read from.
 
     Without a channel, as for a file alone, the attested one is not compared.
@@ -117,7 +117,7 @@ def checked(
     """
     if not _FILE.fullmatch(file):
         raise ProvenanceBroken(f"{file!r} is not the name of a package file", hint=_HINT)
-    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(values(sidecar))]
+    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(json_bundles(sidecar))]
     reasons: list[str] = []
     for signer in signers:
         found = PackageCheck(
@@ -168,7 +168,7 @@ class PackageCheck:
     channel: str | None
     reasons: list[str]
 
-    def by(self, signer: TrustedSigner) -> Attested | None:
+    def by(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what a signer attests, or None."""
         return self._by_key(signer.key) if signer.key else self._by_identity(signer)
 
@@ -194,12 +194,14 @@ class PackageCheck:
                 numbers |= {other.number: name for other in self._of_certificate(bundle.certificate)}
         return numbers
 
-    def _by_key(self, key: PublicKey) -> Attested | None:
+    def _by_key(self, key: PublicKey) -> AttestedFacts | None:
         statements = [one.statement for one in self._bundles_of(key, self.bundles) if one.statement]
         publication = next((one for one in statements if one.kind == PUBLISH and self._is_here(one)), None)
         if publication is None:
             return None
-        return Attested(signer=f"the key {key.name}", channel=publication.channel, provenance=_provenance(statements))
+        return AttestedFacts(
+            signer=f"the key {key.name}", channel=publication.channel, provenance=_provenance(statements)
+        )
 
     def _bundles_of(self, key: PublicKey, bundles: Iterable[ParsedBundle]) -> Iterator[ParsedBundle]:
         """Yield the valid bundles about this package that a key has signed."""
@@ -224,7 +226,7 @@ class PackageCheck:
         self.reasons.append(f"it was published to {where}, and is read from {self.channel}")
         return False
 
-    def _by_identity(self, signer: TrustedSigner) -> Attested | None:
+    def _by_identity(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what an identity attests of a publication to this channel."""
         verified = self._verified(signer)
         if verified is None:
@@ -233,7 +235,7 @@ class PackageCheck:
         statement = parsed_statement(bundle.payload)
         if not self._is_here(statement):
             return None
-        return Attested(
+        return AttestedFacts(
             signer=f"{answer['identity']} ({answer['issuer']})",
             channel=statement.channel,
             logged=answer["logged"],

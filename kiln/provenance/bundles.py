@@ -74,22 +74,22 @@ def key_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def sidecar(bundles: Iterable[bytes]) -> bytes:
+def sidecar_content(bundles: Iterable[bytes]) -> bytes:
     """Return the content of the file for the bundles of a package."""
     return b"[" + b",".join(bundles) + b"]"
 
 
-def appended(existing: bytes, bundles: Iterable[bytes]) -> bytes:
+def extended_sidecar(existing: bytes, bundles: Iterable[bytes]) -> bytes:
     """Return a sidecar with more bundles; the bytes of the existing ones stay.
 
     Raises:
         ProvenanceBroken: when it is not a sidecar.
     """
-    values(existing)
+    json_bundles(existing)
     return existing.rstrip()[:-1] + b"," + b",".join(bundles) + b"]"
 
 
-def values(data: bytes) -> list[dict[str, Any]]:
+def json_bundles(data: bytes) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar as JSON objects.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
 from kiln.provenance import spdx
-from kiln.provenance.resolved_packages import described, exact, purl, purl_of
+from kiln.provenance.resolved_packages import exact_build, package_purl, purl, scope_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ def bill(
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'urn:sha256:{record.sha256}')}",
         "version": 1,
         "metadata": {
-            "timestamp": spdx.moment(record),
+            "timestamp": spdx.build_date(record),
             "tools": {"components": [{"type": "application", "name": "kiln", "version": record.kiln}]},
             "component": main,
         },
@@ -66,7 +66,7 @@ def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: M
             "bom-ref": f"package/{package.name}",
             "name": package.name,
             "version": package.version,
-            "purl": purl_of(package),
+            "purl": package_purl(package),
             **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
             **_licenses(licenses.get(package.name, "")),
             "properties": [{"name": "conda:build", "value": package.build}],
@@ -141,7 +141,7 @@ def _component(number: int, component: BundledComponent) -> dict[str, Any]:
 
 def _requirement(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
-    version, build = exact(spec) or ("", "")
+    version, build = exact_build(spec) or ("", "")
     return {
         "type": "library",
         "bom-ref": f"run/{name}",
@@ -154,7 +154,7 @@ def _requirement(name: str, spec: str) -> dict[str, Any]:
 
 
 def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
-    described = spdx.source(number, source)
+    described = spdx.source_package(number, source)
     location = described["downloadLocation"]
     checksums = described.get("checksums", ())
     address = {"externalReferences": [{"type": "source-distribution", "url": location}]} if location != spdx.NO else {}
@@ -180,9 +180,9 @@ def _resolved(package: ResolvedPackage) -> dict[str, Any]:
         "bom-ref": f"{_PLACES[package.scope]}/{package.subdir}/{package.name}",
         "name": package.name,
         "version": package.version,
-        "purl": purl_of(package),
+        "purl": package_purl(package),
         "scope": "required" if package.scope == "run" else "excluded",
         **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
         **place,
-        "properties": [{"name": "kiln:environment", "value": described(package)}],
+        "properties": [{"name": "kiln:environment", "value": scope_text(package)}],
     }

@@ -30,7 +30,7 @@ class Link:
     signature: str = ""
 
 
-def sealed(records: Iterable[Provenance], previous: str, sign: Callable[[str], str] | None = None) -> bytes:
+def sealed_lines(records: Iterable[Provenance], previous: str, sign: Callable[[str], str] | None = None) -> bytes:
     """Return the lines of records after a line with the hash ``previous``, which is empty for the first."""
     lines = []
     for record in records:
@@ -42,7 +42,7 @@ def sealed(records: Iterable[Provenance], previous: str, sign: Callable[[str], s
     return b"".join(line + b"\n" for line in lines)
 
 
-def parsed(data: bytes) -> tuple[Link, ...]:
+def parsed_lines(data: bytes) -> tuple[Link, ...]:
     """Return the lines of a chain, each of which follows the one before.
 
     Raises:
@@ -67,7 +67,7 @@ def last_hash(data: bytes) -> str:
     return _link(len(lines), lines[-1]).hash if lines else ""
 
 
-def without(data: bytes, hashes: Iterable[str]) -> bytes:
+def without_packages(data: bytes, hashes: Iterable[str]) -> bytes:
     """Return a chain without those of its last lines that are of packages with these hashes."""
     removed = set(hashes)
     lines = data.splitlines(keepends=True)

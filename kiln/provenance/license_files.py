@@ -74,7 +74,7 @@ def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) 
     files = [texts.file(f"info/{name}", [info[name]]) for name in names[:MOST_FILES]]
     wanted = set(_installed(info))
     if wanted:
-        with reader.reading(package) as members:
+        with reader.read_members(package) as members:
             for member, content in members:
                 path = posixpath.normpath(member.name)
                 if content is not None and path in wanted and not path.startswith("info/"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage, ProvenanceBroken
-from kiln.provenance.hash_chain import parsed
+from kiln.provenance.hash_chain import parsed_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.provenance.hash_chain import Link
-    from kiln.provenance.ssh_signatures import Signers
+    from kiln.provenance.ssh_signatures import AllowedSigners
 
 
 def verify(
@@ -26,7 +26,7 @@ def verify(
     bill_of: Callable[[str], bytes | None],
     cyclonedx_of: Callable[[str], bytes | None] = lambda _: None,
     offered: Mapping[str, str],
-    signers: Signers | None = None,
+    signers: AllowedSigners | None = None,
 ) -> tuple[Link, tuple[str, ...]]:
     """Return the record of a package, and the facts that were verified.
 
@@ -38,7 +38,7 @@ def verify(
         ProvenanceBroken: at the first fact that is wrong.
         BrokenPackage: when the package cannot be read.
     """
-    links = parsed(chain)
+    links = parsed_lines(chain)
     sha256 = files.sha256(package)
     link = _link_of(links, package, sha256)
     facts = [f"{len(links)} records follow one another", f"the file is the one of the record, by its hash {sha256}"]
@@ -67,7 +67,7 @@ def _link_of(links: tuple[Link, ...], package: Path, sha256: str) -> Link:
 
 
 def _same(record: Mapping[str, Any], package: Path) -> str:
-    index, about = reader.read_object(package, "index.json"), reader.read_object(package, "about.json")
+    index, about = reader.read_json_object(package, "index.json"), reader.read_json_object(package, "about.json")
     extra = about.get("extra", {})
     if not isinstance(extra, dict):
         raise BrokenPackage(f"{package} has an about.json whose extra is not a JSON object")

@@ -24,12 +24,12 @@ LONGEST = 1000  # characters of a text
 _EXACT = re.compile(r"([a-z0-9_][a-z0-9_.-]*) ([0-9][A-Za-z0-9_.!+]*) ([A-Za-z0-9_.+]+)")
 
 
-def resolved(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
+def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
     """Return the packages of both environments, from the files below ``info/`` of a package."""
     if RENDERED_V1 in info:
         dependencies = _object(_loaded(info[RENDERED_V1]), "finalized_dependencies")
         found = [
-            of_record(scope, record)
+            from_record(scope, record)
             for scope in SCOPES
             for record in _list(_object(dependencies, scope), "resolved")
             if isinstance(record, dict)
@@ -40,7 +40,7 @@ def resolved(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
     return tuple(dict.fromkeys(package for package in found if _NAME.fullmatch(package.name) and package.version))
 
 
-def exact(spec: str) -> tuple[str, str] | None:
+def exact_build(spec: str) -> tuple[str, str] | None:
     """Return version and build string of a spec that only one build satisfies."""
     match = _EXACT.fullmatch(spec)
     return (match[2], match[3]) if match else None
@@ -53,7 +53,7 @@ def purl(name: str, version: str = "", **qualifiers: str) -> str:
     return f"pkg:conda/{quote(name, safe='.')}{version}" + (f"?{more}" if more else "")
 
 
-def installed(records: Iterable[Mapping[str, Any]], name: str) -> tuple[ResolvedPackage, ...]:
+def run_dependencies(records: Iterable[Mapping[str, Any]], name: str) -> tuple[ResolvedPackage, ...]:
     """Return the run dependencies of a package in an environment: what it requires, directly or not.
 
     ``records`` are those of all packages there, in the fields of an index with their addresses.
@@ -65,7 +65,7 @@ def installed(records: Iterable[Mapping[str, Any]], name: str) -> tuple[Resolved
         names = {package_name(str(spec)) for spec in record.get("depends") or ()} & by_name.keys() - reached
         pending += names
         reached |= names
-    return tuple(of_record("run", by_name[one]) for one in sorted(reached - {name}) if one in by_name)
+    return tuple(from_record("run", by_name[one]) for one in sorted(reached - {name}) if one in by_name)
 
 
 def is_valid(package: ResolvedPackage) -> bool:
@@ -81,14 +81,14 @@ def is_valid(package: ResolvedPackage) -> bool:
     )
 
 
-def described(package: ResolvedPackage) -> str:
+def scope_text(package: ResolvedPackage) -> str:
     """Return in words where a package was installed: for the build, or as a run dependency, which elsewhere differs."""
     if package.scope == "run":
         return "as tested: a run dependency that the solver chose for the package's tests"
     return f"in the {package.scope} environment"
 
 
-def purl_of(package: ResolvedPackage) -> str:
+def package_purl(package: ResolvedPackage) -> str:
     """Return the package URL of a resolved package, with its channel: a name at anaconda.org, else an address."""
     channel = package.channel
     for start in _KNOWN_HOSTS:
@@ -108,7 +108,7 @@ def _is_public(url: str) -> bool:
     )
 
 
-def of_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
+def from_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
     """Return a package by its record: rattler-build's, an index's, or that of an installed package."""
     texts = {key: str(record.get(key) or "") for key in ("name", "version", "build", "subdir", "url", "sha256")}
     url = texts["url"] if _is_public(texts["url"]) else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.provenance.attestation_check import PackageCheck, ParsedBundle
-from kiln.provenance.bundles import values
+from kiln.provenance.bundles import json_bundles
 from kiln.provenance.statements import PUBLISH, SLSA
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ListedAttestation:
         )
 
 
-def listed(
+def package_attestations(
     sidecar: bytes, *, file: str, sha256: str, channel: str | None, signers: Sequence[TrustedSigner]
 ) -> tuple[ListedAttestation, ...]:
     """Return all attestations of a package, with those verified that one of the signers has signed.
@@ -46,7 +46,7 @@ def listed(
     Raises:
         ProvenanceBroken: when the sidecar cannot be read.
     """
-    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(values(sidecar))]
+    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(json_bundles(sidecar))]
     check = PackageCheck(sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=[])
     verified: dict[int, str] = {}
     for signer in signers:

@@ -79,7 +79,7 @@ def predicate(record: Mapping[str, Any], *, builder: str = "", run_url: str = ""
     }
 
 
-def is_own(value: Mapping[str, Any]) -> bool:
+def is_kiln_predicate(value: Mapping[str, Any]) -> bool:
     """Return whether kiln wrote a predicate."""
     definition = value.get("buildDefinition")
     return isinstance(definition, dict) and definition.get("buildType") == BUILD_TYPE
@@ -100,7 +100,7 @@ def record_of(value: Mapping[str, Any], file: str, sha256: str) -> dict[str, Any
         raise ProvenanceBroken(f"the provenance of {file} is incomplete", why=f"it has no {error}") from error
 
 
-def described(value: Mapping[str, Any]) -> list[str]:
+def build_facts(value: Mapping[str, Any]) -> list[str]:
     """Return who built a package from which commit with which inputs, a line for each fact; others' too."""
     definition, details = _object(value, "buildDefinition"), _object(value, "runDetails")
     builder, metadata = _object(details, "builder"), _object(details, "metadata")
@@ -108,7 +108,7 @@ def described(value: Mapping[str, Any]) -> list[str]:
     lines = [f"built by {builder.get('id')}" + (f" ({versions})" if versions else "")]
     if metadata.get("invocationId"):
         lines.append(f"in the run {metadata['invocationId']}")
-    if is_own(value):
+    if is_kiln_predicate(value):
         lines.append(_described_build(_object(definition, "externalParameters")))
     dependencies = definition.get("resolvedDependencies")
     items = dependencies if isinstance(dependencies, list) else ()

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
-from kiln.provenance.resolved_packages import described, exact, purl, purl_of
+from kiln.provenance.resolved_packages import exact_build, package_purl, purl, scope_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ def bill(
     License files are metafiles of the package: SPDX lets a package contain files only where all of them are listed.
     """
     main = "SPDXRef-Package"
-    sources = [source(number, one) for number, one in enumerate(record.sources)]
+    sources = [source_package(number, one) for number, one in enumerate(record.sources)]
     needs = [_need(name, spec) for name, spec in requirements(record).items()]
     tools = [(_RELATIONS[package.scope], _resolved(number, package)) for number, package in enumerate(resolved)]
     parts = [(bool(part.evidence), _component(number, part)) for number, part in enumerate(bundled)]
@@ -59,7 +59,7 @@ def bill(
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": record.file.removesuffix(".conda"),
         "documentNamespace": f"urn:sha256:{record.sha256}",
-        "creationInfo": {"created": moment(record), "creators": [f"Tool: kiln-{record.kiln}"]},
+        "creationInfo": {"created": build_date(record), "creators": [f"Tool: kiln-{record.kiln}"]},
         "packages": [_main(main, record, home), *sources, *needs, *(item for _, item in [*tools, *parts])],
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
@@ -94,7 +94,7 @@ def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
     }
 
 
-def source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
+def source_package(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a source of the recipe as a package of SPDX."""
     url = source.get("url") or source.get("git_url") or source.get("path")
     first = url[0] if isinstance(url, (list, tuple)) else url
@@ -114,7 +114,7 @@ def source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _need(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
-    version, build = exact(spec) or ("", "")
+    version, build = exact_build(spec) or ("", "")
     return {
         "SPDXID": f"SPDXRef-Need-{_ID.sub('-', name)}",
         "name": name,
@@ -136,8 +136,8 @@ def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
         "downloadLocation": package.url or NO,
         **UNSTATED,
         **({"checksums": checksums} if checksums else {}),
-        "externalRefs": _purl(purl_of(package)),
-        "comment": described(package),
+        "externalRefs": _purl(package_purl(package)),
+        "comment": scope_text(package),
     }
 
 
@@ -199,7 +199,7 @@ def license_expression(text: str) -> str:
         return NO
 
 
-def moment(record: Provenance) -> str:
+def build_date(record: Provenance) -> str:
     """Return the date of the package's build, so that the same package has the same bill."""
     return timestamp(record.epoch or 0)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NAMESPACE = "kiln-provenance"
 
 
-def signer(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
+def signing_function(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function that signs a text with an SSH key, or with the agent's when ``key`` is a public one.
 
     Raises:
@@ -41,7 +41,7 @@ def signer(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signers:
+class AllowedSigners:
     """The allowed signers: a file as git and ssh-keygen read it."""
 
     file: Path

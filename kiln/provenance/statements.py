@@ -46,7 +46,7 @@ class Statement:
         return ""
 
 
-def publish_statement(file: str, sha256: str, channel: str) -> bytes:
+def publication_statement(file: str, sha256: str, channel: str) -> bytes:
     """Return the statement that a package is published to a channel."""
     return _written(PUBLISH, file, sha256, {"targetChannel": channel.rstrip("/")})
 

@@ -11,7 +11,7 @@ from kiln.publish.attestation_sidecars import ENDING, digest
 LARGEST = LARGEST_SIDECAR
 
 
-def advertised(url: str, sha256: object) -> bytes:
+def read_sidecar(url: str, sha256: object) -> bytes:
     """Return the sidecar of the package at a URL, which the index names by its hash.
 
     Raises:

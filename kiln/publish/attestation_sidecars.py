@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.provenance import Attestation
+    from kiln.model.provenance import ReleaseAttestations
     from kiln.provenance.statements import Statement
     from kiln.publish.stores import Store
     from kiln.publish.stores.folder import Folder
@@ -33,7 +33,9 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def attested(store: Store, entries: Iterable[IndexEntry], attestation: Attestation | None) -> tuple[IndexEntry, ...]:
+def write_sidecars(
+    store: Store, entries: Iterable[IndexEntry], attestation: ReleaseAttestations | None
+) -> tuple[IndexEntry, ...]:
     """Write the sidecars of new packages, and return the entries with their hashes.
 
     Attestations of others that are there stay, with the own ones added. What an interrupted publication of the same
@@ -45,7 +47,7 @@ def attested(store: Store, entries: Iterable[IndexEntry], attestation: Attestati
     return tuple(_attested(store, entry, attestation) for entry in entries)
 
 
-def adopted(store: Store, entry: IndexEntry) -> IndexEntry:
+def with_sidecar_hash(store: Store, entry: IndexEntry) -> IndexEntry:
     """Return the entry of a package with the hash of its sidecar, where there is a valid one."""
     data = store.read(f"{entry.path}{ENDING}")
     if data is None or not _is_about(data, entry.file, entry.sha256):
@@ -53,7 +55,7 @@ def adopted(store: Store, entry: IndexEntry) -> IndexEntry:
     return _named(store, entry, data)
 
 
-def changed(store: Store, path: str, record: Mapping[str, object]) -> str:
+def write_hashed_copy(store: Store, path: str, record: Mapping[str, object]) -> str:
     """Return the hash of a sidecar that the index does not have yet; its content-addressed copy is written.
 
     Empty when nothing changed.
@@ -68,15 +70,15 @@ def changed(store: Store, path: str, record: Mapping[str, object]) -> str:
         raise BrokenPackage(f"{path}{ENDING} has no attestation of this package", hint="delete or replace it")
     before = store.read(f"{path}{ENDING}.{record[FIELD]}") if record.get(FIELD) else None
     if before is not None:
-        old = bundles.values(before)
-        if bundles.values(data)[: len(old)] != old:
+        old = bundles.json_bundles(before)
+        if bundles.json_bundles(data)[: len(old)] != old:
             why = "a channel keeps all attestations that it has accepted (CEP 50)"
             raise BrokenPackage(f"{path}{ENDING} lacks attestations that the channel had", why=why)
     store.write(f"{path}{ENDING}.{digest(data)}", data)
     return digest(data)
 
 
-def own_bundle(folder: Folder, path: str) -> Path | None:
+def own_bundle_file(folder: Folder, path: str) -> Path | None:
     """Return a file with the own bundle of a package's publication, the last one in its sidecar, for an upload.
 
     None where a key has signed it: servers that take attestations verify identities alone.
@@ -91,7 +93,7 @@ def own_bundle(folder: Folder, path: str) -> Path | None:
     return folder.root / bundle
 
 
-def withdraw(store: Store, path: str) -> None:
+def remove_written(store: Store, path: str) -> None:
     """Remove the sidecars that a publication wrote; one of others that was there before is restored."""
     data, before = store.read(f"{path}{ENDING}"), b""
     for name in store.sidecars(path):
@@ -105,13 +107,13 @@ def withdraw(store: Store, path: str) -> None:
         store.write(f"{path}{ENDING}", before)
 
 
-def remove(store: Store, path: str) -> None:
+def remove_all(store: Store, path: str) -> None:
     """Remove all sidecars of a package."""
     for sidecar in store.sidecars(path):
         store.remove(sidecar)
 
 
-def _attested(store: Store, entry: IndexEntry, attestation: Attestation | None) -> IndexEntry:
+def _attested(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
     """Write the sidecar of a new package: the attestations of others, then the own ones."""
     before = store.read(f"{entry.path}{ENDING}")
     kept = _about(before, entry.file, entry.sha256) if before is not None else []
@@ -119,7 +121,7 @@ def _attested(store: Store, entry: IndexEntry, attestation: Attestation | None) 
     if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
         made = attestation.bundles(entry.sha256)
         if made:
-            data = bundles.appended(data, made) if data else bundles.sidecar(made)
+            data = bundles.extended_sidecar(data, made) if data else bundles.sidecar_content(made)
             _require_few(data, entry.path)
     if not data:
         return entry
@@ -142,7 +144,7 @@ def _require_few(data: bytes, path: str) -> None:
         BrokenPackage: with the file of the attestations of others.
     """
     try:
-        bundles.values(data)
+        bundles.json_bundles(data)
     except ProvenanceBroken as error:
         raise BrokenPackage(
             f"the attestations of this publication cannot be added to those in {path}{ENDING}",
@@ -154,7 +156,7 @@ def _require_few(data: bytes, path: str) -> None:
 def _sidecar(values: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the sidecar of some bundles; empty without any."""
     texts = [json.dumps(value).encode() for value in values]
-    return bundles.sidecar(texts) if texts else b""
+    return bundles.sidecar_content(texts) if texts else b""
 
 
 def _about(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
@@ -182,7 +184,7 @@ def _is_publication(value: Mapping[str, Any]) -> bool:
 def _values(data: bytes) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar; none of an invalid one."""
     try:
-        return bundles.values(data)
+        return bundles.json_bundles(data)
     except ProvenanceBroken:
         return []
 

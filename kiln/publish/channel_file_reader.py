@@ -43,21 +43,21 @@ def reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | 
         LimitExceeded: when a file is larger than an index may be, or takes longer than reading one may.
     """
     if not channel.startswith(("http://", "https://")):
-        root = files.path_of(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
+        root = files.path_of_url(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
         return lambda path: _read_file(root / path, largest)
     (bare,) = channel_credentials.register((channel,))
     _require_url(bare)
     return lambda path: _download(f"{bare.rstrip('/')}/{path}", largest)
 
 
-def bounded(stream: ByteStream, name: str, size: int | None = None, largest: int | None = None) -> bytes:
+def read_bounded(stream: ByteStream, name: str, size: int | None = None, largest: int | None = None) -> bytes:
     """Return all bytes of a stream, ``size`` of them where that is known, in the time and of the size of an index.
 
     Raises:
         LimitExceeded: when it is larger, or takes longer.
         IncompleteRead: when it is shorter.
     """
-    limits = rattler_process.limits()
+    limits = rattler_process.current_limits()
     end = time.monotonic() + limits.solve
     data = bytearray()
     while (size is None or len(data) < size) and (chunk := stream.read1(CHUNK)):  # read() would wait for all of it
@@ -76,10 +76,10 @@ def bounded(stream: ByteStream, name: str, size: int | None = None, largest: int
 def _download(address: str, largest: int | None) -> bytes | None:
     url = quote(address, safe=SAFE)
     with_token = quote(channel_credentials.address_with_token(address), safe=SAFE)
-    timeout = min(http_client.TIMEOUT, rattler_process.limits().stall)
+    timeout = min(http_client.TIMEOUT, rattler_process.current_limits().stall)
     try:
         with http_client.opened(with_token, headers=channel_credentials.headers(url), timeout=timeout) as response:
-            return bounded(response, url, http_client.announced_size(response), largest)
+            return read_bounded(response, url, http_client.announced_size(response), largest)
     except HttpError as error:
         if error.status == NOT_FOUND:
             return None
@@ -98,7 +98,7 @@ def _read_file(file: Path, largest: int | None) -> bytes | None:
     if not file.is_file():
         return None
     with file.open("rb") as opened:
-        return bounded(opened, str(file), largest=largest)
+        return read_bounded(opened, str(file), largest=largest)
 
 
 def _require_url(channel: str) -> None:

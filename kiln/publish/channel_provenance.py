@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import provenance
 
 if TYPE_CHECKING:
-    from kiln.model.provenance import Attestation
+    from kiln.model.provenance import ReleaseAttestations
     from kiln.publish.journal import Journal
     from kiln.publish.stores import Store
 
@@ -21,7 +21,7 @@ def read_chain(store: Store) -> bytes:
     return store.read(CHAIN) or b""
 
 
-def add_records(store: Store, journal: Journal, attestation: Attestation | None) -> bytes:
+def add_records(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> bytes:
     """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
     chain = read_chain(store)
     if attestation is None:
@@ -37,7 +37,7 @@ def add_records(store: Store, journal: Journal, attestation: Attestation | None)
 
 def chain_without(store: Store, journal: Journal) -> bytes:
     """Return the chain without the records of a publication."""
-    return provenance.without(read_chain(store), (journal.packages[path] for path in journal.fresh))
+    return provenance.without_packages(read_chain(store), (journal.packages[path] for path in journal.fresh))
 
 
 def remove_bills(store: Store, journal: Journal) -> None:

@@ -47,7 +47,7 @@ def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple
         ForbiddenText(needle=text.encode(), pattern=None, what="a token of this machine")
         for token in tokens
         if token
-        for text in dict.fromkeys((token, *masking.literals(token)))
+        for text in dict.fromkeys((token, *masking.literal_forms(token)))
     ]
     return (*secret_forms, *places, *own_tokens)
 
@@ -58,13 +58,13 @@ def read(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
     Raises:
         BrokenPackage: when it is not a package, or damaged.
     """
-    listed = reader.read_info(package, "paths.json")
+    listed = reader.read_json(package, "paths.json")
     inspection = _Inspection(forbidden=forbidden, prefixes=_prefixes(listed))
     names = _listed(listed)
     inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
     inspection.escapes += [f"{path}, twice" for path in repeated(names, folds_case=False)]
     about = _about(package)
-    with reader.reading(package) as members:
+    with reader.read_members(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
                 break  # refused for that alone, and gigabytes large
@@ -159,7 +159,7 @@ def _offset(secret: ForbiddenText, text: bytes) -> int | None:
 
 
 def _index(package: Path) -> dict[str, Any]:
-    index = reader.read_object(package, "index.json")
+    index = reader.read_json_object(package, "index.json")
     for key in ("depends", "constrains"):
         specs = index.get(key, [])
         if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
@@ -168,7 +168,7 @@ def _index(package: Path) -> dict[str, Any]:
 
 
 def _about(package: Path) -> dict[str, Any]:
-    about = reader.read_object(package, "about.json")
+    about = reader.read_json_object(package, "about.json")
     if not isinstance(about.setdefault("extra", {}), dict):
         raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
     return about

@@ -78,7 +78,7 @@ def notes(release: Release) -> tuple[str, ...]:
     links = _folder_links(release.candidates)
     skipped = [candidate for candidate in release.candidates if _is_accepted(candidate, release)]
     return (
-        *(f"{candidate.path.name}: not tested, it is {cross_compiled(candidate)}" for candidate in skipped),
+        *(f"{candidate.path.name}: not tested, it is {cross_compilation(candidate)}" for candidate in skipped),
         *(f"{name}: {what}" for name, what, shared in links if not shared),
     )
 
@@ -145,7 +145,7 @@ def _untested(candidate: Candidate, release: Release) -> str:
         return "its tests failed"
     if candidate.verdict is TestVerdict.SKIPPED and candidate.built_on:
         subdir = candidate.artifact.subdir
-        return f"its tests were skipped: it is {cross_compiled(candidate)}; --allow-untested {subdir} accepts that"
+        return f"its tests were skipped: it is {cross_compilation(candidate)}; --allow-untested {subdir} accepts that"
     return "its tests have not run"
 
 
@@ -155,7 +155,7 @@ def _is_accepted(candidate: Candidate, release: Release) -> bool:
     return skipped and candidate.artifact.subdir in release.untested
 
 
-def cross_compiled(candidate: Candidate) -> str:
+def cross_compilation(candidate: Candidate) -> str:
     """Return how a package was cross-compiled, in words; empty for a native build."""
     return f"cross-compiled for {candidate.artifact.subdir} on {candidate.built_on}" if candidate.built_on else ""
 

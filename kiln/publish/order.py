@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SUBDIRS = ("noarch", "linux-64")  # of every channel that is made here; others follow with their packages
 
 
-def subdirs_of(names: Iterable[str]) -> tuple[str, ...]:
+def channel_subdirs(names: Iterable[str]) -> tuple[str, ...]:
     """Return the subdirs of a channel that has, or gets, these: those of every channel first."""
     return (*SUBDIRS, *sorted(set(names) - set(SUBDIRS)))
 
@@ -38,7 +38,7 @@ def in_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
     return ordered
 
 
-def runs(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
+def subdir_groups(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
     """Return packages in order, divided where the subdir changes: each part changes one index."""
     return [list(run) for _, run in itertools.groupby(in_order(entries), key=lambda entry: entry.subdir)]
 

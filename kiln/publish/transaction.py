@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from kiln.model.provenance import Attestation
+    from kiln.model.provenance import ReleaseAttestations
     from kiln.publish.journal import JournalFile
     from kiln.repodata import IndexEntry
 
@@ -70,10 +70,10 @@ class Target(Protocol):
     def stage(self, publication: Publication) -> str:
         """Bring packages to where they are tried out, and return the URL of that channel."""
 
-    def promote(self, publication: Publication, attestation: Attestation | None) -> None:
+    def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Bring the staged packages to the channel; a server gets their attestations with them."""
 
-    def index(self, publication: Publication, attestation: Attestation | None) -> None:
+    def index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Have the channel's index offer the packages, and keep the records of how they were made."""
 
     def clear(self, publication: Publication) -> None:
@@ -91,7 +91,7 @@ def publish(
     packages: Sequence[Path],
     entries: Sequence[IndexEntry],
     try_out: Callable[[str], None],
-    attestation: Attestation | None = None,
+    attestation: ReleaseAttestations | None = None,
 ) -> tuple[str, ...]:
     """Publish packages, and return the paths that are new in the channel, in the order of need.
 
@@ -148,7 +148,7 @@ def _begin(target: Target, entries: Sequence[IndexEntry]) -> Journal:
     return journal
 
 
-def _promote(target: Target, publication: Publication, attestation: Attestation | None) -> None:
+def _promote(target: Target, publication: Publication, attestation: ReleaseAttestations | None) -> None:
     """Promote packages; reverse a promotion that a server does not complete."""
     try:
         target.promote(publication, attestation)

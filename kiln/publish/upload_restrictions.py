@@ -28,7 +28,7 @@ def require_allowed(
         UsageError: the branch is another one, uploads from this CI service are off, or must be private.
         KilnError: the file is malformed.
     """
-    settings = limits.bounded(lambda: TypedSettings.read(path))
+    settings = limits.run_bounded(lambda: TypedSettings.read(path))
     service = _service(environment)
     if service and not settings.nested(service).flag("upload_packages", default=True):
         raise UsageError(

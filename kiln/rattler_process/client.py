@@ -20,7 +20,7 @@ from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
 from kiln.operating_system.process_groups import KILL, ProcessGroup
-from kiln.rattler_process.process_limits import allow, doubled, limits
+from kiln.rattler_process.process_limits import current_limits, doubled, raise_limit_hint
 
 if TYPE_CHECKING:
     import subprocess
@@ -50,7 +50,7 @@ def call(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
         process = _Process.current()
         healthy = False
         try:
-            answer = process.request(operation, arguments, limits(), lock)
+            answer = process.request(operation, arguments, current_limits(), lock)
             healthy = "error" not in answer or answer["error"]["kind"] == SolveFailed.__name__
         finally:
             if not healthy:
@@ -71,7 +71,7 @@ class _Process:
         self.locks = LockSender()
         argv = (sys.executable, "-m", "kiln.rattler_process.worker", str(os.getpid()), str(self.locks.number))
         try:
-            self.process: subprocess.Popen[bytes] = process_runner.start(
+            self.process: subprocess.Popen[bytes] = process_runner.start_helper(
                 argv, cwd=_ROOT, stderr=self.messages, inherited=self.locks.inherited
             )
         finally:
@@ -103,7 +103,7 @@ class _Process:
             "operation": operation,
             "arguments": arguments,
             "limits": dataclasses.asdict(bounds),
-            "credentials": channel_credentials.registered(),
+            "credentials": channel_credentials.registered_channels(),
             "lock": lock is not None,
         }
         seconds = float(bounds.install if operation == "install" else bounds.solve)
@@ -138,12 +138,12 @@ class _Process:
         self.messages.seek(0)
         last = self.messages.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-3:]
         if code == -KILL or any(words in "\n".join(last) for words in _OUT_OF_MEMORY):
-            return as_data(out_of_memory(bounds))
+            return failure_data(out_of_memory_error(bounds))
         kind = BrokenIndex if operation == "solve" else BrokenPackage
         ended = "gave no answer" if code is None else f"ended with exit code {code}"
         what = {"solve": "choosing packages", "install": "installing packages"}.get(operation, "reading packages")
         hint = "a damaged or hostile channel or package may cause this: leave them out one by one to find it"
-        return as_data(kind(f"{what} failed: py-rattler {ended}", why="; ".join(last), hint=hint))
+        return failure_data(kind(f"{what} failed: py-rattler {ended}", why="; ".join(last), hint=hint))
 
     def stop(self) -> None:
         """Terminate the process, kill it, and remove the packages that it has unpacked in part."""
@@ -180,16 +180,16 @@ def _stream(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def out_of_memory(bounds: Limits) -> LimitExceeded:
+def out_of_memory_error(bounds: Limits) -> LimitExceeded:
     """Return the error of a process that needs more memory than it may have."""
     return LimitExceeded(
         f"reading the channel or its packages needs more than {files.size_text(bounds.memory)} of memory",
         why="an index or a package is larger than any real one, or made to fill the memory",
-        hint=allow(f"memory={doubled(bounds.memory)}"),
+        hint=raise_limit_hint(f"memory={doubled(bounds.memory)}"),
     )
 
 
-def as_data(error: BaseException) -> dict[str, Any]:
+def failure_data(error: BaseException) -> dict[str, Any]:
     """Return a failure as JSON values."""
     if isinstance(error, KilnError):
         return {"kind": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}

@@ -24,7 +24,7 @@ from kiln.package_safety.admission import PackageAdmission
 from kiln.package_safety.hashes import require_intact, uncached
 from kiln.package_safety.refusals import installation_failure
 from kiln.rattler_process.package_records import loaded
-from kiln.rattler_process.process_limits import allow, doubled
+from kiln.rattler_process.process_limits import doubled, raise_limit_hint
 from kiln.rattler_process.watchdog import WatchedTask
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Index:
         try:
             await index_fs(Path(self.root), write_shards=False, force=self.force)
         except Exception as error:
-            raise_if_disk(error, self.root)
+            raise_disk_error(error, self.root)
             raise BrokenPackage(
                 f"the packages in {self.root} cannot be indexed",
                 why=in_a_line(error),
@@ -118,7 +118,7 @@ class Solve:
     def task(self) -> WatchedTask:
         """The task: it waits for the channels' servers."""
         return WatchedTask(
-            what="choosing packages", limit="solve", waits_for=lambda: hosts(map(address, self.channels))
+            what="choosing packages", limit="solve", waits_for=lambda: url_hosts(map(address, self.channels))
         )
 
     async def execute(self) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ class Solve:
         try:
             records = await self._solve()
         except Exception as error:
-            raise_if_disk(error, "the cache of indexes")
+            raise_disk_error(error, "the cache of indexes")
             raise self._failure(error) from error
         return [json.loads(record.to_json()) for record in records]
 
@@ -159,7 +159,7 @@ class Solve:
                 hint = "a folder, a URL, or a name such as conda-forge"
                 return UsageError(f"one of {channels} is not a channel", why=why, hint=hint)
             case exceptions.SolverError():
-                missing = absent(why)
+                missing = unsatisfied_specs(why)
                 needed_by = f", a requirement of {specs}" if set(missing) - set(self.specs) else ""
                 what = f"nothing in {channels} satisfies {', '.join(missing) or specs}{needed_by}"
                 return SolveFailed(what, why=why)
@@ -167,10 +167,10 @@ class Solve:
             return LimitExceeded(
                 f"the index of a channel of {channels} is larger than {files.size_text(self.file_size or 0)}",
                 why="no real index is; its server is broken or malicious",
-                hint=allow(f"index={doubled(self.file_size or 0)}"),
+                hint=raise_limit_hint(f"index={doubled(self.file_size or 0)}"),
             )
-        if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not unreadable(why):
-            return unreachable(self.channels, why)
+        if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not is_index_unreadable(why):
+            return unreachable_error(self.channels, why)
         return BrokenIndex(
             f"the index of a channel of {channels} cannot be read",
             why=in_a_line(error),
@@ -234,7 +234,7 @@ class Verify:
         }
 
 
-def unreachable(channels: Sequence[str], why: str) -> DownloadFailed:
+def unreachable_error(channels: Sequence[str], why: str) -> DownloadFailed:
     """Return the error of a channel whose server cannot be reached, from the library's message."""
     urls = _URL.findall(why)
     named = [channel for channel in channels if any(url.startswith(address(channel) or "\0") for url in urls)]
@@ -242,17 +242,17 @@ def unreachable(channels: Sequence[str], why: str) -> DownloadFailed:
     cause = why.splitlines()[-1].removeprefix("Caused by: ")
     return DownloadFailed(
         f"{what} cannot be reached",
-        why=f"{hosts(urls)}: {cause}" if urls else why,
+        why=f"{url_hosts(urls)}: {cause}" if urls else why,
         hint="check that the channels can be reached, then run the same command again",
     )
 
 
-def absent(report: str) -> list[str]:
+def unsatisfied_specs(report: str) -> list[str]:
     """Return the specs that no package satisfies, by the solver's report; empty when packages exclude each other."""
     return list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(report)))
 
 
-def unreadable(why: str) -> bool:
+def is_index_unreadable(why: str) -> bool:
     """Return whether the library received an index, and cannot read it."""
     return any(words in why for words in NO_INDEX)
 
@@ -292,7 +292,7 @@ class Install:
         return WatchedTask(
             what="installing packages",
             limit="install",
-            waits_for=lambda: hosts(self.admission.in_flight_urls()),
+            waits_for=lambda: url_hosts(self.admission.in_flight_urls()),
             writes=self._most_written(),
             folder=Path(self.cache),
         )
@@ -318,7 +318,7 @@ class Install:
         except Exception as error:
             if self.admission.refusal is not None:
                 raise self.admission.refusal from error
-            raise_if_disk(error, self.prefix)
+            raise_disk_error(error, self.prefix)
             raise installation_failure(error, self.packages) from error
         finally:
             files.remove(self.admission.refused_prefix)
@@ -338,7 +338,7 @@ class Install:
             raise self.admission.refusal
 
 
-def raise_if_disk(error: Exception, place: str) -> None:
+def raise_disk_error(error: Exception, place: str) -> None:
     """Raise the OSError of a disk that failed; the library raises another type, with the system's words."""
     message = str(error)
     if DISK_FULL in message:
@@ -360,7 +360,7 @@ def address(channel: str) -> str:
         return ""
 
 
-def hosts(urls: Any) -> str:
+def url_hosts(urls: Any) -> str:
     """Return the hosts of URLs, without credentials; folders by their paths."""
     parts = [urlsplit(url) for url in urls]
     names = (f"{part.hostname}:{part.port}" if part.port else part.hostname or part.path for part in parts)

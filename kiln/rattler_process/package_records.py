@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.operating_system.file_operations import readable_as_file
+from kiln.operating_system.file_operations import file_with_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ def loaded(records: Iterable[Mapping[str, Any]]) -> list[RepoDataRecord]:
 
 
 def _loaded(kind: type[PrefixRecord], record: Mapping[str, Any]) -> PrefixRecord:
-    with readable_as_file(json.dumps({**record, **_NOWHERE}).encode()) as path:
+    with file_with_content(json.dumps({**record, **_NOWHERE}).encode()) as path:
         return kind.from_path(path)
 
 

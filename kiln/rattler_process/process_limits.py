@@ -16,12 +16,12 @@ VARIABLE = "KILN_LIMITS"
 _limits: contextvars.ContextVar[Limits] = contextvars.ContextVar("limits")
 
 
-def limits() -> Limits:
+def current_limits() -> Limits:
     """Return the limits in force."""
     return _limits.get(Limits())
 
 
-def limits_of(environment: Mapping[str, str]) -> Limits:
+def environment_limits(environment: Mapping[str, str]) -> Limits:
     """Return the limits that an environment sets.
 
     Raises:
@@ -43,7 +43,7 @@ def limited(new: Limits) -> Iterator[None]:
         _limits.reset(token)
 
 
-def allow(limit: str) -> str:
+def raise_limit_hint(limit: str) -> str:
     """Return the hint to raise a limit."""
     return f"if you trust the channel, allow more: {VARIABLE}='{limit}'"
 

@@ -17,8 +17,8 @@ from kiln.operating_system import resource_usage
 from kiln.operating_system.file_operations import own_descriptors
 from kiln.operating_system.process_groups import parent_is
 from kiln.operating_system.resource_usage import bytes_written, private_memory
-from kiln.rattler_process.client import out_of_memory
-from kiln.rattler_process.process_limits import VARIABLE, allow, doubled
+from kiln.rattler_process.client import out_of_memory_error
+from kiln.rattler_process.process_limits import VARIABLE, doubled, raise_limit_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class Watchdog(threading.Thread):
         if process_table.waits_for_lock(os.getpid()):  # another program uses the same cache
             self.active = now
             return None
-        connected = ", ".join(peers())
+        connected = ", ".join(connected_addresses())
         return DownloadFailed(
             f"{self.task.waits_for()} has sent nothing for {self.limits.stall} s",
             why=f"{self.task.what} {f'is connected to {connected}' if connected else 'has no connection'}",
@@ -100,18 +100,18 @@ class Watchdog(threading.Thread):
     def exceeded(self) -> KilnError | None:
         """Return the error of a task that has used too much memory or disk space, as far as it has come."""
         if private_memory() > self.limits.memory:
-            return out_of_memory(self.limits)
+            return out_of_memory_error(self.limits)
         if self.task.writes is not None and bytes_written() - self.written > self.task.writes:
             return LimitExceeded(
                 f"{self.task.what} writes more than {size_text(self.task.writes)}",
                 why=f"the packages of {self.task.waits_for()} are far larger than the index says",
-                hint=allow(f"unpacked={doubled(self.task.writes)}"),
+                hint=raise_limit_hint(f"unpacked={doubled(self.task.writes)}"),
             )
         if self.inodes - self._free_inodes() > self.limits.files:
             return LimitExceeded(
                 f"{self.task.what} creates more than {self.limits.files:,} files",
                 why=f"a package of {self.task.waits_for()} has more files than any real one",
-                hint=allow(f"files={2 * self.limits.files}"),
+                hint=raise_limit_hint(f"files={2 * self.limits.files}"),
             )
         return None
 
@@ -122,7 +122,7 @@ class Watchdog(threading.Thread):
         return 0
 
 
-def peers() -> list[str]:
+def connected_addresses() -> list[str]:
     """Return the addresses that this process is connected to."""
     addresses = set()
     for descriptor in own_descriptors():

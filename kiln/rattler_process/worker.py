@@ -21,7 +21,7 @@ from kiln.errors import Interrupted, KilnError
 from kiln.model.install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
-from kiln.rattler_process.client import as_data
+from kiln.rattler_process.client import failure_data
 from kiln.rattler_process.watchdog import Watchdog, restrict
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class RequestServer:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Write one message to the parent."""
-        json_messages.write(self.answers, json_messages.encode(message))
+        json_messages.write_line(self.answers, json_messages.encode(message))
 
     def serve(self, line: str) -> None:
         """Run the operation of a request, under its limits, and answer."""
@@ -51,7 +51,7 @@ class RequestServer:
             with self._locked(request):
                 value = asyncio.run(self._limited(request))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the parent decides what it means
-            self._answer({"error": as_data(self.breach or error)})
+            self._answer({"error": failure_data(self.breach or error)})
         else:
             self._answer({"value": value})
         if self.breach is not None:
@@ -80,7 +80,7 @@ class RequestServer:
             if task is not None:
                 loop.call_soon_threadsafe(task.cancel)
             if not self.answered.wait(UNWINDING):
-                self._answer({"error": as_data(self.breach)})
+                self._answer({"error": failure_data(self.breach)})
                 os._exit(0)
 
         def stop(error: KilnError) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
 from kiln.matchspec_notation import with_star
-from kiln.yamltext import Scalars, parse, read_text
+from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,8 +68,8 @@ def functions(
     """
     files = _Files(sources, os)
     return {
-        "compiler": lambda language: tool(language, "compiler", platform, variant),
-        "stdlib": lambda language: tool(language, "stdlib", platform, variant),
+        "compiler": lambda language: tool_package(language, "compiler", platform, variant),
+        "stdlib": lambda language: tool_package(language, "stdlib", platform, variant),
         "cdt": lambda package_name: cdt(package_name, variant, host_arch),
         "ccache": lambda method: "ccache",  # noqa: ARG005 - the method matters to builds, not to rendering
         "pin_compatible": pin_compatible,
@@ -81,7 +81,7 @@ def functions(
         "load_npm": files.npm,
         "load_file_regex": files.regex,
         "load_file_data": files.data,
-        "load_str_data": load_text,
+        "load_str_data": parsed_data,
         "time": TIME,
         "datetime": DATETIME,
         "environ": platform.os.environ,
@@ -89,7 +89,7 @@ def functions(
     }
 
 
-def tool(language: str, component: str, platform: Platform, variant: Mapping[str, Any]) -> str:
+def tool_package(language: str, component: str, platform: Platform, variant: Mapping[str, Any]) -> str:
     """Return the package of a compiler or standard library for the target platform, such as ``gcc_linux-64 12.*``."""
     language = str(language)
     native = platform.compilers.get(language, language) if component == "compiler" else language
@@ -129,7 +129,7 @@ def pin_subpackage(
     return str(subpackage_name)
 
 
-def marked_pins(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
+def recording_pin_functions(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
     """Return pinning functions that record their arguments; ``mark`` makes the recorded text."""
 
     def subpackage(
@@ -186,17 +186,17 @@ class _Files:
 
     def npm(self) -> Any:
         """Return the data of ``package.json``."""
-        return load_text(self.text("package.json"), "json")
+        return parsed_data(self.text("package.json"), "json")
 
     def data(self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any) -> Any:
         """Return a file's data; a file that is missing so far counts as empty."""
         text = self._text(filename, from_recipe_dir=from_recipe_dir)
-        return {} if text is None else load_text(text, fmt or str(filename).rpartition(".")[2])
+        return {} if text is None else parsed_data(text, fmt or str(filename).rpartition(".")[2])
 
     def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the match of a pattern in a file; an empty one for a file that is missing so far."""
         text = self._text(load_file, from_recipe_dir=from_recipe_dir)
-        return _EmptyMatch() if text is None else search(str(regex_pattern), text)
+        return _EmptyMatch() if text is None else first_match(str(regex_pattern), text)
 
     def setup(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the data of a setup.py; empty for a file that is missing, as in conda-build."""
@@ -239,7 +239,7 @@ def recipe_file(folder: Path, name: str) -> str:
     return read_text(path, str(name))
 
 
-def search(pattern: str, text: str) -> re.Match[str] | None:
+def first_match(pattern: str, text: str) -> re.Match[str] | None:
     """Return the first match of a recipe's own pattern.
 
     Raises:
@@ -251,7 +251,7 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
         raise TemplateFault(f"{pattern[:80]!r} is not a regular expression", why=str(error)) from error
 
 
-def load_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
+def parsed_data(string: str, fmt: str, *_: Any, **__: Any) -> Any:
     """Data from JSON, YAML or TOML text.
 
     Raises:
@@ -259,8 +259,8 @@ def load_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
     """
     readers: dict[str, Callable[[str], Any]] = {
         "json": json.loads,
-        "yaml": lambda text: parse(text, "data", Scalars.WORDS).value,
-        "yml": lambda text: parse(text, "data", Scalars.WORDS).value,
+        "yaml": lambda text: parse(text, "data", ScalarTypes.WORDS).value,
+        "yml": lambda text: parse(text, "data", ScalarTypes.WORDS).value,
         "toml": _toml,
     }
     reader = readers.get(str(fmt).lower())

@@ -32,7 +32,7 @@ _PEP440 = re.compile(r"[-_`azA-Z]*([a-zA-Z0-9.]+)-(\d+)-g([0-9a-f]{7,})")  # the
 
 
 @lru_cache(maxsize=64)
-def names(repository: Path, revision: str, feedstock: Path) -> Mapping[str, str]:
+def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapping[str, str]:
     """Return conda-build's names for a revision of a repository; without a tag, those of tags are left out.
 
     Raises:
@@ -54,7 +54,7 @@ def names(repository: Path, revision: str, feedstock: Path) -> Mapping[str, str]
     return values
 
 
-def text(repository: Path, revision: str, name: str, feedstock: Path) -> str | None:
+def file_text(repository: Path, revision: str, name: str, feedstock: Path) -> str | None:
     """Return the text of a file at a revision; None where it has no such file.
 
     Raises:

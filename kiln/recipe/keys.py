@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.errors import nearest
+from kiln.errors import did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
 from kiln.model.source_position import Place
@@ -71,7 +71,7 @@ def _found(values: Mapping[str, Any]) -> Iterator[tuple[Path_, str, str]]:
     sections = {section for section, _ in recipe_keys()}
     for section, content in values.items():
         if section not in sections:
-            yield (str(section),), "unknown", nearest(str(section), sections)
+            yield (str(section),), "unknown", did_you_mean(str(section), sections)
             continue
         for entry in _entries(content):
             yield from _of_section(section, entry, (section,))
@@ -104,7 +104,7 @@ def _near(section: str, key: str) -> str:
     elsewhere = [within for within, name in recipe_keys() if name == key]
     if elsewhere and section not in elsewhere:
         return f"{key} belongs to {' or '.join(elsewhere)}"
-    return nearest(key, names) or f"none of the {len(names)} keys of {section} is like it"
+    return did_you_mean(key, names) or f"none of the {len(names)} keys of {section} is like it"
 
 
 def _fault(path: Path_, kind: str, why: str, text: str, file: str) -> KeyFault:

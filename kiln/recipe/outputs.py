@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.recipe.specs import sections, with_versions, without
+from kiln.recipe.specs import sections, with_versions, without_package
 from kiln.recipe.usage_regions import region
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def outputs_of(top: Metadata) -> list[tuple[Values, Values]]:
     return pairs
 
 
-def listed(top: Metadata, entries: list[Values]) -> list[tuple[str, str | None]]:
+def names_and_types(top: Metadata, entries: list[Values]) -> list[tuple[str, str | None]]:
     """Return each entry's name and type, which identify its block of text."""
     return [(str(entry.get("name", top.name)), kind_of(entry)) for entry in entries]
 
@@ -116,7 +116,7 @@ def _requirements(entry: Values) -> dict[str, list[str]]:
     specs_by_section = {}
     for section, specs in sections(entry.get("requirements") or {}).items():
         may_contain_itself = section in {"build", "host", "run"} and "name" in entry
-        remaining = without(specs, str(entry["name"])) if may_contain_itself else specs
+        remaining = without_package(specs, str(entry["name"])) if may_contain_itself else specs
         if remaining or section not in {"build", "host", "run", "run_constrained"}:
             specs_by_section[section] = remaining
     return specs_by_section

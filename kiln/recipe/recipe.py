@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, marked_pins
+from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, recording_pin_functions
 from kiln.recipe.metadata import Metadata
-from kiln.recipe.outputs import kind_of, listed, outputs_of
+from kiln.recipe.outputs import kind_of, names_and_types, outputs_of
 from kiln.recipe.template_sources import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.template.namespace import Names, Os
-from kiln.template.selectors import reselected
+from kiln.template.selectors import select_again
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
 
@@ -175,7 +175,7 @@ class Recipe:
             return self._context(variant, names, package, sources)
 
         text = self.source.rendered(selected, names, context, extra, self.undefined if final else None)
-        text = reselected(text, names, self.source.name)
+        text = select_again(text, names, self.source.name)
         return self.source.parsed(text, selected, lambda: self.source.marked(selected, names, context))
 
     def _depended(self, variant: Variant, template: Template) -> list[object]:
@@ -201,7 +201,7 @@ class Recipe:
         os = Os(_BUILD_NAMES | dict(self.platform.environ))
         local_names = functions(self.platform, variant, arch, sources=sources, os=os)
         if self.pins is not None:
-            local_names |= marked_pins(self.pins)
+            local_names |= recording_pin_functions(self.pins)
         return value
 
     def _build_name(self, name: str, package: Metadata) -> Any:
@@ -254,7 +254,7 @@ class Recipe:
         host = self.host_subdir(variant)
         values = self.values(variant, host)
         top = Metadata(self, variant, values, host_subdir=host)
-        top.listed = listed(top, self.outputs_of(values))
+        top.listed = names_and_types(top, self.outputs_of(values))
         return top
 
     def jobs(self, initial: Variant | None = None) -> Iterator[tuple[Space, list[Metadata]]]:

@@ -44,7 +44,7 @@ def unseen_changes(tree: ast.Module) -> UnseenChanges:
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     nodes = list(ast.walk(tree))
     loads = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    stored = {name for node in nodes if not isinstance(node, ast.alias) for name in bound(node)}
+    stored = {name for node in nodes if not isinstance(node, ast.alias) for name in bound_names(node)}
     imports = [alias for alias in nodes if isinstance(alias, ast.alias)]
     words = {_word(node) for node in nodes}
     changed = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
@@ -66,7 +66,7 @@ def unseen_changes(tree: ast.Module) -> UnseenChanges:
     )
 
 
-def bound(node: ast.AST) -> Iterator[str]:
+def bound_names(node: ast.AST) -> Iterator[str]:
     """Yield the names that a node itself binds or removes."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):

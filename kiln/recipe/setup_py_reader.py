@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
 from kiln.recipe.setup_py_data import SetupData
-from kiln.recipe.setup_py_effects import bound, unseen_changes
+from kiln.recipe.setup_py_effects import bound_names, unseen_changes
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class _Script:
     def _forget(self, statement: ast.stmt) -> None:
         """Make all names unknown that a statement may change; one that may call ``setup`` makes all values unknown."""
         for node in ast.walk(statement):
-            for name in bound(node):
+            for name in bound_names(node):
                 self._drop_all() if name == "*" else self._drop(name)
             if isinstance(node, ast.Name) and isinstance(self._names.get(node.id), (list, dict)):
                 self._drop(node.id)

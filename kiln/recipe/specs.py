@@ -82,6 +82,6 @@ def _versioned(spec: str, variant: Mapping[str, Any], section: str, bare: set[st
     return spec
 
 
-def without(specs: Iterable[str], name: str) -> list[str]:
+def without_package(specs: Iterable[str], name: str) -> list[str]:
     """Return the specs that are not of a package."""
     return [spec for spec in specs if not (spec.startswith(name) and spec[len(name) : len(name) + 1].strip() == "")]

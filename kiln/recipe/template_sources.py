@@ -90,9 +90,13 @@ class SourceFiles:
 
         if entry.get("path") is not None:
             place = self._local(str(entry["path"]))
-            return git_repository.names(place, "HEAD", self.recipe.parent) if (place / ".git").exists() else {}
+            return (
+                git_repository.revision_variables(place, "HEAD", self.recipe.parent)
+                if (place / ".git").exists()
+                else {}
+            )
         repository = self._repository(str(entry["git_url"])) if entry.get("git_url") else None
-        return git_repository.names(repository, _revision(entry), self.recipe.parent) if repository else {}
+        return git_repository.revision_variables(repository, _revision(entry), self.recipe.parent) if repository else {}
 
     def _read(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Return the text of a file in a source."""
@@ -104,7 +108,7 @@ class SourceFiles:
             repository = self._repository(str(entry["git_url"]))
             if repository is None:
                 return self._remote(entry, name)
-            return git_repository.text(repository, _revision(entry), name, self.recipe.parent)
+            return git_repository.file_text(repository, _revision(entry), name, self.recipe.parent)
         if entry.get("path") is not None:
             return self._of_path(self._local(str(entry["path"])), name)
         return self._remote(entry, name)
@@ -141,7 +145,7 @@ class SourceFiles:
         """Return the local file of an address; None for that of a server."""
         parts = urlsplit(url)
         if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-            return files.path_of(parts.path)
+            return files.path_of_url(parts.path)
         return None if "://" in url else self.recipe / url
 
     def _local(self, path: str) -> Path:

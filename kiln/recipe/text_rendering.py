@@ -9,11 +9,11 @@ from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe import functions
-from kiln.recipe.usage import check_length
+from kiln.recipe.usage import check_line_length
 from kiln.template.jinja import Environment, Template
-from kiln.template.recent import Recent
-from kiln.template.selectors import Selectable
-from kiln.yamltext import Document, Scalars, parse, read_text
+from kiln.template.recent import BoundedDict
+from kiln.template.selectors import SelectableText
+from kiln.yamltext import Document, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.template.namespace import Doubts, Names
-    from kiln.template.selectors import Selected
+    from kiln.template.selectors import SelectedText
 
 _SECTIONS = ("package", "build", "requirements", "app", "test", "about", "extra")
 _LISTS = ("source", "outputs")
@@ -66,9 +66,9 @@ class RecipeSource:
         self.all_known = all_known
         self.doubts = doubts
         self._environment = Environment(self._load)
-        self._templates: Recent[str, Template] = Recent(256)
-        self._documents: Recent[str, Mapping[str, Any]] = Recent(256)
-        self._rendered: Recent[tuple[object, ...], tuple[str, set[str]]] = Recent(512)
+        self._templates: BoundedDict[str, Template] = BoundedDict(256)
+        self._documents: BoundedDict[str, Mapping[str, Any]] = BoundedDict(256)
+        self._rendered: BoundedDict[tuple[object, ...], tuple[str, set[str]]] = BoundedDict(512)
         self._names: Names | None = None
         self.use(read_text(path, name))
 
@@ -78,7 +78,7 @@ class RecipeSource:
         Raises:
             KilnError: a line is too long.
         """
-        self.text = Selectable(text, self.name)
+        self.text = SelectableText(text, self.name)
         self.set_names = frozenset(word for result in _SET.findall(text) for word in re.findall(r"\w+", result))
         self.names_revision = _OF_REVISION.search(text) is not None
         self._conditional = _conditional(text)
@@ -87,28 +87,28 @@ class RecipeSource:
     def _check_lines(self) -> None:
         for number, line in enumerate(self.text.text.splitlines(), 1):
             try:
-                check_length(line)
+                check_line_length(line)
             except KilnError as error:
                 raise type(error)(error.what, at=Place(file=self.name, line=number), hint=error.hint) from error
 
     def _load(self, name: str) -> str:
         """Return the text of an included file, with selectors applied as in the recipe."""
         assert self._names is not None
-        return Selectable(functions.recipe_file(self.path.parent, name), name).select(self._names).text
+        return SelectableText(functions.recipe_file(self.path.parent, name), name).select(self._names).text
 
-    def template(self, selected: Selected) -> Template:
+    def template(self, selected: SelectedText) -> Template:
         """Return the compiled template of a selected text."""
         template = self._templates.get(selected.text)
         if template is None:
             template = self._templates[selected.text] = Template(selected, self.name, self._environment)
         return template
 
-    def parsed(self, text: str, selected: Selected, again: Callable[[], str]) -> Mapping[str, Any]:
+    def parsed(self, text: str, selected: SelectedText, again: Callable[[], str]) -> Mapping[str, Any]:
         """Return the values of a rendered text; ``again`` renders it with line marks, to locate a fault."""
         sections = self._documents.get(text)
         if sections is None:
             try:
-                document = parse(text, self.name, Scalars.WORDS, may_repeat=self._may_repeat)
+                document = parse(text, self.name, ScalarTypes.WORDS, may_repeat=self._may_repeat)
             except KilnError as error:
                 raise self._placed(error, selected, again) from error
             sections = self._documents[text] = self._sections(document)
@@ -118,7 +118,7 @@ class RecipeSource:
         # Under a selector or a condition a key may be repeated, and conda-build takes the last.
         return self.text.is_selected(key) or key in self._conditional
 
-    def _placed(self, error: KilnError, selected: Selected, again: Callable[[], str]) -> KilnError:
+    def _placed(self, error: KilnError, selected: SelectedText, again: Callable[[], str]) -> KilnError:
         """Return the error of a rendered text with its place in the recipe."""
         line = error.at.line if error.at else 0
         marked = again().split("\n")
@@ -153,7 +153,7 @@ class RecipeSource:
 
     def rendered(
         self,
-        selected: Selected,
+        selected: SelectedText,
         names: Names,
         context: Callable[[], Callable[[str], Any]],
         extra: tuple[object, ...],
@@ -178,9 +178,9 @@ class RecipeSource:
             undefined |= of_revision
         return text
 
-    def marked(self, selected: Selected, names: Names, context: Callable[[], Callable[[str], Any]]) -> str:
+    def marked(self, selected: SelectedText, names: Names, context: Callable[[], Callable[[str], Any]]) -> str:
         """Return the rendered text with each line's number in the selected text, where a line can carry it."""
-        from kiln.template.selectors import Selected as Marked
+        from kiln.template.selectors import SelectedText as Marked
 
         lines = [_marked(number, line) for number, line in enumerate(selected.text.split("\n"), 1)]
         try:

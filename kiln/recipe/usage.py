@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml
 from kiln.lazy_pattern import lazy_pattern
-from kiln.template.recent import Recent
+from kiln.template.recent import BoundedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,8 +60,8 @@ class Usage:
         self._tools = tuple((key, tool[1]) for key in self._keys if (tool := _TOOL.match(key)))
         self._cdt = tuple(key for key in self._keys if key.startswith("cdt_"))
         self._sysroot = _SYSROOT in self._keys
-        self._in_line: tuple[Recent[str, Used], Recent[str, Used]] = (Recent(16384), Recent(16384))
-        self._in_text: tuple[Recent[str, Used], Recent[str, Used]] = (Recent(1024), Recent(1024))
+        self._in_line: tuple[BoundedDict[str, Used], BoundedDict[str, Used]] = (BoundedDict(16384), BoundedDict(16384))
+        self._in_text: tuple[BoundedDict[str, Used], BoundedDict[str, Used]] = (BoundedDict(1024), BoundedDict(1024))
 
     def selectors(self, text: str) -> Used:
         """Return the keys that the selectors of a text use."""
@@ -87,7 +87,7 @@ class Usage:
         memory = self._in_line[kind]
         keys = memory.get(line)
         if keys is None:
-            check_length(line)
+            check_line_length(line)
             pattern = _elsewhere if kind else _selector
             candidates = self._candidates(line, kind)
             keys = memory[line] = frozenset(key for key in candidates if pattern(key).search(line))
@@ -107,7 +107,7 @@ class Usage:
         return [*candidates, *cdt]
 
 
-def check_length(line: str) -> None:
+def check_line_length(line: str) -> None:
     """Check that a line is not longer than in any real recipe.
 
     Raises:

@@ -57,7 +57,7 @@ def _written(package: Metadata, values: Mapping[str, Any], section: str) -> list
     return items if isinstance(items, list) else []
 
 
-def unread_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
+def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     """Return the versions to which the template gives no value: they are the text None."""
     return tuple(
         KeyFault(
@@ -73,7 +73,7 @@ def unread_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     )
 
 
-def undefined_names(recipe: Recipe) -> tuple[KeyFault, ...]:
+def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
     """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
     return tuple(
         KeyFault(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.recipe_v1.expression_evaluation import Malformed, step_of
+from kiln.recipe_v1.expression_evaluation import MalformedExpression, node_evaluator
 from kiln.recipe_v1.expression_values import is_true, text
 
 if TYPE_CHECKING:
@@ -40,22 +40,22 @@ def is_template(source: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def expression(source: str) -> Compiled:
+def compile_expression(source: str) -> Compiled:
     """Compile an expression, as conditions and ``skip`` are.
 
     Raises:
         Malformed: it is not one.
     """
     if is_template(source):
-        raise Malformed(f"an expression stands without {START} and }}}} here")
+        raise MalformedExpression(f"an expression stands without {START} and }}}} here")
     result = _compiled(f"{START} {source} }}}}")
     if not result.alone:
-        raise Malformed("one expression is expected")
+        raise MalformedExpression("one expression is expected")
     return result
 
 
 @lru_cache(maxsize=8192)
-def template(source: str) -> Compiled:
+def compile_template(source: str) -> Compiled:
     """Compile a text with expressions in it.
 
     Raises:
@@ -76,7 +76,7 @@ def script_names(source: str) -> frozenset[str]:
     try:
         return frozenset(_names_of_body(_tree(_OF_SCRIPTS, source)))
     except RecursionError as error:
-        raise Malformed("nested too deeply") from error
+        raise MalformedExpression("nested too deeply") from error
 
 
 def _names_of_body(body: Iterable[nodes.Node]) -> Iterator[str]:
@@ -97,13 +97,13 @@ def _compiled(source: str) -> Compiled:
     try:
         return _of_tree(_parsed(source))
     except RecursionError as error:
-        raise Malformed("nested too deeply") from error
+        raise MalformedExpression("nested too deeply") from error
 
 
 def _of_tree(tree: list[nodes.Node]) -> Compiled:
     names = frozenset(name for node in tree for name in _names(node))
     if len(tree) == 1 and isinstance(tree[0], nodes.Expr) and not isinstance(tree[0], nodes.TemplateData):
-        return Compiled(step_of(tree[0]), names, alone=True)
+        return Compiled(node_evaluator(tree[0]), names, alone=True)
     return Compiled(_text(tree), names)
 
 
@@ -113,13 +113,13 @@ def _parsed(source: str) -> list[nodes.Node]:
 
 def _tree(parser: jinja2.Environment, source: str) -> list[nodes.Node]:
     if len(source) > _LONGEST:
-        raise Malformed(f"an expression of {len(source):,} characters")
+        raise MalformedExpression(f"an expression of {len(source):,} characters")
     try:
         return parser.parse(source).body
     except jinja2.TemplateSyntaxError as error:
-        raise Malformed(error.message or "malformed", error.lineno - 1) from error
+        raise MalformedExpression(error.message or "malformed", error.lineno - 1) from error
     except ValueError as error:
-        raise Malformed(str(error)) from error
+        raise MalformedExpression(str(error)) from error
 
 
 def _flat(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
@@ -130,7 +130,7 @@ def _flat(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
         elif isinstance(node, nodes.If):
             yield node
         else:
-            raise Malformed(f"the statement {type(node).__name__.lower()} is not supported", node.lineno - 1)
+            raise MalformedExpression(f"the statement {type(node).__name__.lower()} is not supported", node.lineno - 1)
 
 
 def _text(body: Iterable[nodes.Node]) -> Callable[[Scope], str]:
@@ -144,13 +144,13 @@ def _piece(node: nodes.Node) -> Callable[[Scope], str]:
         return lambda _: data
     if isinstance(node, nodes.If):
         return _branches(node)
-    step = step_of(node)
+    step = node_evaluator(node)
     return lambda scope: text(step(scope))
 
 
 def _branches(node: nodes.If) -> Callable[[Scope], str]:
     """Return the text of ``{% if %}``: that of the first branch whose test holds, or of the last one."""
-    tests = [(step_of(entry.test), _text(_flat(entry.body))) for entry in (node, *node.elif_)]
+    tests = [(node_evaluator(entry.test), _text(_flat(entry.body))) for entry in (node, *node.elif_)]
     last = _text(_flat(node.else_))
 
     def run(scope: Scope) -> str:
@@ -184,7 +184,7 @@ def needed(source: str) -> frozenset[str]:
     try:
         return frozenset(name for node in _parsed(source) for name in _needed(node))
     except RecursionError as error:
-        raise Malformed("nested too deeply") from error
+        raise MalformedExpression("nested too deeply") from error
 
 
 def _needed(node: nodes.Node) -> Iterator[str]:

@@ -12,14 +12,14 @@ from jinja2 import nodes
 
 from kiln.recipe_v1.expression_values import (
     NOTHING,
-    Invalid,
+    InvalidOperation,
     Undefined,
-    arithmetic,
+    arithmetic_function,
     contains,
-    defined,
     equal,
     is_true,
     less,
+    require_defined,
     text,
 )
 from kiln.recipe_v1.filters import FILTERS, TESTS
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _OBJECTS = ("env", "git")  # whose methods rattler-build has
 
 
-class Malformed(Exception):
+class MalformedExpression(Exception):
     """The text is not an expression or a template; ``line`` counts from 0 in the text."""
 
     def __init__(self, why: str, line: int = 0) -> None:
@@ -50,7 +50,7 @@ class Malformed(Exception):
         self.line = line
 
 
-def step_of(node: nodes.Node) -> Step:
+def node_evaluator(node: nodes.Node) -> Step:
     """Return the function that evaluates a node in a scope.
 
     Raises:
@@ -58,7 +58,7 @@ def step_of(node: nodes.Node) -> Step:
     """
     maker = _MAKERS.get(type(node))
     if maker is None:
-        raise Malformed(f"{type(node).__name__} is not supported", node.lineno - 1)
+        raise MalformedExpression(f"{type(node).__name__} is not supported", node.lineno - 1)
     return maker(node)
 
 
@@ -73,23 +73,23 @@ def _name(node: nodes.Name) -> Step:
 
 
 def _sequence(node: nodes.List | nodes.Tuple) -> Step:
-    parts = [step_of(item) for item in node.items]
+    parts = [node_evaluator(item) for item in node.items]
     return lambda scope: [part(scope) for part in parts]
 
 
 def _mapping(node: nodes.Dict) -> Step:
-    pairs = [(step_of(pair.key), step_of(pair.value)) for pair in node.items]
+    pairs = [(node_evaluator(pair.key), node_evaluator(pair.value)) for pair in node.items]
     return lambda scope: {text(key(scope)): value(scope) for key, value in pairs}
 
 
 def _choice(node: nodes.CondExpr) -> Step:
-    test, yes = step_of(node.test), step_of(node.expr1)
-    no: Step = step_of(node.expr2) if node.expr2 is not None else lambda _: NOTHING
+    test, yes = node_evaluator(node.test), node_evaluator(node.expr1)
+    no: Step = node_evaluator(node.expr2) if node.expr2 is not None else lambda _: NOTHING
     return lambda scope: yes(scope) if is_true(test(scope)) else no(scope)
 
 
 def _and(node: nodes.And) -> Step:
-    left, right = step_of(node.left), step_of(node.right)
+    left, right = node_evaluator(node.left), node_evaluator(node.right)
 
     def run(scope: Scope) -> Any:
         value = left(scope)
@@ -99,7 +99,7 @@ def _and(node: nodes.And) -> Step:
 
 
 def _or(node: nodes.Or) -> Step:
-    left, right = step_of(node.left), step_of(node.right)
+    left, right = node_evaluator(node.left), node_evaluator(node.right)
 
     def run(scope: Scope) -> Any:
         value = left(scope)
@@ -109,30 +109,34 @@ def _or(node: nodes.Or) -> Step:
 
 
 def _not(node: nodes.Not) -> Step:
-    operand = step_of(node.node)
+    operand = node_evaluator(node.node)
     return lambda scope: not is_true(operand(scope))
 
 
 def _sign(node: nodes.Neg | nodes.Pos) -> Step:
-    operand, subtract = step_of(node.node), arithmetic("sub")
+    operand, subtract = node_evaluator(node.node), arithmetic_function("sub")
     if isinstance(node, nodes.Pos):
         return operand
     return lambda scope: subtract(0, operand(scope))
 
 
 def _binary(node: nodes.BinExpr) -> Step:
-    left, right, run = step_of(node.left), step_of(node.right), arithmetic(_OPERATORS[type(node)])
+    left, right, run = (
+        node_evaluator(node.left),
+        node_evaluator(node.right),
+        arithmetic_function(_OPERATORS[type(node)]),
+    )
     return lambda scope: run(left(scope), right(scope))
 
 
 def _concat(node: nodes.Concat) -> Step:
-    parts = [step_of(part) for part in node.nodes]
+    parts = [node_evaluator(part) for part in node.nodes]
     return lambda scope: "".join([text(part(scope)) for part in parts])
 
 
 def _compare(node: nodes.Compare) -> Step:
-    first = step_of(node.expr)
-    rest = [(_COMPARISONS[operand.op], step_of(operand.expr)) for operand in node.ops]
+    first = node_evaluator(node.expr)
+    rest = [(_COMPARISONS[operand.op], node_evaluator(operand.expr)) for operand in node.ops]
 
     def run(scope: Scope) -> bool:
         left = first(scope)
@@ -149,20 +153,20 @@ def _compare(node: nodes.Compare) -> Step:
 def _filter(node: nodes.Filter) -> Step:
     function = FILTERS.get(node.name)
     if function is None or node.node is None:
-        raise Malformed(f"there is no filter {node.name!r}", node.lineno - 1)
+        raise MalformedExpression(f"there is no filter {node.name!r}", node.lineno - 1)
     return _applied(function, f"the filter {node.name!r}", node)
 
 
 def _test(node: nodes.Test) -> Step:
     function = TESTS.get(node.name)
     if function is None:
-        raise Malformed(f"there is no test {node.name!r}", node.lineno - 1)
+        raise MalformedExpression(f"there is no test {node.name!r}", node.lineno - 1)
     return _applied(function, f"the test {node.name!r}", node)
 
 
 def _applied(function: Callable[..., Any], what: str, node: nodes.Filter | nodes.Test) -> Step:
     assert node.node is not None
-    value, (args, kwargs) = step_of(node.node), _arguments(node)
+    value, (args, kwargs) = node_evaluator(node.node), _arguments(node)
 
     def run(scope: Scope) -> Any:
         arguments = [value(scope), *[arg(scope) for arg in args]]
@@ -177,7 +181,7 @@ def _call(node: nodes.Call) -> Step:
     def run(scope: Scope) -> Any:
         function = scope.function(name)
         if function is None:
-            raise Invalid(f"there is no function {name!r}")
+            raise InvalidOperation(f"there is no function {name!r}")
         arguments = [arg(scope) for arg in args]
         return _called(function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
@@ -190,49 +194,49 @@ def _function(node: nodes.Expr) -> str:
         return node.name
     if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name) and node.node.name in _OBJECTS:
         return f"{node.node.name}.{node.attr}"
-    raise Malformed("only functions can be called, values have no methods", node.lineno - 1)
+    raise MalformedExpression("only functions can be called, values have no methods", node.lineno - 1)
 
 
 def _arguments(node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[list[Step], dict[str, Step]]:
     if node.dyn_args is not None or node.dyn_kwargs is not None:
-        raise Malformed("* and ** are not supported", node.lineno - 1)
-    return [step_of(arg) for arg in node.args], {str(arg.key): step_of(arg.value) for arg in node.kwargs}
+        raise MalformedExpression("* and ** are not supported", node.lineno - 1)
+    return [node_evaluator(arg) for arg in node.args], {str(arg.key): node_evaluator(arg.value) for arg in node.kwargs}
 
 
 def _called(function: Callable[..., Any], what: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
         return function(*args, **kwargs)
     except TypeError as error:
-        raise Invalid(f"{what} does not take these arguments ({error})") from error
+        raise InvalidOperation(f"{what} does not take these arguments ({error})") from error
 
 
 def _item(node: nodes.Getitem | nodes.Getattr) -> Step:
-    value = step_of(node.node)
+    value = node_evaluator(node.node)
     if isinstance(node, nodes.Getattr):
         name = node.attr
         return lambda scope: _of(value(scope), name)
     if isinstance(node.arg, nodes.Slice):
         return _slice(value, node.arg)
-    index = step_of(node.arg)
+    index = node_evaluator(node.arg)
     return lambda scope: _of(value(scope), index(scope))
 
 
 def _of(value: Any, index: Any) -> Any:
     try:
-        return value[index] if isinstance(defined(value), (str, list, dict)) else Undefined(str(index))
+        return value[index] if isinstance(require_defined(value), (str, list, dict)) else Undefined(str(index))
     except (LookupError, TypeError):
         return Undefined(str(index))
 
 
 def _slice(value: Step, node: nodes.Slice) -> Step:
-    bounds = [step_of(bound) if bound is not None else None for bound in (node.start, node.stop, node.step)]
+    bounds = [node_evaluator(bound) if bound is not None else None for bound in (node.start, node.stop, node.step)]
 
     def run(scope: Scope) -> Any:
-        items = defined(value(scope))
+        items = require_defined(value(scope))
         try:
             return items[slice(*[bound(scope) if bound else None for bound in bounds])]
         except (TypeError, ValueError) as error:
-            raise Invalid(f"a slice of {text(items)}: {error}") from error
+            raise InvalidOperation(f"a slice of {text(items)}: {error}") from error
 
     return run
 

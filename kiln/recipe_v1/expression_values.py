@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST_BITS = 127
 
 
-class Invalid(Exception):
+class InvalidOperation(Exception):
     """An operation does not fit its operands, or a name has no value."""
 
 
@@ -34,14 +34,14 @@ class Undefined:
 NOTHING = Undefined(silent=True)
 
 
-def defined(value: Any) -> Any:
+def require_defined(value: Any) -> Any:
     """Return a value that is defined.
 
     Raises:
         Invalid: it is not.
     """
     if isinstance(value, Undefined) and not value.silent:
-        raise Invalid(f"{value.name} is not defined" if value.name else "the value is not defined")
+        raise InvalidOperation(f"{value.name} is not defined" if value.name else "the value is not defined")
     return value
 
 
@@ -51,7 +51,7 @@ def is_true(value: Any) -> bool:
     Raises:
         Invalid: it is not defined.
     """
-    return False if defined(value) is NOTHING else bool(value)
+    return False if require_defined(value) is NOTHING else bool(value)
 
 
 def text(value: Any) -> str:
@@ -62,7 +62,7 @@ def text(value: Any) -> str:
     """
     if isinstance(value, str):
         return str(value)
-    if defined(value) is NOTHING:
+    if require_defined(value) is NOTHING:
         return ""
     return _nested(value)
 
@@ -87,17 +87,17 @@ def _number(value: Any) -> str:
     return str(value)
 
 
-def arithmetic(name: str) -> Callable[[Any, Any], Any]:
+def arithmetic_function(name: str) -> Callable[[Any, Any], Any]:
     """Return the function of an operator: ``add``, ``sub``, ``mul``, ``div``, ``floordiv``, ``mod``, ``pow``."""
     function = _ARITHMETIC[name]
 
     def run(left: Any, right: Any) -> Any:
-        if not _fits(name, defined(left), defined(right)):
-            raise Invalid(f"{name} does not fit {_kind(left)} and {_kind(right)}")
+        if not _fits(name, require_defined(left), require_defined(right)):
+            raise InvalidOperation(f"{name} does not fit {_kind(left)} and {_kind(right)}")
         try:
             return function(left, right)
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise Invalid(f"{name}: {error}") from error
+            raise InvalidOperation(f"{name}: {error}") from error
 
     return run
 
@@ -145,12 +145,12 @@ def equal(left: Any, right: Any) -> bool:
     Raises:
         Invalid: one of them is not defined.
     """
-    return bool(defined(left) == defined(right))
+    return bool(require_defined(left) == require_defined(right))
 
 
 def less(left: Any, right: Any) -> bool:
     """Return whether a value comes before another; values of different kinds are ordered by their kinds."""
-    one, other = _rank(defined(left)), _rank(defined(right))
+    one, other = _rank(require_defined(left)), _rank(require_defined(right))
     if one != other:
         return one < other
     try:
@@ -174,6 +174,6 @@ def contains(item: Any, items: Any) -> bool:
         return text(item) in items
     if isinstance(items, (list, tuple, dict)):
         return any(equal(item, entry) for entry in items)
-    if defined(items) is NOTHING:
+    if require_defined(items) is NOTHING:
         return False
-    raise Invalid(f"{_kind(items)} contains nothing")
+    raise InvalidOperation(f"{_kind(items)} contains nothing")

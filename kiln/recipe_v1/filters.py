@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.expression_values import NOTHING, Invalid, Undefined, contains, defined, equal, is_true, less, text
+from kiln.recipe_v1.expression_values import (
+    NOTHING,
+    InvalidOperation,
+    Undefined,
+    contains,
+    equal,
+    is_true,
+    less,
+    require_defined,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,9 +24,9 @@ if TYPE_CHECKING:
 def _items(value: Any) -> list[Any]:
     if isinstance(value, (str, list, tuple, dict)):
         return list(value)
-    if defined(value) is NOTHING:
+    if require_defined(value) is NOTHING:
         return []
-    raise Invalid(f"{text(value)} has no items")
+    raise InvalidOperation(f"{text(value)} has no items")
 
 
 class _Sorted:
@@ -33,7 +43,7 @@ class _Sorted:
 
 def _sorted(value: Any, *, reverse: Any = False, case_sensitive: Any = False, attribute: Any = None) -> list[Any]:
     if attribute is not None:
-        raise Invalid("sort takes no attribute here")
+        raise InvalidOperation("sort takes no attribute here")
     folded = not is_true(case_sensitive)
     return sorted(
         _items(value),
@@ -46,7 +56,7 @@ def _int(value: Any) -> int:
     try:
         return int(value) if not isinstance(value, str) else _int_of_text(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"{text(value)!r} is not a number") from error
+        raise InvalidOperation(f"{text(value)!r} is not a number") from error
 
 
 def _int_of_text(value: str) -> int:
@@ -94,9 +104,9 @@ def _extreme(value: Any, index: int) -> Any:
 
 
 def _abs(value: Any) -> Any:
-    if isinstance(defined(value), (int, float)):
+    if isinstance(require_defined(value), (int, float)):
         return abs(value)
-    raise Invalid(f"{text(value)!r} is not a number")
+    raise InvalidOperation(f"{text(value)!r} is not a number")
 
 
 def _version_to_buildstring(value: Any) -> str:

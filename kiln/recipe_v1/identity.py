@@ -11,13 +11,13 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.compiled_expression import is_template, template
+from kiln.recipe_v1.compiled_expression import compile_template, is_template
 from kiln.recipe_v1.expression_values import text
 from kiln.recipe_v1.filters import short_version
 from kiln.recipe_v1.node_evaluation import compiled, evaluated
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
-from kiln.yamltext.typed_text import value_of
+from kiln.yamltext.typed_text import variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,22 +34,22 @@ _EXPORTS = ("weak", "weak_constraints", "strong", "strong_constraints", "noarch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class BuildIdentity:
     """A package's build string, and what went into its hash, where dashes and dots become underscores."""
 
     build_string: str
     hash_input: Mapping[str, Any]
 
 
-class Identities:
+class BuildIdentities:
     """The identities of the packages of one recipe; ``pinned`` finds the package that another one pins."""
 
     def __init__(self, pinned: Callable[[PackageAt, str], PackageAt]) -> None:
         self._pinned = pinned
-        self._found: dict[int, Identity] = {}
+        self._found: dict[int, BuildIdentity] = {}
         self._open: list[PackageAt] = []
 
-    def of(self, package: PackageAt) -> Identity:
+    def of(self, package: PackageAt) -> BuildIdentity:
         """Return the identity of a package.
 
         Raises:
@@ -67,13 +67,13 @@ class Identities:
                 self._open.pop()
         return result
 
-    def _identity(self, package: PackageAt) -> Identity:
+    def _identity(self, package: PackageAt) -> BuildIdentity:
         pins = {name: self._pin(package, name) for name in exact_pins(package)}
         values = {**_values(package), **pins}
         data = {key.replace("-", "_").replace(".", "_"): value for key, value in values.items()}
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
-        return Identity(
+        return BuildIdentity(
             build_string=_build_string(package, data, digest),
             hash_input={key: values[key] for key in sorted(values)},
         )
@@ -102,7 +102,7 @@ def _requirements(package: PackageAt) -> Iterator[str | OpenPin]:
 def _values(package: PackageAt) -> dict[str, Any]:
     """Return what goes into the hash but for pins: of keys that the context redefines, the variant's own values."""
     variant, target = package.scope.variant, package.scope.target
-    values = {key: value_of(variant[key]) for key in package.hashed if key in variant}
+    values = {key: variant_value(variant[key]) for key in package.hashed if key in variant}
     if "build_platform" in package.hashed:
         values.setdefault("build_platform", package.scope.build)
     values["target_platform"] = "noarch" if package.noarch else target
@@ -122,7 +122,7 @@ def _build_string(package: PackageAt, hash_input: Mapping[str, Any], digest: str
         return str(setting)
     scope = VariantScope(hash_input, package.scope.target, package.scope.build)
     scope.context = {**package.scope.context, "hash": digest, "build_number": number}
-    return text(evaluated(setting, compiled(setting, template), scope))
+    return text(evaluated(setting, compiled(setting, compile_template), scope))
 
 
 def _prefix(package: PackageAt, hash_input: Mapping[str, Any]) -> str:

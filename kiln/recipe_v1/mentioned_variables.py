@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.compiled_expression import expression, is_template, needed, script_names
-from kiln.recipe_v1.expression_evaluation import Malformed
+from kiln.recipe_v1.compiled_expression import compile_expression, is_template, needed, script_names
+from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.node_evaluation import place
-from kiln.recipe_v1.requirement import canonical, free_name
+from kiln.recipe_v1.requirement import canonical_spec, free_name
 from kiln.recipe_v1.scope import LATE, platform_names
-from kiln.recipe_v1.scope import normalized as normalized_name
+from kiln.recipe_v1.scope import variant_key as normalized_name
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _CONDITIONS = ("if", "skip")
 _SCRIPTS = ("script", "content")
 
 
-def names(recipe: RecipeV1) -> dict[str, Place]:
+def mentioned_keys(recipe: RecipeV1) -> dict[str, Place]:
     """Return every key that a recipe may ask a variant for, and where it first stands."""
     own = _own(recipe)
     result: dict[str, Place] = {}
@@ -33,7 +33,7 @@ def names(recipe: RecipeV1) -> dict[str, Place]:
     return result
 
 
-def required(recipe: RecipeV1) -> dict[str, Place]:
+def required_keys(recipe: RecipeV1) -> dict[str, Place]:
     """Return the keys that a recipe cannot be evaluated without: written out, not compared or with a default.
 
     What stands in a script is the build's own affair, and a condition may be one of other platforms.
@@ -68,8 +68,8 @@ def _names_of(node: PlacedText, key: str) -> frozenset[str]:
         if is_template(node):
             return script_names(str(node))  # which takes what any template may hold
         if key in _CONDITIONS:
-            return expression(str(node)).names
-    except Malformed:
+            return compile_expression(str(node)).names
+    except MalformedExpression:
         return frozenset()  # whoever evaluates it says what is wrong, and where
     bare = _bare(node) if key in {"build", "host"} else ""
     return frozenset({normalized_name(bare)}) if bare else frozenset()
@@ -77,7 +77,7 @@ def _names_of(node: PlacedText, key: str) -> frozenset[str]:
 
 def _bare(node: PlacedText) -> str:
     try:
-        return free_name(canonical(node))
+        return free_name(canonical_spec(node))
     except ValueError:
         return ""
 
@@ -97,5 +97,5 @@ def _templates(node: Any) -> Iterator[PlacedText]:
 def _needed(node: PlacedText) -> frozenset[str]:
     try:
         return needed(str(node))
-    except Malformed:
+    except MalformedExpression:
         return frozenset()  # as above

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import limits
-from kiln.errors import KilnError, RecipeFault, TemplateFault, nearest
+from kiln.errors import KilnError, RecipeFault, TemplateFault, did_you_mean
 from kiln.model.source_position import Place
-from kiln.recipe_v1.compiled_expression import expression, is_template, script_names, template
-from kiln.recipe_v1.expression_evaluation import Malformed
-from kiln.recipe_v1.expression_values import NOTHING, Invalid, defined, is_true, text
+from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template, script_names
+from kiln.recipe_v1.expression_evaluation import MalformedExpression
+from kiln.recipe_v1.expression_values import NOTHING, InvalidOperation, is_true, require_defined, text
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import NULLS, is_integer, scalar_value
 
@@ -65,7 +65,7 @@ def compiled(node: PlacedText, compile_: Callable[[str], Result]) -> Result:
     """
     try:
         return compile_(str(node))
-    except Malformed as error:
+    except MalformedExpression as error:
         at = Place(file=RECIPE, line=node.line + error.line, column=node.column)
         raise TemplateFault("malformed expression", at=at, why=str(error), hint=f"it is {str(node)[:80]!r}") from error
 
@@ -76,10 +76,10 @@ def evaluated(node: PlacedText, what: Compiled, scope: VariantScope) -> Any:
     Raises:
         TemplateFault: it has none, with the scalar's place.
     """
-    limits.at(RECIPE, node.line)  # for the error of a process that is ended while it is at it
+    limits.record_place(RECIPE, node.line)  # for the error of a process that is ended while it is at it
     try:
         return what.steps(scope)
-    except (Invalid, RecursionError) as error:
+    except (InvalidOperation, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TemplateFault(
             f"{str(node)[:80]!r} cannot be evaluated", at=place(node), why=why, hint=_hint(what, scope)
@@ -88,11 +88,11 @@ def evaluated(node: PlacedText, what: Compiled, scope: VariantScope) -> Any:
 
 def _hint(what: Compiled, scope: VariantScope) -> str:
     known = scope.names()
-    near = (nearest(name, known) for name in sorted(what.names - known))
+    near = (did_you_mean(name, known) for name in sorted(what.names - known))
     return next(filter(None, near), "")
 
 
-def scalar(node: Any) -> PlacedText:
+def require_scalar(node: Any) -> PlacedText:
     """Return a node that is a scalar.
 
     Raises:
@@ -105,14 +105,14 @@ def scalar(node: Any) -> PlacedText:
 
 def text_of(node: Any, scope: VariantScope) -> str:
     """Return the text that a scalar renders to."""
-    source = scalar(node)
+    source = require_scalar(node)
     if not is_template(source):
         return str(source)
-    what = compiled(source, template)
+    what = compiled(source, compile_template)
     value = evaluated(source, what, scope)
     try:
         return text(value)
-    except Invalid as error:
+    except InvalidOperation as error:
         raise TemplateFault(
             f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
         ) from error
@@ -122,16 +122,16 @@ def value_of_context(node: Any, scope: VariantScope) -> Any:
     """Return the value that an entry of ``context`` has: an expression alone and unquoted keeps its type."""
     if isinstance(node, list):
         return [value_of_context(item, scope) for item in node]
-    source = scalar(node)
+    source = require_scalar(node)
     if not is_template(source):
         return scalar_value(source)
-    what = compiled(_trimmed(source), template)
+    what = compiled(_trimmed(source), compile_template)
     value = evaluated(source, what, scope)
     try:
         if what.alone and source.plain:
-            return "" if defined(value) is NOTHING else value
+            return "" if require_defined(value) is NOTHING else value
         return text(value) if what.alone else _detected(text(value))
-    except Invalid as error:
+    except InvalidOperation as error:
         raise TemplateFault(
             f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
         ) from error
@@ -170,7 +170,7 @@ def _listed(node: Any) -> list[Any]:
 def _is_conditional(item: Any) -> bool:
     if not isinstance(item, dict) or "if" not in item:
         return False
-    known_keys(item, _BRANCHES, "a condition")
+    require_known_keys(item, _BRANCHES, "a condition")
     if "then" not in item:
         raise fault(item, "a condition has no 'then'")
     return True
@@ -178,11 +178,11 @@ def _is_conditional(item: Any) -> bool:
 
 def condition(node: Any, scope: VariantScope) -> bool:
     """Return whether a condition holds."""
-    source = scalar(node)
-    what = compiled(source, expression)
+    source = require_scalar(node)
+    what = compiled(source, compile_expression)
     try:
         return is_true(evaluated(source, what, scope))
-    except Invalid as error:
+    except InvalidOperation as error:
         raise TemplateFault(
             f"the condition {str(source)[:80]!r} cannot be evaluated",
             at=place(source),
@@ -196,21 +196,21 @@ def texts(node: Any, scope: VariantScope) -> list[str]:
     return [result for item in items(node, scope) if (result := text_of(item, scope))]
 
 
-def branches(node: Any) -> Iterator[PlacedText]:
+def all_scalars(node: Any) -> Iterator[PlacedText]:
     """Yield every scalar of a conditional list, of all branches, and the conditions."""
     for item in _listed(node):
         if _is_conditional(item):
-            yield scalar(item["if"])
-            yield from branches(item.get("then"))
-            yield from branches(item.get("else"))
+            yield require_scalar(item["if"])
+            yield from all_scalars(item.get("then"))
+            yield from all_scalars(item.get("else"))
         else:
-            yield scalar(item)
+            yield require_scalar(item)
 
 
 # Mappings
 
 
-def mapping(node: Any, what: str) -> Mapping[str, Any]:
+def require_mapping(node: Any, what: str) -> Mapping[str, Any]:
     """Return a node that is a mapping; an empty node is an empty one.
 
     Raises:
@@ -223,7 +223,7 @@ def mapping(node: Any, what: str) -> Mapping[str, Any]:
     raise fault(node, f"{what} is a mapping of keys", hint="write keys below it, one a line")
 
 
-def known_keys(node: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+def require_known_keys(node: Mapping[str, Any], known: Iterable[str], what: str) -> None:
     """Refuse keys that a mapping may not have, all at once.
 
     Raises:
@@ -240,7 +240,9 @@ def key_faults(node: Mapping[str, Any], known: Iterable[str], what: str) -> list
 
 def key_fault(key: Any, known: Collection[str], what: str) -> RecipeFault:
     """Return the fault of a key that a mapping may not have."""
-    return fault(key, f"{what} has no key {str(key)!r}", hint=nearest(str(key), known) or f"one of {_listing(known)}")
+    return fault(
+        key, f"{what} has no key {str(key)!r}", hint=did_you_mean(str(key), known) or f"one of {_listing(known)}"
+    )
 
 
 def raise_all(faults: Sequence[KilnError]) -> None:

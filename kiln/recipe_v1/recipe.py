@@ -15,17 +15,17 @@ from kiln.recipe_v1.node_evaluation import (
     is_empty,
     key_fault,
     key_faults,
-    known_keys,
-    mapping,
     raise_all,
-    scalar,
+    require_known_keys,
+    require_mapping,
+    require_scalar,
     text_of,
     value_of_context,
 )
 from kiln.recipe_v1.requirement import free_name
-from kiln.recipe_v1.scope import VariantScope, normalized
+from kiln.recipe_v1.scope import VariantScope, variant_key
 from kiln.recipe_v1.unknown_keys import unknown_keys
-from kiln.yamltext import PlacedText, Scalars, parse, read_text
+from kiln.yamltext import PlacedText, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -111,7 +111,7 @@ class RecipeV1:
         Raises:
             KilnError: it is malformed, or has a key that is not known.
         """
-        root = parse(text, RECIPE, Scalars.PLACED).value
+        root = parse(text, RECIPE, ScalarTypes.PLACED).value
         if not isinstance(root, dict):
             raise RecipeFault("a recipe is a mapping of sections", at=Place(file=RECIPE))
         recipe = cls(text=text, root=root)
@@ -128,12 +128,12 @@ class RecipeV1:
     @property
     def context(self) -> Mapping[str, Any]:
         """The recipe's own names."""
-        return mapping(self.root.get("context"), "context")
+        return require_mapping(self.root.get("context"), "context")
 
     @property
     def feedstock_name(self) -> str | None:
         """The name that the recipe gives its feedstock."""
-        extra = mapping(self.root.get("extra"), "extra")
+        extra = require_mapping(self.root.get("extra"), "extra")
         name = extra.get("feedstock-name")
         return str(name) if isinstance(name, PlacedText) and name else None
 
@@ -150,7 +150,7 @@ class RecipeV1:
         version = self.root.get("schema_version")
         if version is not None and version != "1":
             raise fault(version, f"schema_version is {version!r}", hint="kiln reads version 1")
-        mapping(self.root.get("extra"), "extra")
+        require_mapping(self.root.get("extra"), "extra")
         if self.has_outputs:
             self._check_outputs(self.root["outputs"])
         elif "package" not in self.root:
@@ -180,13 +180,13 @@ class RecipeV1:
         if not isinstance(entry, dict) or not {"package", "staging"} & entry.keys():
             raise fault(entry, "an output has 'package' or 'staging'", hint="begin it with '- package:'")
         if "staging" in entry:
-            known_keys(entry, schema.STAGING, "a staging output")
+            require_known_keys(entry, schema.STAGING, "a staging output")
             _name_of_staging(entry)
             for part, names in schema.KEYS_OF_STAGING.items():
                 title = f"{part} of a staging output"
-                known_keys(mapping(entry.get(part), title), names, title)
+                require_known_keys(require_mapping(entry.get(part), title), names, title)
         else:
-            known_keys(entry, schema.OUTPUT, "an output")
+            require_known_keys(entry, schema.OUTPUT, "an output")
 
     @property
     def count(self) -> int:
@@ -217,7 +217,7 @@ class RecipeV1:
         Raises:
             KilnError: the context cannot be evaluated there, with the line.
         """
-        limits.at(RECIPE)
+        limits.record_place(RECIPE)
         scope = VariantScope(variant, target, build, words=words)
         scope.in_context = True
         for key, node in self.context.items():
@@ -231,7 +231,7 @@ class RecipeV1:
             "build": schema.BUILD(self.root.get("build"), scope),
             "about": schema.ABOUT(self.root.get("about"), scope),
             "requirements": schema.REQUIREMENTS(self.root.get("requirements"), scope),
-            "extra": schema.rendered(mapping(self.root.get("extra"), "extra"), scope),
+            "extra": schema.evaluate_all_texts(require_mapping(self.root.get("extra"), "extra"), scope),
             "source": schema.SOURCE(self.root.get("source"), scope),
             "tests": schema.tests(self.root.get("tests"), scope),
         }
@@ -256,7 +256,7 @@ class RecipeV1:
         return {
             "about": whole | schema.ABOUT(entry.get("about"), scope),
             "requirements": schema.REQUIREMENTS(entry.get("requirements"), scope),
-            "extra": schema.rendered(mapping(self.root.get("extra"), "extra"), scope),
+            "extra": schema.evaluate_all_texts(require_mapping(self.root.get("extra"), "extra"), scope),
             "source": [
                 *(schema.SOURCE(self.root.get("source"), scope) if top else ()),
                 *schema.SOURCE(entry.get("source"), scope),
@@ -302,7 +302,7 @@ class RecipeV1:
         if is_empty(node):
             return None
         if isinstance(node, dict):
-            known_keys(node, ("from", "run_exports"), "inherit")
+            require_known_keys(node, ("from", "run_exports"), "inherit")
             if "from" not in node:
                 raise fault(node, "inherit has no 'from'", hint="the name of a staging output")
         named = node.get("from") if isinstance(node, dict) else node
@@ -349,10 +349,10 @@ def _name_of_staging(entry: Mapping[str, Any]) -> PlacedText:
     setting = entry["staging"]
     if not isinstance(setting, dict):
         raise fault(setting, "staging is a mapping of keys", hint="write 'name:' below it")
-    known_keys(setting, ("name",), "staging")
+    require_known_keys(setting, ("name",), "staging")
     if is_empty(setting.get("name")):
         raise fault(setting or next(iter(entry)), "the staging output has no name")
-    return scalar(setting["name"])
+    return require_scalar(setting["name"])
 
 
 def _inherits_top(entry: Mapping[str, Any]) -> bool:
@@ -368,7 +368,7 @@ def _counted(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope)
     """Return the keys that count as used, as ``build.noarch`` and ``build.variant`` have it."""
     named = build.get("variant", {})
     forced = {key for key in named.get("use_keys", ()) if key in scope.variant}
-    ignored = {name for key in named.get("ignore_keys", ()) for name in (key, normalized(key))}
+    ignored = {name for key in named.get("ignore_keys", ()) for name in (key, variant_key(key))}
     if build.get("noarch") == "python":
         ignored |= {"python"} - forced
     return frozenset(({*keys} | forced) - ignored)

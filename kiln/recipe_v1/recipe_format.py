@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.yamltext import Scalars, parse, read_text
+from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +42,6 @@ def _asked_at(path: Path) -> Place | None:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, _stamp: tuple[int, int]) -> Place | None:
-    document = parse(read_text(path, FORGE), FORGE, Scalars.TEXT, may_repeat=lambda _: True)
+    document = parse(read_text(path, FORGE), FORGE, ScalarTypes.TEXT, may_repeat=lambda _: True)
     asked = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
     return document.place(_KEY) if asked else None

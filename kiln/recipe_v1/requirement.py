@@ -41,10 +41,10 @@ def requirement(given: str) -> Requirement:
     Raises:
         ValueError: it is neither a match spec nor a pin.
     """
-    return _pin(given) if given.lstrip().startswith("{") else canonical(given)
+    return _pin(given) if given.lstrip().startswith("{") else canonical_spec(given)
 
 
-def canonical(spec: str) -> str:
+def canonical_spec(spec: str) -> str:
     """Return a match spec as rattler-build prints it: the name in lower case, ``=1.2`` as ``1.2.*``.
 
     Raises:

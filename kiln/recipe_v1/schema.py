@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 
 from kiln import matchspec_notation
 from kiln.errors import KilnError
-from kiln.recipe_v1.compiled_expression import expression, is_template, template
+from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template
 from kiln.recipe_v1.node_evaluation import (
     compiled,
     condition,
     fault,
     is_empty,
     items,
-    known_keys,
-    mapping,
-    scalar,
+    require_known_keys,
+    require_mapping,
+    require_scalar,
     text_of,
     texts,
 )
 from kiln.recipe_v1.requirement import requirement
 from kiln.recipe_v1.scope import LATE
-from kiln.recipe_v1.scripts import environment, lines, read_all, tested_lines, values_of_names
+from kiln.recipe_v1.scripts import environment, lines, record_reads, tested_lines, values_of_names
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import scalar_value
 
@@ -56,12 +56,12 @@ class SectionKind:
 
     def __call__(self, node: Any, scope: VariantScope) -> dict[str, Any]:
         """Evaluate the mapping's values."""
-        fields = mapping(node, self.name)
+        fields = require_mapping(node, self.name)
         for key in fields:
             if self.is_experimental(key):
                 what = f"{_EXPERIMENTAL[(self.name, str(key))]} are experimental in rattler-build, and not supported"
                 raise fault(key, what)
-        known_keys(fields, self.kinds, self.name)
+        require_known_keys(fields, self.kinds, self.name)
         return {str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty(value)}
 
     def is_experimental(self, key: object) -> bool:
@@ -160,7 +160,7 @@ def match_spec(node: Any, scope: VariantScope) -> str:
 
 def raw_texts(node: Any, _: VariantScope) -> list[str]:
     """Take a list of texts as it stands."""
-    return [str(scalar(item)) for item in (node if isinstance(node, list) else [node])]
+    return [str(require_scalar(item)) for item in (node if isinstance(node, list) else [node])]
 
 
 def stripped(node: Any, scope: VariantScope) -> str:
@@ -176,9 +176,9 @@ def evaluate_except_folders(node: Any, scope: VariantScope) -> list[str]:
 
 def build_string(node: Any, scope: VariantScope) -> PlacedText:
     """Take the build string as a template: what it is follows once the hash is known."""
-    text = scalar(node)
+    text = require_scalar(node)
     if is_template(text):
-        read_all(compiled(text, template).names, scope)
+        record_reads(compiled(text, compile_template).names, scope)
     return text
 
 
@@ -189,11 +189,11 @@ def skip(node: Any, scope: VariantScope) -> bool:
 
 
 def _skips(node: Any, scope: VariantScope) -> bool:
-    text = scalar(node)
+    text = require_scalar(node)
     if is_template(text):
         rendered = text_of(text, scope)
         text = PlacedText(rendered, text.line, text.column, plain=False)
-    compiled(text, expression)
+    compiled(text, compile_expression)
     try:
         return bool(text) and condition(text, scope)
     except KilnError:
@@ -219,12 +219,12 @@ class ScriptKind:
         return {**fields, "names": values_of_names(of_lines, scope)}
 
 
-def rendered(node: Any, scope: VariantScope) -> Any:
+def evaluate_all_texts(node: Any, scope: VariantScope) -> Any:
     """Evaluate every text of a part whose keys are the feedstock's own."""
     if isinstance(node, dict):
-        return {str(key): rendered(value, scope) for key, value in node.items()}
+        return {str(key): evaluate_all_texts(value, scope) for key, value in node.items()}
     if isinstance(node, list):
-        return [rendered(item, scope) for item in node]
+        return [evaluate_all_texts(item, scope) for item in node]
     return text_of(node, scope) if is_template(node) else scalar_value(node)
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from kiln.lazy_pattern import lazy_pattern
 from kiln.names import CONDA_PLATFORMS
 from kiln.recipe_v1.compiled_expression import tool_keys
-from kiln.recipe_v1.expression_values import Invalid, Undefined, defined, is_true, text
+from kiln.recipe_v1.expression_values import InvalidOperation, Undefined, is_true, require_defined, text
 from kiln.version_spec import matches
-from kiln.yamltext.typed_text import value_of, with_truth
+from kiln.yamltext.typed_text import variant_value, with_truth_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,7 +52,7 @@ def platform_names(target: str, build: str) -> dict[str, Any]:
     }
 
 
-def normalized(name: str) -> str:
+def variant_key(name: str) -> str:
     """Return a package's name as the key of a variant."""
     return name.lower().replace("-", "_").replace(".", "_")
 
@@ -65,7 +65,7 @@ class VariantScope:
 
     def __init__(self, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False) -> None:
         self.variant = variant
-        self._value_of = with_truth if words else value_of
+        self._value_of = with_truth_values if words else variant_value
         self.target = str(variant.get("target_platform", target))
         self.build = build
         self.context: dict[str, Any] = {}
@@ -101,14 +101,14 @@ class VariantScope:
         if name == "build_platform":
             self.reads.add(name)
         if name in _NOT_HERE:
-            raise Invalid(f"{name} is not supported: {_NOT_HERE[name]}")
+            raise InvalidOperation(f"{name} is not supported: {_NOT_HERE[name]}")
         return self._platform[name] if name in self._platform else Undefined(name)
 
     def function(self, name: str) -> Callable[..., Any] | None:
         """Return the function of a name."""
         whole = name.partition(".")[0]
         if whole in _NOT_HERE:
-            raise Invalid(f"{name}() is not supported: {_NOT_HERE[whole]}")
+            raise InvalidOperation(f"{name}() is not supported: {_NOT_HERE[whole]}")
         return self._functions.get(name)
 
     def names(self) -> set[str]:
@@ -139,7 +139,7 @@ class VariantScope:
 
     def key_of(self, package: str) -> str | None:
         """Return the variant's key that gives a package's version, if there is one that the context does not hide."""
-        key = normalized(package)
+        key = variant_key(package)
         for name in (key, package):
             if name in self.variant and name not in self.context:
                 return name
@@ -153,12 +153,12 @@ class VariantScope:
             self.read_hidden(key)
         name = self.variant.get(keys[0]) or (_compiler(language, self.target) if kind == "compiler" else None)
         if name is None:
-            raise Invalid(f"nothing gives {keys[0]}, which {kind}({language!r}) asks for")
-        package = f"{text(value_of(name))}_{self.target}"
+            raise InvalidOperation(f"nothing gives {keys[0]}, which {kind}({language!r}) asks for")
+        package = f"{text(variant_value(name))}_{self.target}"
         version = self.variant.get(keys[1])
         if version is None:
             return package
-        plain = text(value_of(version))
+        plain = text(variant_value(version))
         return f"{package} ={plain}" if _PLAIN.fullmatch(plain) else f"{package} {plain}"
 
     def _cdt(self, package: str) -> str:
@@ -167,7 +167,7 @@ class VariantScope:
         names = []
         for key, other in (("cdt_name", usual), ("cdt_arch", {"32": "i686", "64": "x86_64"}.get(arch, arch))):
             self.read_hidden(key)
-            names.append(text(value_of(self.variant.get(key, other))))
+            names.append(text(variant_value(self.variant.get(key, other))))
         name, space, rest = package.partition(" ")
         return f"{name}-{names[0]}-{names[1]}{space}{rest}"
 
@@ -186,7 +186,9 @@ def _compiler(language: str, target: str) -> str:
 def _environment(name: Any, default: Any = None) -> str:
     """Return a variable of the environment: its default, for a rendering gets none, so that it is the same anywhere."""
     if default is None:
-        raise Invalid(f"a rendering gets no variables of the environment, such as {text(name)}; give a default")
+        raise InvalidOperation(
+            f"a rendering gets no variables of the environment, such as {text(name)}; give a default"
+        )
     return text(default)
 
 
@@ -200,16 +202,16 @@ def _match(value: Any, spec: Any) -> bool:
     try:
         return matches(version.rstrip("*"), text(spec))
     except ValueError as error:
-        raise Invalid(f"match(): {error}") from error
+        raise InvalidOperation(f"match(): {error}") from error
 
 
 def _pin(kind: str, name: Any, bounds: dict[str, Any]) -> str:
     """Return a pin as the text that a requirement holds in its place: a mapping in JSON."""
     if unknown := sorted(bounds.keys() - {"exact", "lower_bound", "upper_bound", "build"}):
-        raise Invalid(f"{kind}() takes no {unknown[0]}; it takes exact, lower_bound, upper_bound and build")
+        raise InvalidOperation(f"{kind}() takes no {unknown[0]}; it takes exact, lower_bound, upper_bound and build")
     exact = "exact" in bounds and is_true(bounds["exact"])
     if "exact" in bounds and len(bounds) > 1:
-        raise Invalid(f"{kind}() takes exact or bounds, not both")
+        raise InvalidOperation(f"{kind}() takes exact or bounds, not both")
     pin: dict[str, Any] = {"name": text(name)}
     if exact:
         pin["exact"] = True
@@ -221,7 +223,7 @@ def _pin(kind: str, name: Any, bounds: dict[str, Any]) -> str:
 
 
 def _bound(kind: str, key: str, value: Any) -> str:
-    result = text(defined(value))
+    result = text(require_defined(value))
     if key != "build" and not _BOUND.fullmatch(result):
-        raise Invalid(f"{kind}(): {key} is {result!r}, which is neither x.x nor a version")
+        raise InvalidOperation(f"{kind}(): {key} is {result!r}, which is neither x.x nor a version")
     return result

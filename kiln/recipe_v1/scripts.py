@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import TemplateFault
-from kiln.recipe_v1.compiled_expression import expression, is_template
-from kiln.recipe_v1.node_evaluation import branches, compiled, fault, items, mapping, names_of_script, scalar, text_of
+from kiln.recipe_v1.compiled_expression import compile_expression, is_template
+from kiln.recipe_v1.node_evaluation import (
+    all_scalars,
+    compiled,
+    fault,
+    items,
+    names_of_script,
+    require_mapping,
+    require_scalar,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from typing import Any
@@ -16,8 +25,8 @@ if TYPE_CHECKING:
 
 def environment(node: Any, scope: VariantScope) -> dict[str, str]:
     """Evaluate variables of a script's environment."""
-    result = {str(key): text_of(value, scope) for key, value in mapping(node, "env").items()}
-    for key, value in mapping(node, "env").items():
+    result = {str(key): text_of(value, scope) for key, value in require_mapping(node, "env").items()}
+    for key, value in require_mapping(node, "env").items():
         if "\n" in result[str(key)]:
             raise fault(value, f"the variable {str(key)!r} has a line break", hint="set it in the script")
     return {key: value for key, value in result.items() if value}
@@ -25,11 +34,11 @@ def environment(node: Any, scope: VariantScope) -> dict[str, str]:
 
 def lines(node: Any, scope: VariantScope) -> list[str]:
     """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
-    for setting in branches(node):
+    for setting in all_scalars(node):
         if is_template(setting):
-            read_all(names_of_script(setting), scope)
+            record_reads(names_of_script(setting), scope)
     _read_conditions(node, scope)
-    return [str(scalar(item)) for item in items(node, scope) if item]
+    return [str(require_scalar(item)) for item in items(node, scope) if item]
 
 
 def tested_lines(node: Any, scope: VariantScope) -> list[str]:
@@ -42,18 +51,18 @@ def _text_or_source(item: Any, scope: VariantScope) -> str:
     try:
         return text_of(item, scope)
     except TemplateFault:
-        return str(scalar(item))
+        return str(require_scalar(item))
 
 
 def _read_conditions(node: Any, scope: VariantScope) -> None:
     for item in node if isinstance(node, list) else [node]:
         if isinstance(item, dict) and "if" in item:
-            read_all(compiled(scalar(item["if"]), expression).names, scope)
+            record_reads(compiled(require_scalar(item["if"]), compile_expression).names, scope)
             _read_conditions(item.get("then"), scope)
             _read_conditions(item.get("else"), scope)
 
 
-def read_all(names: frozenset[str], scope: VariantScope) -> None:
+def record_reads(names: frozenset[str], scope: VariantScope) -> None:
     """Record that names are read."""
     for name in names:
         scope.read_hidden(name)
@@ -61,7 +70,7 @@ def read_all(names: frozenset[str], scope: VariantScope) -> None:
 
 def values_of_names(node: Any, scope: VariantScope) -> dict[str, Any]:
     """Return the values of the names in a script's expressions that the context or the variant gives."""
-    lines = [line for line in branches(node) if is_template(line)]
+    lines = [line for line in all_scalars(node) if is_template(line)]
     names = frozenset[str]().union(*map(names_of_script, lines))
     values = {name: scope.value(name) for name in sorted(names) if name in scope.context or name in scope.variant}
     return {name: value for name, value in values.items() if isinstance(value, str | int | list)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.errors import nearest
+from kiln.errors import did_you_mean
 from kiln.recipe_v1 import schema
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def _of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
 
 
 def _unknown(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
-    yield from (UnknownKey(key, section, nearest(str(key), known), tuple(known)) for key in keys if key not in known)
+    yield from (
+        UnknownKey(key, section, did_you_mean(str(key), known), tuple(known)) for key in keys if key not in known
+    )
 
 
 def _branches(node: Any) -> Iterator[Any]:

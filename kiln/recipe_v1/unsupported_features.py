@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.errors import KilnError, RecipeFault, nearest
+from kiln.errors import KilnError, RecipeFault, did_you_mean
 from kiln.recipe_v1.compiled_expression import is_template
 from kiln.recipe_v1.node_evaluation import fault
 from kiln.script_commands import COMMANDS
@@ -56,7 +56,7 @@ def _of_script(script: Any) -> Iterator[KilnError]:
         yield fault(
             interpreter,
             f"scripts for the interpreter {str(interpreter)!r} are not supported",
-            hint=nearest(str(interpreter), COMMANDS) or f"one of {known}",
+            hint=did_you_mean(str(interpreter), COMMANDS) or f"one of {known}",
         )
 
 

@@ -13,7 +13,7 @@ from kiln.recipe_v1 import node_evaluation
 from kiln.template.namespace import Names
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.variants.files import VariantSource, check, without_empty, zip_groups
-from kiln.yamltext import Document, PlacedText, Scalars, parse, read_text
+from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class VariantFileV1:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
-        self._document = parse(read_text(path, name), name, Scalars.PLACED)
+        self._document = parse(read_text(path, name), name, ScalarTypes.PLACED)
         if node_evaluation.is_empty(self._document.value):
             self._document = Document(file=name, value={})
         if not isinstance(self._document.value, dict):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_package.writer import SUBDIR
 from kiln.rehearse import source_search, wheel_download
-from kiln.rehearse.compile_plan import PACKAGED_PYTHONS, PlanRequest, general_plan
-from kiln.rehearse.compile_plan import python_of as python_for
+from kiln.rehearse.compile_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
+from kiln.rehearse.compile_plan import fitting_python as python_for
 from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
 from kiln.rehearse.processor_packages import processor_packages
@@ -21,13 +21,13 @@ from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonReq
 from kiln.rehearse.python_download import fetch as fetch_python
 from kiln.rehearse.python_download import fetched as fetched_pythons
 from kiln.rehearse.python_package import python_packages
-from kiln.rehearse.pythons import find, newest
+from kiln.rehearse.pythons import find, first_available
 from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.required_packages import outputs_for, required_packages
 from kiln.rehearse.source_search import SourceSearch
 from kiln.rehearse.stand_in_writer import stand_in_packages
-from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan
-from kiln.rehearse.wheel_omissions import of_outputs as wheel_gaps
+from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
+from kiln.rehearse.wheel_omissions import output_gaps as wheel_gaps
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
@@ -47,23 +47,23 @@ __all__ = [
     "PythonRequest",
     "RehearsalPlan",
     "SourceSearch",
+    "config_plan",
+    "convert_dependencies",
     "cuda_versions",
-    "dependency_packages",
     "fetch",
     "fetch_python",
     "fetch_sources",
     "fetched_pythons",
     "find",
-    "general_plan",
+    "first_available",
     "has_upstream_wheel",
     "missing",
     "missing_sources",
-    "newest",
     "outputs_for",
-    "plan",
     "probe",
     "python_for",
     "python_packages",
+    "rehearsal_wheels",
     "required_packages",
     "upstream_wheel",
     "wheel_gaps",
@@ -117,7 +117,7 @@ def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
     return store / upstream.file
 
 
-def dependency_packages(rehearsal_plan: RehearsalPlan, store: Path, folder: Path) -> tuple[Path, ...]:
+def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Path) -> tuple[Path, ...]:
     """Convert the fetched wheels of a plan, except upstream's, to conda packages in ``folder``, and return these.
 
     Stand-ins are made, too.

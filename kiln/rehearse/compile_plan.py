@@ -15,7 +15,7 @@ from kiln.rehearse.substitute_search import OF_INTERPRETER, MissingPackage, Subs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
     from kiln.rehearse.rehearsal_plan import StandIn
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_search import MissingSource, SourceSearch
@@ -33,7 +33,7 @@ class PlanRequest:
     passwords, ``machine_env`` that of this machine's programs, ``glibc`` the version of its C library.
     """
 
-    rendered: Rendered
+    rendered: RenderedConfig
     required: tuple[RequiredPackage, ...]
     python: str
     sources: SourceSearch
@@ -42,7 +42,7 @@ class PlanRequest:
     glibc: str
 
 
-def general_plan(request: PlanRequest) -> RehearsalPlan:
+def config_plan(request: PlanRequest) -> RehearsalPlan:
     """Return the plan of a config's rehearsal; nothing is downloaded.
 
     Raises:
@@ -69,7 +69,7 @@ def general_plan(request: PlanRequest) -> RehearsalPlan:
     sources, missing_sources = request.sources.locate(rendered.sources)
     required = [package for package in substitutes.missing if not package.only_tested]
     if required or missing_sources:
-        raise refusal(rendered.config.name, required, missing_sources)
+        raise incomplete_plan_error(rendered.config.name, required, missing_sources)
     return RehearsalPlan(
         python=request.python,
         dependencies=substitutes.wheels,
@@ -83,7 +83,9 @@ def general_plan(request: PlanRequest) -> RehearsalPlan:
     )
 
 
-def refusal(config: str, packages: Iterable[MissingPackage], sources: Iterable[MissingSource]) -> RehearsalRefused:
+def incomplete_plan_error(
+    config: str, packages: Iterable[MissingPackage], sources: Iterable[MissingSource]
+) -> RehearsalRefused:
     """Return the error that lists everything a rehearsal lacks."""
     lines = [package.text for package in packages]
     lines += [f"source {source.name}: {source.reason}" for source in sources]
@@ -109,7 +111,7 @@ def _differences(stand_ins: Iterable[StandIn]) -> list[str]:
     ]
 
 
-def python_of(required: Iterable[RequiredPackage], preferred: Iterable[str]) -> str:
+def fitting_python(required: Iterable[RequiredPackage], preferred: Iterable[str]) -> str:
     """Return the Python that satisfies the requirements of an interpreter; empty when there are none.
 
     The first of ``preferred`` that satisfies them is chosen, else the newest one.

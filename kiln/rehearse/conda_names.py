@@ -52,7 +52,7 @@ def digest() -> str:
 
 
 @cache
-def known() -> Mapping[str, KnownName]:
+def known_names() -> Mapping[str, KnownName]:
     """Return the rows of names.csv by normalized PyPI name."""
     with NAMES.open(encoding="utf-8", newline="") as file:
         return {
@@ -74,19 +74,19 @@ def abi_spec(python: str) -> str:
 def conda_name(pypi: str) -> str:
     """Return the conda name of a PyPI package, by default its normalized name."""
     name = canonicalize_name(pypi)
-    return known()[name].conda if name in known() else name
+    return known_names()[name].conda if name in known_names() else name
 
 
 def wheel_layout(pypi: str) -> WheelLayout:
     """Return the install location of a package's files."""
     name = canonicalize_name(pypi)
-    return known()[name].layout if name in known() else WheelLayout.PYTHON
+    return known_names()[name].layout if name in known_names() else WheelLayout.PYTHON
 
 
-def exported_by(pypi: str) -> str:
+def exporting_package(pypi: str) -> str:
     """Return the conda package whose run_exports add this one, or an empty string."""
     name = canonicalize_name(pypi)
-    return known()[name].exported_by if name in known() else ""
+    return known_names()[name].exported_by if name in known_names() else ""
 
 
 def requirements_missing_in_wheel(pypi: str, python: str) -> tuple[str, ...]:

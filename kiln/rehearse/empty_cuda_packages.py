@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from kiln.conda_package.writer import PackageFacts, metadata_package
+from kiln.conda_package.writer import PackageFacts, write_metadata_package
 from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, run_exports
 
@@ -23,15 +23,19 @@ def cuda_packages(wheels: Iterable[LockedWheel], folder: Path, target: PackageTa
     A ``-dev`` package requires its library and has the same ``run_exports`` as conda-forge's; the headers are in the
     library's package.
     """
-    return tuple(metadata_package(folder, facts) for facts in described(wheels, target)) if target.cuda else ()
+    return (
+        tuple(write_metadata_package(folder, facts) for facts in package_metadata(wheels, target))
+        if target.cuda
+        else ()
+    )
 
 
-def described(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageFacts]:
+def package_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageFacts]:
     """Yield the metadata of each package."""
     build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
     yield PackageFacts(name="cuda-version", version=str(target.cuda), build=build)
     for wheel in wheels:
-        name, exporter = conda_names.conda_name(wheel.name), conda_names.exported_by(wheel.name)
+        name, exporter = conda_names.conda_name(wheel.name), conda_names.exporting_package(wheel.name)
         if exporter and exporter != name:
             yield PackageFacts(
                 name=exporter,

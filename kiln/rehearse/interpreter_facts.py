@@ -53,7 +53,7 @@ def probe(executable: Path, *, env: Mapping[str, str], pythons: Sequence[str] = 
     """
     facts = facts_of(executable, env=env)
     require_supported(executable, facts, pythons)
-    return interpreter_of(facts)
+    return interpreter_from_facts(facts)
 
 
 def facts_of(executable: Path, *, env: Mapping[str, str]) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def _ask(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
         why = result.tail or f"it ended with exit code {result.exit_code}"
     except (MissingTool, OSError, ValueError) as error:
         why = str(error)
-    raise UnsupportedPython(f"{executable} does not answer as a Python 3", why=why, hint=what_works())
+    raise UnsupportedPython(f"{executable} does not answer as a Python 3", why=why, hint=supported_pythons_hint())
 
 
 def require_supported(executable: Path, facts: Mapping[str, Any], pythons: Sequence[str] = PYTHONS) -> None:
     """Raise UnsupportedPython when a rehearsal cannot use an interpreter with these facts."""
     why = next(_objections(facts, pythons), None)
     if why is not None:
-        raise UnsupportedPython(f"{executable} cannot be used for a rehearsal", why=why, hint=what_works())
+        raise UnsupportedPython(f"{executable} cannot be used for a rehearsal", why=why, hint=supported_pythons_hint())
 
 
 def _objections(facts: Mapping[str, Any], pythons: Sequence[str]) -> Iterator[str]:
@@ -123,12 +123,12 @@ def _is_program(path: Path) -> bool:
         return False
 
 
-def what_works() -> str:
+def supported_pythons_hint() -> str:
     """Return a hint about the interpreters that a rehearsal can use."""
     return f"any CPython {PYTHONS[0]} to {PYTHONS[-1]} for Linux x86-64 works: the system's, pyenv's or uv's"
 
 
-def interpreter_of(facts: Mapping[str, Any]) -> Interpreter:
+def interpreter_from_facts(facts: Mapping[str, Any]) -> Interpreter:
     """Return the interpreter with these facts."""
     version = ".".join(str(number) for number in facts["version"])
     python = version.rpartition(".")[0]

@@ -34,7 +34,7 @@ WITH_LIBRARIES = (
 )
 
 
-def importable(names: "tuple[str, ...]") -> "list[str]":
+def import_existing(names: "tuple[str, ...]") -> "list[str]":
     """Import the modules that exist and return their names."""
     names_of_imported = []
     for name in names:
@@ -56,7 +56,7 @@ def mapped_files() -> "list[str]":
 def facts() -> "dict[str, object]":
     """Return the facts that kiln.rehearse.interpreter_facts needs."""
     base = sys.base_prefix
-    modules = importable(WITH_LIBRARIES) if sys.platform == "linux" else []
+    modules = import_existing(WITH_LIBRARIES) if sys.platform == "linux" else []
     return {
         "implementation": sys.implementation.name,
         "version": list(sys.version_info[:3]),

@@ -20,7 +20,7 @@ _CLAUSE = lazy_pattern(r"(==|!=|<=|>=|~=|<|>|=)?\s*(\S+)")
 @cache
 def _pypi_names() -> Mapping[str, tuple[str, ...]]:
     names: dict[str, list[str]] = {}
-    for pypi, row in conda_names.known().items():
+    for pypi, row in conda_names.known_names().items():
         if row.layout is conda_names.WheelLayout.PYTHON:
             names.setdefault(row.conda, []).append(pypi)
     return {conda: tuple(pypi) for conda, pypi in names.items()}

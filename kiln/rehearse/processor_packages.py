@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.conda_package.writer import PackageFacts, metadata_package
+from kiln.conda_package.writer import PackageFacts, write_metadata_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,10 @@ PROCESSORS = {
 
 def processor_packages(folder: Path) -> tuple[Path, ...]:
     """Write the package of each level into ``folder``, unless it exists, and return their paths."""
-    return tuple(metadata_package(folder, facts) for facts in described())
+    return tuple(write_metadata_package(folder, facts) for facts in level_metadata())
 
 
-def described() -> Iterator[PackageFacts]:
+def level_metadata() -> Iterator[PackageFacts]:
     """Yield the metadata of each level, which excludes the processors below it by ``__archspec``."""
     for level in (1, *(at + 1 for at in PROCESSORS)):
         lower = "|".join(name for at, processors in PROCESSORS.items() if at < level for name in processors)

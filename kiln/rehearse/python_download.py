@@ -92,11 +92,11 @@ def _absent(request: PythonRequest, reasons: Iterable[str], env: Mapping[str, st
     return UnsupportedPython(
         f"no usable Python {request.python} on this machine, and the download failed",
         why="\n       ".join((*filter(None, (request.refusal,)), *reasons)),
-        hint=command_for(request.python, env=env),
+        hint=install_command(request.python, env=env),
     )
 
 
-def command_for(python: str, *, env: Mapping[str, str]) -> str:
+def install_command(python: str, *, env: Mapping[str, str]) -> str:
     """Return the command that installs a Python of a minor version on this system."""
     manager = system_packages.manager()
     if manager == "dnf" or (manager == "apt" and _apt_has(f"python{python}", env)):
@@ -113,17 +113,17 @@ def command_for(python: str, *, env: Mapping[str, str]) -> str:
 
 def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a channel's Python into a prefix, atomically."""
-    python, prefix = request.python, files.inside(request.folder / request.python, request.folder)
-    unusable = channels.identity(prefix)
+    python, prefix = request.python, files.safe_path_inside(request.folder / request.python, request.folder)
+    unusable = channels.folder_identity(prefix)
     specs = [f"python {python}.* *_{build_suffix(python)}"]
     records = channels.solve([request.channel], specs, virtual_packages=channels.machine_virtual_packages(env))
-    channels.install_as(records, prefix, replaced=unusable, wait=_SECONDS)
+    channels.install_atomically(records, prefix, replaced=unusable, wait=_SECONDS)
     return prefix / "bin" / f"python{python}"
 
 
 def _by_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a Python into the folder with uv."""
-    folder = files.inside(request.folder / "uv", request.folder)
+    folder = files.safe_path_inside(request.folder / "uv", request.folder)
     uv_variables = {"UV_PYTHON_INSTALL_DIR": str(folder), "UV_PYTHON_INSTALL_BIN": "0"}
     result = process_runner.run(
         ["uv", "python", "install", request.python], env={**env, **uv_variables}, timeout=_SECONDS

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, metadata_package, package
+from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, write_metadata_package, write_package
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse.conda_names import abi_spec
@@ -78,15 +78,15 @@ def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str,
     patchelf, DiskFull, and UnsupportedPython when the standard library is not as expected.
     """
     parts = tuple(_parts(interpreter))
-    facts = python_facts(interpreter, key=_key(parts))
+    facts = python_metadata(interpreter, key=_key(parts))
     path = folder / f"{facts.stem}.conda"
     if not path.is_file():
-        with tempfile.TemporaryDirectory() as scratch, package(folder, facts) as archive:
+        with tempfile.TemporaryDirectory() as scratch, write_package(folder, facts) as archive:
             _fill(archive, interpreter, parts, scratch=Path(scratch), env=env)
-    return path, metadata_package(folder, python_abi_package(interpreter.python))
+    return path, write_metadata_package(folder, python_abi_metadata(interpreter.python))
 
 
-def python_facts(interpreter: Interpreter, *, key: str) -> PackageFacts:
+def python_metadata(interpreter: Interpreter, *, key: str) -> PackageFacts:
     """Return the metadata of the package ``python``; ``key`` identifies its content."""
     return PackageFacts(
         name="python",
@@ -100,7 +100,7 @@ def python_facts(interpreter: Interpreter, *, key: str) -> PackageFacts:
     )
 
 
-def python_abi_package(python: str) -> PackageFacts:
+def python_abi_metadata(python: str) -> PackageFacts:
     """Return the metadata of the package ``python_abi`` of a minor version."""
     tag = f"cp{python.replace('.', '')}"
     return PackageFacts(

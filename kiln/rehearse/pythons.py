@@ -43,7 +43,7 @@ def find(python: str, *, first: Iterable[Path] = (), last: Iterable[Path] = (), 
     )
 
 
-def newest(
+def first_available(
     *, first: Iterable[Path] = (), env: Mapping[str, str], pythons: Iterable[str] = PYTHONS[::-1]
 ) -> Interpreter | None:
     """Return an interpreter of the first of ``pythons`` that this machine has; None when it has no usable one."""

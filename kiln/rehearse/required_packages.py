@@ -11,7 +11,7 @@ from kiln.matchspec_notation import MatchSpec, package_name, with_star
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
 
 
 class Section(str, Enum):
@@ -46,13 +46,15 @@ class RequiredPackage:
         return f"{self.section.value} of {self.output}"
 
 
-def outputs_for(rendered: Rendered, python: str) -> tuple[Output, ...]:
+def outputs_for(rendered: RenderedConfig, python: str) -> tuple[Output, ...]:
     """Return the outputs of a config without those for other Pythons than ``python``, ``3.11``."""
     versions = ((output, output.variant.get("python", "")) for output in rendered.outputs)
     return tuple(output for output, version in versions if not version or f"{version}.".startswith(f"{python}."))
 
 
-def required_packages(rendered: Rendered, *, test_specs: Iterable[tuple[str, str]] = ()) -> tuple[RequiredPackage, ...]:
+def required_packages(
+    rendered: RenderedConfig, *, test_specs: Iterable[tuple[str, str]] = ()
+) -> tuple[RequiredPackage, ...]:
     """Return what a config's outputs require, except virtual packages and each other.
 
     ``test_specs`` are further requirements of tests, each with the name of its output.
@@ -63,7 +65,7 @@ def required_packages(rendered: Rendered, *, test_specs: Iterable[tuple[str, str
     return tuple(entry for entry in distinct if entry.name not in own and not entry.name.startswith("__"))
 
 
-def _of_stagings(rendered: Rendered) -> Iterator[RequiredPackage]:
+def _of_stagings(rendered: RenderedConfig) -> Iterator[RequiredPackage]:
     for staging in rendered.stagings:
         for section in (Section.BUILD, Section.HOST):
             specs = staging.requirements.solved(section)

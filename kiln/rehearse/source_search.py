@@ -74,7 +74,7 @@ class SourceSearch:
         return tuple(located.values()), tuple(missing)
 
     def _here(self, source: Source, sha256: str) -> SourceFile | None:
-        for name in names_of(source):
+        for name in file_names(source):
             for folder in filter(None, (self.store / sha256, self.folder)):
                 path = folder / name
                 if path.is_file() and files.sha256(path) == sha256:
@@ -92,7 +92,7 @@ class SourceSearch:
                 except http_client.HttpError:
                     continue
                 if matches:
-                    (match, name) = matches[0], next(iter(names_of(source)))
+                    (match, name) = matches[0], next(iter(file_names(source)))
                     origin = f"{match.name} of {project} on {urlsplit(index).hostname or index}"
                     return SourceFile(name=name, sha256=sha256, url=match.url, origin=origin, size=match.size)
         return None
@@ -124,7 +124,7 @@ def is_remote(source: Source) -> bool:
     return any(url.startswith(("http://", "https://")) for url in source.url)
 
 
-def names_of(source: Source) -> tuple[str, ...]:
+def file_names(source: Source) -> tuple[str, ...]:
     """Return the names of a source's file at its addresses."""
     names = (Path(unquote(urlsplit(url).path)).name for url in source.url if url.startswith(("http://", "https://")))
     return tuple(dict.fromkeys(name for name in names if name not in {"", ".."}))
@@ -145,10 +145,10 @@ def projects_of(source: Source, more: Iterable[str]) -> tuple[str, ...]:
 
 def missing(sources: Iterable[SourceFile], store: Path) -> tuple[SourceFile, ...]:
     """Return the sources that ``fetch`` would download; existing files are not read."""
-    return tuple(source for source in sources if not place(source, store).is_file())
+    return tuple(source for source in sources if not stored_path(source, store).is_file())
 
 
-def place(source: SourceFile, store: Path) -> Path:
+def stored_path(source: SourceFile, store: Path) -> Path:
     """Return the path of a source in ``store``: different sources have the same name, such as ``v1.0.tar.gz``."""
     return store / source.sha256 / source.name
 
@@ -168,12 +168,12 @@ def fetch(
     if any(not source.url.startswith("file:") for source in missing(sources, store)):
         package_index.indexes(env)  # which keeps their credentials
     for source in sources:
-        target = place(source, store)
+        target = stored_path(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:
             continue
         files.require_space(store, source.size, for_what=f"fetching {source.name}")
         on_line(f"{source.name}: {source.origin}")
-        with folder_lock.unfinished(store, source_download.UNFINISHED) as folder:
+        with folder_lock.temporary_folder(store, source_download.UNFINISHED) as folder:
             part = folder / "part"
             _download(source, part)
             if (actual := files.sha256(part)) != source.sha256:
@@ -192,7 +192,7 @@ def _download(source: SourceFile, part: Path) -> None:
         files.link_or_copy(Path(unquote(parts.path)), part)
         return
     try:
-        source_download.fetch(source.url, part.parent, algorithms=(), target=part)
+        source_download.fetch_and_hash(source.url, part.parent, algorithms=(), target=part)
     except DownloadFailed as error:
         raise DownloadFailed(
             f"{source.name} cannot be downloaded",

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.conda_package.writer import PackageFacts, package
+from kiln.conda_package.writer import PackageFacts, write_package
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def stand_in_packages(stand_ins: Iterable[StandIn], folder: Path) -> tuple[Path,
     return tuple(_package(stand_in, folder) for stand_in in stand_ins)
 
 
-def stand_in_facts(stand_in: StandIn) -> PackageFacts:
+def stand_in_metadata(stand_in: StandIn) -> PackageFacts:
     """Return the metadata of a stand-in's package; its build string contains a hash of its content."""
     return PackageFacts(
         name=stand_in.name,
@@ -49,11 +49,11 @@ def _key(stand_in: StandIn) -> str:
 
 
 def _package(stand_in: StandIn, folder: Path) -> Path:
-    facts = stand_in_facts(stand_in)
+    facts = stand_in_metadata(stand_in)
     path = folder / f"{facts.stem}.conda"
     if path.is_file():
         return path
-    with package(folder, facts) as archive:
+    with write_package(folder, facts) as archive:
         for name, program in sorted(stand_in.programs.items()):
             text = f'#!/bin/sh\nexec {shlex.quote(program)} "$@"\n'
             archive.add_bytes(f"bin/{name}", text.encode(), executable=True)

@@ -35,7 +35,7 @@ def has_upstream_wheel(outputs: Iterable[str]) -> bool:
     return not UPSTREAM.isdisjoint(outputs)
 
 
-def plan(*, python: str, cuda: str | None = None) -> RehearsalPlan:
+def rehearsal_wheels(*, python: str, cuda: str | None = None) -> RehearsalPlan:
     """Return the wheels of a rehearsal for a Python, ``3.11``, and a CUDA version, ``12.9``, or None.
 
     Raises UnsupportedPython and VariantFault for versions without a lock.

@@ -31,7 +31,7 @@ class WheelGap:
 
 
 @cache
-def known() -> tuple[WheelGap, ...]:
+def known_gaps() -> tuple[WheelGap, ...]:
     """Return the rows of missing.csv."""
     with GAPS.open(encoding="utf-8", newline="") as file:
         return tuple(
@@ -40,7 +40,7 @@ def known() -> tuple[WheelGap, ...]:
         )
 
 
-def of_outputs(names: Iterable[str]) -> tuple[WheelGap, ...]:
+def output_gaps(names: Iterable[str]) -> tuple[WheelGap, ...]:
     """Return the gaps of outputs, by the outputs' names."""
     names = frozenset(names)
-    return tuple(gap for gap in known() if gap.output in names)
+    return tuple(gap for gap in known_gaps() if gap.output in names)

@@ -12,7 +12,7 @@ from threading import Event
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
-from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, package
+from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, write_package
 from kiln.errors import Interrupted
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names
@@ -95,11 +95,11 @@ def convert(wheel: Path, sha256: str, folder: Path, target: PackageTarget, *, st
     its package, DiskFull, and Interrupted soon after ``stop`` is set.
     """
     with opened(wheel) as source:
-        facts = describe(source, sha256, target)
+        facts = package_metadata(source, sha256, target)
         path = folder / f"{facts.stem}.conda"
         if not path.is_file():
             files.require_space(folder, sum(member.size for member in source.members), for_what=f"packing {wheel.name}")
-            with package(folder, facts) as archive:
+            with write_package(folder, facts) as archive:
                 _fill(archive, source, target, stop or Event())
         return path
 
@@ -121,7 +121,7 @@ def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Packag
             pool.shutdown(cancel_futures=True)
 
 
-def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
+def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     """Return the metadata of a wheel's package."""
     libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     added = conda_names.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
@@ -157,7 +157,7 @@ def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
 
 
 def _library_exports(wheel: Wheel, name: str) -> dict[str, tuple[str, ...]]:
-    return run_exports(wheel.name, wheel.version) if conda_names.exported_by(wheel.name) == name else {}
+    return run_exports(wheel.name, wheel.version) if conda_names.exporting_package(wheel.name) == name else {}
 
 
 def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from kiln import __version__, files, limits, masking, provenance
 from kiln.bazel import external_repositories
 from kiln.conda_package import reader
 from kiln.errors import ProvenanceBroken
-from kiln.model.provenance import Attestation, Provenance
+from kiln.model.provenance import Provenance, ReleaseAttestations
 from kiln.provenance import (
     attestation_check,
     bundled,
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from kiln.model.build_results import PackageReport
     from kiln.model.provenance import ExternalRepository, ResolvedPackage
     from kiln.model.release import Candidate
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport
     from kiln.provenance.attestation_check import TrustedSigner
     from kiln.provenance.bundled import BundledComponent
     from kiln.provenance.license_files import LicenseFile
-    from kiln.release.candidates import BuiltMatrix
+    from kiln.release.candidates import ConfigsAndRuns
 
 _ENGINE = re.compile(r"^  rattler-build: (\S+)$", re.MULTILINE)
 
@@ -55,7 +55,7 @@ class Attester(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attesting:
+class AttestationSettings:
     """The attestations to make: by whom, for the channel at a URL, and the CI's workflow and run if there are any."""
 
     attester: Attester
@@ -66,7 +66,7 @@ class Attesting:
     def bundles(self, record: Provenance) -> tuple[bytes, ...]:
         """Return the signed statements about a package: that it is published, and how it was made."""
         predicate = slsa.predicate(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
-        published = statements.publish_statement(record.file, record.sha256, self.channel)
+        published = statements.publication_statement(record.file, record.sha256, self.channel)
         return self.attester.bundles([published, statements.slsa_statement(record.file, record.sha256, predicate)])
 
     def is_own(self, record: Provenance, sidecar: bytes) -> bool:
@@ -75,7 +75,7 @@ class Attesting:
         if signer is None:
             return False
         try:
-            attestation_check.checked(
+            attestation_check.attested_facts(
                 sidecar, file=record.file, sha256=record.sha256, channel=self.channel, signers=[signer]
             )
         except ProvenanceBroken:
@@ -84,21 +84,21 @@ class Attesting:
 
 
 def attestation(
-    matrix: BuiltMatrix,
+    matrix: ConfigsAndRuns,
     candidates: Sequence[Candidate],
     *,
     sign: Callable[[str], str] | None = None,
-    attesting: Attesting | None = None,
-) -> Attestation:
+    attesting: AttestationSettings | None = None,
+) -> ReleaseAttestations:
     """Return the provenance that is published along with packages."""
     records, boms, cyclonedx_bills = [], {}, {}
     digest = recipe_digest(matrix.feedstock)
     for candidate in candidates:
-        record = record_of(matrix, candidate, recipe=digest)
+        record = provenance_record(matrix, candidate, recipe=digest)
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.info_files(candidate.path)
         made = _report(matrix, candidate)
-        resolved = (*resolved_packages.resolved(info), *_tested_with(made))
+        resolved = (*resolved_packages.environment_packages(info), *_tested_with(made))
         licenses = _license_files(candidate.path, info, record)
         parts = _components(info, licenses, made.repositories if made else ())
         home = _text(candidate.contents.about.get("home"))
@@ -112,8 +112,8 @@ def attestation(
     def bundles(sha256: str) -> tuple[bytes, ...]:
         return attesting.bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
 
-    return Attestation(
-        seal=lambda previous: provenance.sealed(records, previous, sign),
+    return ReleaseAttestations(
+        seal=lambda previous: provenance.sealed_lines(records, previous, sign),
         boms=boms,
         cyclonedx=cyclonedx_bills,
         bundles=bundles if attesting else None,
@@ -121,11 +121,11 @@ def attestation(
     )
 
 
-def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Provenance:
+def provenance_record(matrix: ConfigsAndRuns, candidate: Candidate, *, recipe: str) -> Provenance:
     """Return the provenance record of one package."""
     contents = candidate.contents
     assert contents is not None, "the gate refuses broken packages"
-    report, config = maker(matrix, candidate)
+    report, config = making_run_and_config(matrix, candidate)
     index, extra = contents.index, contents.about.get("extra", {})
     timestamp = index.get("timestamp")
     return Provenance(
@@ -156,7 +156,7 @@ def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Prov
         epoch=int(timestamp) // 1000 if isinstance(timestamp, int) else None,
         tests=candidate.verdict.value,
         tested_with=tuple(map(_identified, _tested_with(_report(matrix, candidate)))),
-        cross_compiled=gate.cross_compiled(candidate),
+        cross_compiled=gate.cross_compilation(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
         feedstock_files=restored_feedstock.recorded_files(matrix.feedstock, config.config),
@@ -177,15 +177,15 @@ def _components(
     ``declared`` are those of the sources during the build; sources in the recipe are in the package too.
     """
     files = bundled.bazel_files(info)
-    carried = limits.bounded(lambda: external_repositories.external_repositories(files)) if files else ()
+    carried = limits.run_bounded(lambda: external_repositories.external_repositories(files)) if files else ()
     valid = [item for item in declared if external_repositories.is_valid(item)]
     names = {item.name for item in valid}
     return bundled.components(licenses, [*valid, *(item for item in carried if item.name not in names)])
 
 
-def _report(matrix: BuiltMatrix, candidate: Candidate) -> PackageReport | None:
+def _report(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | None:
     """Return the report of the build that made a package."""
-    _, config = maker(matrix, candidate)
+    _, config = making_run_and_config(matrix, candidate)
     sha256 = candidate.artifact.sha256
     return next((package for package in config.packages if package.artifact.sha256 == sha256), None)
 
@@ -197,11 +197,11 @@ def _tested_with(made: PackageReport | None) -> tuple[ResolvedPackage, ...]:
 
 def _identified(package: ResolvedPackage) -> dict[str, str]:
     """Return what identifies a package, for a record."""
-    fields = {"purl": resolved_packages.purl_of(package), "url": package.url, "sha256": package.sha256}
+    fields = {"purl": resolved_packages.package_purl(package), "url": package.url, "sha256": package.sha256}
     return {name: value for name, value in fields.items() if value}
 
 
-def maker(matrix: BuiltMatrix, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:
+def making_run_and_config(matrix: ConfigsAndRuns, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:
     """Return the run and the config that made a package, not those that reused it."""
     builds = [
         (package.reused, report, config)
@@ -214,13 +214,13 @@ def maker(matrix: BuiltMatrix, candidate: Candidate) -> tuple[MatrixReport, Conf
     return report, config
 
 
-def log_of(matrix: BuiltMatrix, candidate: Candidate) -> Path | None:
+def build_log(matrix: ConfigsAndRuns, candidate: Candidate) -> Path | None:
     """Return the log of the run that made a package, if it still exists."""
-    log = maker(matrix, candidate)[1].log
+    log = making_run_and_config(matrix, candidate)[1].log
     return log if log and log.is_file() else None
 
 
-def _sources(matrix: BuiltMatrix, rendered: Rendered) -> tuple[Mapping[str, Any], ...]:
+def _sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[str, Any], ...]:
     """Return the recipe's sources, each pinned by its hash, its revision, or its folder's hash."""
     from kiln.store.step_cache import file_or_folder_digest
 
@@ -242,14 +242,14 @@ def _sources(matrix: BuiltMatrix, rendered: Rendered) -> tuple[Mapping[str, Any]
 
 def _engine_version(package: Path) -> str | None:
     """Return the engine's version, as recorded in the package's rendered recipe or metadata."""
-    with reader.reading(package) as members:
+    with reader.read_members(package) as members:
         for member, content in members:
             if member.name == "info/recipe/rendered_recipe.yaml" and content is not None:
                 match = _ENGINE.search(content.read().decode(errors="replace"))
                 return match[1] if match else None
             if not member.name.startswith("info/"):
                 break
-    about = reader.read_object(package, "about.json")
+    about = reader.read_json_object(package, "about.json")
     engine_version = about.get("rattler_build_version") or about.get("conda_build_version")
     return None if engine_version is None else str(engine_version)
 

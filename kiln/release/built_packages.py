@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.model.run import ConfigState
-from kiln.release.candidates import builds
+from kiln.release.candidates import build_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ def of_configs(feedstock: Feedstock, configs: Iterable[str]) -> dict[str, tuple[
 
     Packages that are missing or have changed since do not count.
     """
-    history, wanted = builds(feedstock), set(configs)
+    history, wanted = build_runs(feedstock), set(configs)
     result: dict[str, tuple[Path, ...]] = {}
     for report in history:
         for config in report.configs:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from kiln import files, folder_lock
 from kiln.errors import NotWritable
 from kiln.provenance import bundles
-from kiln.release.attest import log_of
+from kiln.release.attest import build_log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.provenance import Attestation
+    from kiln.model.provenance import ReleaseAttestations
     from kiln.model.release import Release
-    from kiln.release.candidates import BuiltMatrix
+    from kiln.release.candidates import ConfigsAndRuns
 
 
-def write(folder: Path, matrix: BuiltMatrix, release: Release, attested: Attestation) -> None:
+def write(folder: Path, matrix: ConfigsAndRuns, release: Release, attested: ReleaseAttestations) -> None:
     """Write a bundle into a new folder, completely or not at all.
 
     It contains ``SUBDIR/*.conda``, with signed attestations as ``*.sigs``, ``logs/CONFIG.log``, ``provenance/`` as in a
@@ -36,14 +36,14 @@ def write(folder: Path, matrix: BuiltMatrix, release: Release, attested: Attesta
         for candidate in release.candidates:
             files.link_or_copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
             if attested.bundles is not None:
-                sidecar = bundles.sidecar(attested.bundles(candidate.artifact.sha256))
+                sidecar = bundles.sidecar_content(attested.bundles(candidate.artifact.sha256))
                 files.write_bytes(part / candidate.artifact.subdir / f"{candidate.path.name}.sigs", sidecar)
-            if log := log_of(matrix, candidate):
+            if log := build_log(matrix, candidate):
                 files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")
         files.write_bytes(part / "provenance" / "chain.jsonl", attested.seal(""))
         bills = {f"{sha256}.spdx.json": bill for sha256, bill in attested.boms.items()}
         bills |= {f"{sha256}.cdx.json": bill for sha256, bill in attested.cyclonedx.items()}
-        files.write_all(part / "provenance" / "sbom", bills)
+        files.write_files(part / "provenance" / "sbom", bills)
         paths = sorted(file for file in part.rglob("*") if file.is_file())
         sums = "".join(f"{files.sha256(file)}  {file.relative_to(part)}\n" for file in paths)
         files.write_text(part / "SHA256SUMS", sums)

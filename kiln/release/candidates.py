@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport
     from kiln.publish.contents import ForbiddenText
 
@@ -29,22 +29,22 @@ ALLOWED = "outputs.txt"  # in the feedstock: globs of the names that it may publ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltMatrix:
+class ConfigsAndRuns:
     """A feedstock's configs, rendered now, and their last runs, by name."""
 
     feedstock: Feedstock
-    rendered: Mapping[str, Rendered]
+    rendered: Mapping[str, RenderedConfig]
     runs: Mapping[str, tuple[MatrixReport, ConfigRun]]
     history: tuple[MatrixReport, ...]
 
     @classmethod
-    def of(cls, feedstock: Feedstock) -> BuiltMatrix:
+    def of(cls, feedstock: Feedstock) -> ConfigsAndRuns:
         """Render every config and find its last run in the ledger."""
         names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
-        configs = limits.bounded(
+        configs = limits.run_bounded(
             lambda: {name: render.finalise(render.render(feedstock, expand.read(feedstock, name))) for name in names}
         )
-        history = builds(feedstock)
+        history = build_runs(feedstock)
         return cls(feedstock=feedstock, rendered=configs, runs=last_runs(history), history=history)
 
     def release(
@@ -65,12 +65,12 @@ class BuiltMatrix:
             expected={} if packages else {name: _paths(config) for name, config in self.rendered.items()},
             candidates=tuple(self._candidate(path, reports, searched) for path, reports in selected.items()),
             partial=frozenset(partial),
-            allowed=allowed(self.feedstock),
+            allowed=allowed_names(self.feedstock),
             held=published,
             untested=frozenset(untested),
         )
 
-    def output(self, candidate: Candidate) -> tuple[Rendered, Output] | None:
+    def output(self, candidate: Candidate) -> tuple[RenderedConfig, Output] | None:
         """Return the config and the output that render a package."""
         return self._output(candidate.path.name, candidate.configs)
 
@@ -108,7 +108,7 @@ class BuiltMatrix:
             needs_nothing_else=rendered is not None and _needs_nothing_else(*rendered),
         )
 
-    def _output(self, name: str, configs: Iterable[str]) -> tuple[Rendered, Output] | None:
+    def _output(self, name: str, configs: Iterable[str]) -> tuple[RenderedConfig, Output] | None:
         for config in configs:
             for output in self.rendered[config].outputs:
                 if not output.skip and package_file_name(output) == name:
@@ -124,7 +124,7 @@ class BuiltMatrix:
         )
 
 
-def judged(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
+def checked_packages(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
     """Return the packages of a release with their index entries; refuse an invalid release.
 
     Raises:
@@ -135,7 +135,7 @@ def judged(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
     return paths, [repodata.read(path) for path in paths]
 
 
-def new_of(release: Release) -> tuple[Candidate, ...]:
+def new_packages(release: Release) -> tuple[Candidate, ...]:
     """Return the packages that are new in the channel."""
     return tuple(
         candidate
@@ -144,7 +144,7 @@ def new_of(release: Release) -> tuple[Candidate, ...]:
     )
 
 
-def builds(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
+def build_runs(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
     """Return all runs of the ledger, the latest first, except rehearsals."""
     place = ArtifactLayout.of(feedstock).ledger
     if not place.is_file():  # opening a ledger creates it
@@ -163,7 +163,7 @@ def last_runs(history: Iterable[MatrixReport]) -> dict[str, tuple[MatrixReport, 
     return runs
 
 
-def allowed(feedstock: Feedstock) -> tuple[str, ...]:
+def allowed_names(feedstock: Feedstock) -> tuple[str, ...]:
     """Return the names that a feedstock may publish, as globs.
 
     Raises:
@@ -197,18 +197,18 @@ def _report_of_file(reports: Sequence[tuple[str, PackageReport]], sha256: str) -
     return next((report for report in candidates if report.artifact.sha256 == sha256), next(iter(candidates), None))
 
 
-def _paths(rendered: Rendered) -> tuple[str, ...]:
+def _paths(rendered: RenderedConfig) -> tuple[str, ...]:
     return tuple(f"{output.subdir}/{package_file_name(output)}" for output in rendered.outputs if not output.skip)
 
 
-def _needs_nothing_else(rendered: Rendered, output: Output) -> bool:
+def _needs_nothing_else(rendered: RenderedConfig, output: Output) -> bool:
     """Return whether no build requirement can have added run requirements."""
     staging = rendered.staging_of(output)
     entries = (output,) if staging is None else (staging, output)
     return not any(entry.requirements.build or entry.requirements.host for entry in entries) and not output.noarch
 
 
-def _built_on(rendered: tuple[Rendered, Output] | None) -> str:
+def _built_on(rendered: tuple[RenderedConfig, Output] | None) -> str:
     """Return the platform that a package was cross-compiled on; empty for a native or noarch one."""
     if rendered is None or rendered[1].subdir == "noarch" or not rendered[0].config.is_cross:
         return ""

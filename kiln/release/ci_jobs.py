@@ -15,7 +15,7 @@ from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
 from kiln.ledger import Ledger, record_json
 from kiln.model.run import ConfigState, MatrixReport
-from kiln.serialization import from_json
+from kiln.serialization import from_json_values
 from kiln.store import worker_results
 from kiln.store.layout import ArtifactLayout
 
@@ -74,7 +74,7 @@ def read(path: Path) -> MatrixReport:
         data = json.loads(text[:LONGEST])
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
-        report = from_json(MatrixReport, data, record_json.KINDS)
+        report = from_json_values(MatrixReport, data, record_json.KINDS)
         (config_run,) = report.configs
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenPackage(
@@ -90,7 +90,7 @@ def _keep(feedstock: Feedstock, folder: Path, report: MatrixReport) -> tuple[str
     (config,) = report.configs
     (remote,) = worker_results.remote_configs(feedstock, [config.config], options=("a CI job",))
     collected = collect.read(folder, worker=str(folder), config=config.config, packages_in="")
-    kept = worker_results.keep(feedstock, remote, collected.packages)
+    kept = worker_results.add_to_channel(feedstock, remote, collected.packages)
     entry = dataclasses.replace(config, state=ConfigState.DONE, packages=kept, log=None)
     with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
         number = ledger.begin(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))

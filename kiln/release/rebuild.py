@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import end_orphans
-from kiln.release.package_differences import build_folder, differences
+from kiln.release.package_differences import differences, feedstock_folder
 from kiln.run.config_build_process import ConfigBuild, error_of
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -81,9 +81,9 @@ def rebuild(
     planned = run.plan(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
-    build = ConfigBuild.of(job_of(planned, feedstock))
+    build = ConfigBuild.of(rebuild_job(planned, feedstock))
     folder = build.task.folder
-    with build_cache.waiting(build.task.lock, while_true=lambda: False):
+    with build_cache.hold_lock(build.task.lock, while_true=lambda: False):
         end_orphans(folder)
         files.remove(folder)
         rebuilt = _rebuilt_package(build, package.name)
@@ -95,13 +95,13 @@ def rebuild(
         files.remove(folder)
     lines = "".join(f"\n    {line}" for line in differences(package, copy))
     hint = f"the second package is kept: {copy}"
-    place = build_folder(package)
+    place = feedstock_folder(package)
     if place and place != str(feedstock.root):
         hint += f"; the first one was built in {place}, which is in its files: build there too (--into {place})"
     raise NotReproduced(f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=hint)
 
 
-def job_of(planned: RunPlan, feedstock: Feedstock) -> ConfigJob:
+def rebuild_job(planned: RunPlan, feedstock: Feedstock) -> ConfigJob:
     """Return the one job of a plan, with a separate log, and without reused packages.
 
     A cold build makes every package itself; under another key it finds no compile in a cache.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import emulation, files
-from kiln.job.config_needs import channels_for
+from kiln.job.config_needs import needed_channels
 from kiln.package_test import PackageTester
-from kiln.release.candidates import BuiltMatrix, new_of
+from kiln.release.candidates import ConfigsAndRuns, new_packages
 from kiln.store.layout import ArtifactLayout
 from kiln.variants.cuda_version import offered_virtual_packages
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.local_channel import VirtualPackages
     from kiln.model.release import Candidate, Release
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class StagingTest:
     ``channels`` have the packages that were published before.
     """
 
-    matrix: BuiltMatrix
+    matrix: ConfigsAndRuns
     candidates: tuple[Candidate, ...]
     channels: tuple[str, ...]
     machine: VirtualPackages
@@ -47,13 +47,13 @@ class StagingTest:
             self.on_line(f"{'test' if runs else 'install'} {candidate.path.name}")
             self._one(*output, staged, runs=runs)
 
-    def _one(self, rendered: Rendered, output: Output, staged: str, *, runs: bool) -> None:
+    def _one(self, rendered: RenderedConfig, output: Output, staged: str, *, runs: bool) -> None:
         layout = ArtifactLayout.of(self.matrix.feedstock)
         folder = layout.root / "publish"
         tester = PackageTester(
             recipe=self.matrix.feedstock.recipe,
             folder=folder,
-            channels=(staged, *self.channels, *channels_for(rendered)),
+            channels=(staged, *self.channels, *needed_channels(rendered)),
             cache=folder / "cache",
             machine=offered_virtual_packages(self.machine, rendered.config),
         )
@@ -64,8 +64,8 @@ class StagingTest:
             tester.install(tester.plan(output))
 
 
-def trial(
-    matrix: BuiltMatrix,
+def new_packages_test(
+    matrix: ConfigsAndRuns,
     release: Release,
     *,
     channels: tuple[str, ...],
@@ -78,7 +78,7 @@ def trial(
     files.remove(ArtifactLayout.of(matrix.feedstock).place("publish"))  # an earlier package may have had the same name
     return StagingTest(
         matrix=matrix,
-        candidates=new_of(release),
+        candidates=new_packages(release),
         channels=channels,
         machine=machine_virtual_packages(),
         environment=environment,

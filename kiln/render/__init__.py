@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kiln.render.json_output import as_json
+from kiln.render.json_output import as_plain_data
 from kiln.render.render import build_platform, render
 from kiln.render.static_pins import finalise
 from kiln.render.unsupported_keys import require_supported, warnings
 
-__all__ = ["as_json", "build_platform", "finalise", "render", "require_supported", "warnings"]
+__all__ = ["as_plain_data", "build_platform", "finalise", "render", "require_supported", "warnings"]

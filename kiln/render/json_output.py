@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
 
 
-def as_json(rendered: Rendered) -> list[dict[str, Any]]:
+def as_plain_data(rendered: RenderedConfig) -> list[dict[str, Any]]:
     """Return every output as plain data; ``subdir`` is the channel folder of its package."""
     return [_plain(output) for output in rendered.outputs]
 

@@ -34,7 +34,7 @@ def pins_of(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ..
     return tuple(pins)
 
 
-def pins_as_built(requirements: Requirements, rules: Mapping[str, Any]) -> dict[int, Pin]:
+def run_as_build_pins(requirements: Requirements, rules: Mapping[str, Any]) -> dict[int, Pin]:
     """Return the pins of ``pin_run_as_build`` by their positions in ``run``; ``rules`` are the bounds by package."""
     if not requirements.host and not requirements.build:
         return {}

@@ -65,10 +65,10 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         run_exports=run_exports(exports),
         run_exports_bare=not isinstance(exports, dict),
         tests=tests(package),
-        script=script(package),
+        script=package_script(package),
         entry_points=texts(package.value("build", "entry_points")),
         files=included_files(_entry(package)),
-        about={str(key): about(value) for key, value in mapping(package, "about").items() if value is not None},
+        about={str(key): about_value(value) for key, value in mapping(package, "about").items() if value is not None},
         used={key: str(value) for key, value in package.hashed.items()},
         skip=package.skip,
         platform=package.host_subdir,
@@ -171,7 +171,7 @@ def _modules(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
     return {language: names for language, names in modules.items() if names}
 
 
-def about(value: Any) -> str | tuple[str, ...]:
+def about_value(value: Any) -> str | tuple[str, ...]:
     """Return a value of the ``about`` section."""
     return texts(value) if isinstance(value, list) else str(value)
 
@@ -181,7 +181,7 @@ def _entry(package: Metadata) -> Mapping[str, Any]:
     return next((entry for entry in entries if entry.get("name") == package.name), {})
 
 
-def script(package: Metadata) -> Script:
+def package_script(package: Metadata) -> Script:
     """Return the script that makes a package's files after the recipe's build step; a single package has only that."""
     script_name, program = _entry(package).get("script"), _entry(package).get("script_interpreter")
     if isinstance(script_name, str) and script_name:

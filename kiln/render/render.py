@@ -7,21 +7,21 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln import limits
-from kiln.model.rendered import Rendered
+from kiln.model.rendered import RenderedConfig
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
-from kiln.recipe.validity import require_no_cycle, require_valid, undefined_names, unread_versions
+from kiln.recipe.validity import require_no_cycle, require_valid, undefined_git_names, undefined_versions
 from kiln.recipe_v1.recipe_format import is_v1
-from kiln.render.open_pins import marker, pins_as_built, pins_of
+from kiln.render.open_pins import marker, pins_of, run_as_build_pins
 from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
 from kiln.render.output_settings import truth
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform import Platform
-from kiln.variants.space import filtered
-from kiln.yamltext import Scalars, parse, read_text
+from kiln.variants.space import from_specification
+from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _OWN_KEYS = ("docker_image",)  # keys that kiln itself adds to a config's file
 _SHARED: dict[tuple[object, ...], RecipeSource] = {}
 
 
-def render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
+def render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     """Return the rendered config: every output, in build order.
 
     Bounds that depend on other outputs or on a solver stay open, as in conda-build's own unfinalized rendering;
@@ -48,30 +48,30 @@ def render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
     Raises:
         KilnError: the recipe or a variant file is invalid.
     """
-    return limits.bounded(lambda: _render(feedstock, config))
+    return limits.run_bounded(lambda: _render(feedstock, config))
 
 
-def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
+def _render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     config = replace(config, build_platform=config.build_platform or build_platform(feedstock, config.platform))
     if is_v1(feedstock):
         return render_v1(feedstock, config, config.build_platform)
-    recipe, packages = evaluated(feedstock, config)
+    recipe, packages = evaluated_recipe(feedstock, config)
     pinned = "pin_" in recipe.source.text.text
     open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker, reads_sources=True) if pinned else None
     documents = [recipe.top(package.variant).values for package in packages]
     return replace(
         _rendered(config, recipe, packages, open_ends),
-        key_faults=(*_key_faults(recipe, documents), *undefined_names(recipe), *unread_versions(packages)),
+        key_faults=(*_key_faults(recipe, documents), *undefined_git_names(recipe), *undefined_versions(packages)),
     )
 
 
-def evaluated(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe, list[Metadata]]:
+def evaluated_recipe(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe, list[Metadata]]:
     """Return the recipe of a meta.yaml at a config, and its packages, in the order of the rendered outputs.
 
     Raises:
         KilnError: the recipe or a variant file is invalid.
     """
-    recipe = recipe_at(feedstock, config)
+    recipe = recipe_of_config(feedstock, config)
     packages = list(_distinct(recipe))
     for package in packages:
         require_valid(package, recipe.top(package.variant).values)
@@ -79,7 +79,7 @@ def evaluated(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe, list[M
     return recipe, packages
 
 
-def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:
+def recipe_of_config(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     """Return a meta.yaml on the platform and in the space of a config.
 
     Raises:
@@ -95,7 +95,7 @@ def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     own = VariantSource(name=f".ci_support/{config.name}.yaml", values=_values(config))
     sources = [*(file.source(platform, source.known) for file in files), own]
     defaults = VariantSource(name="defaults", values=platform.defaults())
-    space = filtered(combine([defaults, *sources]), [source.values for source in sources])
+    space = from_specification(combine([defaults, *sources]), [source.values for source in sources])
     return Recipe(source, platform, space, reads_sources=True)
 
 
@@ -103,7 +103,7 @@ def build_platform(feedstock: Feedstock, platform: str) -> str:
     """Return the subdir of the machine that builds for a platform, by ``build_platform`` of conda-forge.yml."""
     file = feedstock.settings
     text = read_text(file, file.name) if file.is_file() else ""
-    settings = parse(text, file.name, Scalars.TEXT).value
+    settings = parse(text, file.name, ScalarTypes.TEXT).value
     builds = settings.get("build_platform") if isinstance(settings, dict) else None
     build = builds.get(platform.replace("-", "_")) if isinstance(builds, dict) else None
     return str(build or platform).replace("_", "-")
@@ -163,15 +163,17 @@ def _distinct(recipe: Recipe) -> Iterator[Metadata]:
     yield from distinct.values()
 
 
-def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], open_ends: Recipe | None) -> Rendered:
+def _rendered(
+    config: BuildConfig, recipe: Recipe, packages: list[Metadata], open_ends: Recipe | None
+) -> RenderedConfig:
     if not packages:
-        return Rendered(config=config)
+        return RenderedConfig(config=config)
     loops = sorted(recipe.space.loops)
     top = recipe.top(packages[0].variant)
     step = compile_step(top, several=len(packages) > 1)
     shared: dict[str, Any] = {"sources": sources(top)} if step is None else {"staging": step.name}
     outputs = (replace(_output(package, loops, open_ends), **shared) for package in packages)
-    return Rendered(
+    return RenderedConfig(
         config=config,
         name=top.name,
         stagings=() if step is None else (step,),
@@ -202,4 +204,4 @@ def _pins_as_built(package: Metadata) -> dict[int, Pin]:
     independent = package.value("build", "python_version_independent")
     python = {"python"} if package.noarch == "python" or package.noarch_python or truth(independent) else set()
     rules = {name: rule for name, rule in rules.items() if name not in python} if isinstance(rules, dict) else {}
-    return pins_as_built(requirements(package.requirements), rules)
+    return run_as_build_pins(requirements(package.requirements), rules)

@@ -13,13 +13,13 @@ from kiln.versions import pinned, pinned_spec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kiln.model.rendered import Output, Pin, Rendered, Requirements
+    from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 
 _SECTIONS = ("build", "host", "run", "run_constrained")
 _SOLVED = ("build", "host")  # what is solved itself: a pin there is the bare name
 
 
-def finalise(rendered: Rendered) -> Rendered:
+def finalise(rendered: RenderedConfig) -> RenderedConfig:
     """Return the rendered config with every bound closed that does not need a solver.
 
     ``pin_subpackage`` becomes the other output's exact build or a range of its version. A pin to a package in ``host``
@@ -54,7 +54,7 @@ def _with_stars(needs: Requirements) -> Requirements:
     return replace(needs, build=build, host=host, run=run)
 
 
-def _closed(output: Output, rendered: Rendered) -> Output:
+def _closed(output: Output, rendered: RenderedConfig) -> Output:
     """Return an output with its pins closed; those that the engine solves stay, and so does what the variant gives."""
     fields: dict[str, list[str]] = {section: list(getattr(output.requirements, section)) for section in _SECTIONS}
     fields |= {f"run_exports/{kind}": list(specs) for kind, specs in output.run_exports.items()}
@@ -90,7 +90,7 @@ def _require_specs(specs: Iterable[str], field: str, package: str) -> None:
             )
 
 
-def _subpackage(pin: Pin, output: Output, rendered: Rendered) -> str:
+def _subpackage(pin: Pin, output: Output, rendered: RenderedConfig) -> str:
     other = _output(pin.name, output, rendered)
     if pin.exact:
         return f"{other.name} {other.version} {other.build_string}"
@@ -114,7 +114,7 @@ def _range(version: str, pin: Pin) -> str:
         raise RecipeFault(f"{pin.name} {version} cannot be pinned", why=str(error)) from error
 
 
-def _output(name: str, by: Output, rendered: Rendered) -> Output:
+def _output(name: str, by: Output, rendered: RenderedConfig) -> Output:
     """Return the output of a name that has the same variant as another output."""
     outputs = [output for output in rendered.outputs if output.name == name]
     for output in outputs:

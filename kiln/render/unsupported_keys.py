@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.model.recipe_key_faults import KeyFault
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 
-def require_supported(renderings: Iterable[Rendered], *, own_engine: bool) -> None:
+def require_supported(renderings: Iterable[RenderedConfig], *, own_engine: bool) -> None:
     """Refuse renderings whose recipe has an unknown key, or with kiln's ``own_engine`` one that it does not have.
 
     Raises:
@@ -26,7 +26,7 @@ def require_supported(renderings: Iterable[Rendered], *, own_engine: bool) -> No
         raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
 
 
-def warnings(rendered: Rendered) -> tuple[str, ...]:
+def warnings(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return a line for each key at fault."""
     notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
     return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.rendered import Output, Pin, Rendered, Requirements
+from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 from kiln.names import fault
-from kiln.recipe_v1.identity import Identities
+from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, variant_versions
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import steps_with_network
-from kiln.render.v1_parts import OutputScripts, Stagings, secrets, source, specs, tests
+from kiln.render.v1_parts import OutputScripts, Stagings, secret_names, source, specs, tests
 from kiln.render.v1_settings import settings
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.recipe_v1.identity import Identity
+    from kiln.recipe_v1.identity import BuildIdentity
     from kiln.recipe_v1.recipe import PackageAt
     from kiln.recipe_v1.requirement import Requirement
     from kiln.variants.files import VariantSource
@@ -36,16 +36,16 @@ _EXPORTS = {"weak_constraints": "weak_constrains", "strong_constraints": "strong
 _SHARED: dict[tuple[object, ...], RecipeV1] = {}
 
 
-def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> Rendered:
+def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> RenderedConfig:
     """Return every output of a config, in the order in which they can be built.
 
     Raises:
         KilnError: the recipe or a variant file is at fault.
     """
     recipe = _recipe(feedstock)
-    space = space_at(feedstock, config)
+    space = space_of_config(feedstock, config)
     rendering = Rendering(recipe, space, config.platform, build_platform)
-    identities = Identities(rendering.pinned)
+    identities = BuildIdentities(rendering.pinned)
     loops = sorted(space.loops)
     packages = tuple(rendering.packages())
     shared = Stagings.of(packages, feedstock.recipe, loops)
@@ -55,7 +55,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         made = replace(_output(package, identities.of(package), loops, scripts), staging=shared.name_of(package))
         _require_names(package, made)
         outputs.setdefault((made.name, made.version, made.build_string, made.subdir), made)
-    return Rendered(
+    return RenderedConfig(
         config=config,
         name=recipe.identity_at(packages[0])[0] if packages else "",
         stagings=shared.all,
@@ -75,7 +75,7 @@ def _recipe(feedstock: Feedstock) -> RecipeV1:
     return _SHARED[key]
 
 
-def space_at(feedstock: Feedstock, config: BuildConfig) -> Space:
+def space_of_config(feedstock: Feedstock, config: BuildConfig) -> Space:
     """Return the variants of a config.
 
     Raises:
@@ -119,7 +119,7 @@ def _require_names(package: PackageAt, output: Output) -> None:
             raise package.fault(f"invalid {kind} {text[:80]!r}", why)
 
 
-def _output(package: PackageAt, identity: Identity, loops: Sequence[str], scripts: OutputScripts) -> Output:
+def _output(package: PackageAt, identity: BuildIdentity, loops: Sequence[str], scripts: OutputScripts) -> Output:
     sections, build = package.sections, package.sections["build"]
     needs, exports = sections["requirements"], _exports(sections["requirements"].get("run_exports", {}))
     linking, detection = build.get("dynamic_linking", {}), build.get("prefix_detection", {})
@@ -143,7 +143,7 @@ def _output(package: PackageAt, identity: Identity, loops: Sequence[str], script
         run_exports_bare=isinstance(needs.get("run_exports"), list),
         tests=tuple(tests(sections["tests"], scripts)),
         script=scripts.of(build.get("script"), default=not scripts.several),
-        script_env=secrets(build.get("script")),
+        script_env=secret_names(build.get("script")),
         entry_points=tuple(build.get("python", {}).get("entry_points", ())),
         files=_files(build.get("files")),
         about={_ABOUT.get(key, key): _about(value) for key, value in sections["about"].items()},

@@ -111,7 +111,7 @@ def _staging(package: PackageAt, given: StagingAt, scripts: OutputScripts, loops
     return Staging(
         name=given.name,
         script=scripts.of(build.get("script"), default=True),
-        script_env=secrets(build.get("script")),
+        script_env=secret_names(build.get("script")),
         requirements=Requirements(
             build=specs(needs.get("build", ())),
             host=specs(needs.get("host", ())),
@@ -129,7 +129,7 @@ def specs(given: Sequence[Requirement]) -> tuple[str, ...]:
     return tuple(item.name if isinstance(item, OpenPin) else item for item in given)
 
 
-def secrets(script: Mapping[str, Any] | None) -> tuple[str, ...]:
+def secret_names(script: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the names of the caller's variables that a script gets."""
     return tuple((script or {}).get("secrets", ()))
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from kiln.repodata.channeldata import with_entries
 from kiln.repodata.document import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
 from kiln.repodata.entry import IndexEntry, read
-from kiln.repodata.formats import forms
-from kiln.repodata.reading import adopted, loaded, visible
+from kiln.repodata.formats import index_files
+from kiln.repodata.reading import from_repodata, packages_only, whole_index
 from kiln.repodata.subdir_index import Subdir
 
 __all__ = [
@@ -21,10 +21,10 @@ __all__ = [
     "STALE",
     "IndexEntry",
     "Subdir",
-    "adopted",
-    "forms",
-    "loaded",
+    "from_repodata",
+    "index_files",
+    "packages_only",
     "read",
-    "visible",
+    "whole_index",
     "with_entries",
 ]

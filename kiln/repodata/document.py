@@ -97,7 +97,7 @@ class IndexDocument:
 
     def with_records(self, records: Mapping[str, Record]) -> IndexDocument:
         """Return the document with records added; they replace those of the same files."""
-        return self.without(records).placing(((kind_of(file),), file, record) for file, record in records.items())
+        return self.without(records).placing(((section_of(file),), file, record) for file, record in records.items())
 
     def taking(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
         """Return the document with another document's records of some files, in that document's sections."""
@@ -129,12 +129,12 @@ def file_of(path: tuple[str, ...], key: str) -> str:
     return key if len(path) == 1 else f"{key}.{path[1]}"
 
 
-def kind_of(file: str) -> str:
+def section_of(file: str) -> str:
     """Return the section that a file's record belongs to."""
     return "packages.conda" if file.endswith(".conda") else "packages"
 
 
-def require_known(name: str, document: IndexDocument) -> None:
+def require_writable(name: str, document: IndexDocument) -> None:
     """Refuse an index with packages that kiln could not write in every form.
 
     Raises:

@@ -41,7 +41,7 @@ LEVEL = 3  # the index of 5,000 packages in tens of milliseconds; level 19 takes
 _HASHES = ("sha256", "md5", "legacy_bz2_md5")
 
 
-def forms(subdir: Subdir) -> dict[str, bytes]:
+def index_files(subdir: Subdir) -> dict[str, bytes]:
     """Return every file of a subdir's index: its name below the subdir, and its content.
 
     Files below ``shards/`` are named by their content, so they may be written before all others.

@@ -16,9 +16,9 @@ from kiln.repodata.document import (
     REPODATA,
     VARIANTS,
     IndexDocument,
-    require_known,
+    require_writable,
 )
-from kiln.repodata.subdir_index import Subdir, new_instructions
+from kiln.repodata.subdir_index import Subdir, empty_patch_instructions
 from kiln.zstd import zstd
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 HINT = "index the channel again with the tool that wrote it, or publish into another channel"
 
 
-def loaded(name: str, read: Reader) -> Subdir:
+def whole_index(name: str, read: Reader) -> Subdir:
     """Return the whole index of a subdir; ``read`` returns a file below it by name, None for a missing one.
 
     Raises:
         BrokenIndex: when one of them is invalid, or has content that kiln could not keep.
     """
-    packages = visible(name, read)
+    packages = packages_only(name, read)
     current, exports = (_parsed(name, file, read) for file in (CURRENT, EXPORTS))
     listing = _listing(name, read)
     return dataclasses.replace(
@@ -49,7 +49,7 @@ def loaded(name: str, read: Reader) -> Subdir:
     )
 
 
-def visible(name: str, read: Reader) -> Subdir:
+def packages_only(name: str, read: Reader) -> Subdir:
     """Return the index of a subdir with its packages alone; the rest is empty.
 
     Raises:
@@ -58,9 +58,9 @@ def visible(name: str, read: Reader) -> Subdir:
     offered = _repodata(name, read)
     if offered is None:
         return Subdir.empty(name)
-    require_known(name, offered)
+    require_writable(name, offered)
     base = _parsed(name, BASE, read)
-    instructions = _parsed(name, INSTRUCTIONS, read) or new_instructions()
+    instructions = _parsed(name, INSTRUCTIONS, read) or empty_patch_instructions()
     version = instructions.value.get("patch_instructions_version", 1)
     if version != 1:
         raise BrokenIndex(f"{name}/{INSTRUCTIONS} has the version {version!r}, kiln knows 1", hint=HINT)
@@ -68,13 +68,13 @@ def visible(name: str, read: Reader) -> Subdir:
     return dataclasses.replace(subdir, base=_updated_base(base or _of_packages(offered), offered, subdir.removed))
 
 
-def adopted(name: str, repodata: bytes) -> Subdir:
+def from_repodata(name: str, repodata: bytes) -> Subdir:
     """Return the index that has ``repodata.json`` alone.
 
     Raises:
         BrokenIndex: as ``loaded`` does.
     """
-    return visible(name, {REPODATA: repodata}.get)
+    return packages_only(name, {REPODATA: repodata}.get)
 
 
 def _updated_base(base: IndexDocument, offered: IndexDocument, removed: frozenset[str]) -> IndexDocument:

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from kiln.repodata.entry import IndexEntry
 
 
-def new_repodata(name: str) -> IndexDocument:
+def empty_repodata(name: str) -> IndexDocument:
     """Return the index of a subdir without packages."""
     empty: dict[str, Any] = {kind: {} for kind in KINDS}
     return IndexDocument(value={"info": {"subdir": name}, **empty, "removed": [], "repodata_version": 1})
 
 
-def new_exports(name: str) -> IndexDocument:
+def empty_run_exports(name: str) -> IndexDocument:
     """Return the ``run_exports.json`` of a subdir without packages (CEP 12)."""
     return IndexDocument(value={"info": {"subdir": name, "version": 1}, **{kind: {} for kind in KINDS}})
 
 
-def new_instructions() -> IndexDocument:
+def empty_patch_instructions() -> IndexDocument:
     """Return the ``patch_instructions.json`` of an index without patches."""
     return IndexDocument(
         value={"patch_instructions_version": 1, "remove": [], "revoke": [], **{kind: {} for kind in KINDS}}
@@ -62,10 +62,10 @@ class Subdir:
         """Return the index of a subdir without packages."""
         return cls(
             name=name,
-            repodata=new_repodata(name),
-            base=new_repodata(name),
-            exports=new_exports(name),
-            instructions=new_instructions(),
+            repodata=empty_repodata(name),
+            base=empty_repodata(name),
+            exports=empty_run_exports(name),
+            instructions=empty_patch_instructions(),
         )
 
     @property

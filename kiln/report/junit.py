@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from kiln.console.progress_lines import BAD
-from kiln.console.text import one_line, plain
+from kiln.console.text import one_line, sanitized
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.report import totals
@@ -86,4 +86,4 @@ def _seconds(seconds: float) -> str:
 
 def _text(text: str) -> str:
     """Return text without the characters that XML does not allow, or that hide other text."""
-    return "\n".join(map(plain, text.splitlines()))
+    return "\n".join(map(sanitized, text.splitlines()))

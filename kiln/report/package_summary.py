@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.console.text import duration, folded, table
+from kiln.console.text import duration, table, wrapped_lines
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 
@@ -92,5 +92,5 @@ def _notes(config: ConfigRun, width: int | None) -> list[str]:
     of_tests = {note for _, note in tests}
     steps = [note for step in config.steps for note in step.notes if note not in of_tests]
     notes = [*steps, *(f"{package}: {note}" for package, note in tests)]
-    lines = [line for note in notes for line in ([note] if width is None else folded(note, width))]
+    lines = [line for note in notes for line in ([note] if width is None else wrapped_lines(note, width))]
     return lines + [""] * bool(notes)

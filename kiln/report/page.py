@@ -14,7 +14,7 @@ from kiln.console.progress_lines import BAD, count_text
 from kiln.report import template, totals
 from kiln.report.grid import grid
 from kiln.report.package_summary import SPEC
-from kiln.report.run_comparison import history
+from kiln.report.run_comparison import compare_runs
 from kiln.report.timeline import chart, step_bars
 from kiln.variants.varying_keys import labels
 
@@ -66,7 +66,7 @@ def as_html(
         step_bars=step_bars,
         failures=_failures(report),
         figures=_figures(report, moment),
-        history=history(report, earlier),
+        history=compare_runs(report, earlier),
         page_of=lambda run: folder / page_name(run),
         changes_shown=CHANGES,
         writer=__version__,

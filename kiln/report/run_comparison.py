@@ -58,7 +58,7 @@ class RunHistory:
 KINDS = ("new failure", "fixed", "still fails", "slower", "faster")
 
 
-def history(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHistory:
+def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHistory:
     """Compare each config with its result in the last run that has one; ``earlier`` are runs, the latest first.
 
     Builds and rehearsals are not compared. The time of a build is compared with that of the last complete one on the

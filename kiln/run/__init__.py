@@ -11,7 +11,7 @@ from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger
 from kiln.run import recipe_support
-from kiln.run.options import RunOptions, run_arguments
+from kiln.run.options import RunOptions, docker_run_arguments
 from kiln.run.plan import RunPlan, as_text, prepare
 from kiln.store.layout import ArtifactLayout
 
@@ -32,12 +32,12 @@ __all__ = [
     "as_text",
     "build",
     "buildable",
-    "callers_variables",
+    "caller_variable_names",
     "config_of_machine",
     "debug",
+    "docker_run_arguments",
     "last_states",
     "plan",
-    "run_arguments",
 ]
 
 
@@ -61,7 +61,7 @@ def buildable(
     return platforms.buildable(feedstock, names, rehearsal=rehearsal, containers=containers)
 
 
-def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
+def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
     """Return the names of the caller's variables that the recipe passes to its scripts.
 
     A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
@@ -70,7 +70,7 @@ def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset
 
     if not any(key in _recipe(feedstock) for key in ("script_env", "secrets")):
         return frozenset()
-    return limits.bounded(
+    return limits.run_bounded(
         lambda: frozenset(
             name for config in configs for name in of(render.render(feedstock, expand.read(feedstock, config)))
         )

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 RESULT = "result.json"  # of the build process, in the config's folder
 
 
-def program(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
+def write_job_input(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
     """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
     if task.is_foreign:
-        return script(task, executor)
+        return write_script(task, executor)
     task.folder.mkdir(parents=True, exist_ok=True)
     executor.packages.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"
@@ -35,9 +35,9 @@ def program(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any
     return executor.start(file, task.module)
 
 
-def script(task: Task, executor: Executor) -> tuple[str, ...]:
+def write_script(task: Task, executor: Executor) -> tuple[str, ...]:
     """Write the script of another engine, and return its command line."""
-    file = conda_build_run.prepare(
+    file = conda_build_run.write_script(
         task.feedstock,
         task.rendered,
         task.folder,

@@ -24,7 +24,7 @@ SERVING = ("tensorflow-serving",)
 NAMED = 3  # outputs in a message
 
 
-def combinations(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
+def version_combinations(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
     """Return the combinations of versions of a config, one for each of its Pythons; none if it has nothing to check.
 
     Raises:
@@ -33,7 +33,7 @@ def combinations(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
     return _of_config(feedstock, expand.read(feedstock, config))
 
 
-def without_facts(feedstock: Feedstock, config: str) -> DoctorResult:
+def unchecked_result(feedstock: Feedstock, config: str) -> DoctorResult:
     """Return the result for a config that the tables are not about: it has neither CUDA nor TensorFlow."""
     outputs = render.render(feedstock, expand.read(feedstock, config)).outputs
     names = list(dict.fromkeys(f"{output.name} {output.version}" for output in outputs)) or ["no output"]
@@ -50,7 +50,7 @@ def require(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> None:
     Raises:
         IncompatibleVersions: with the rows of the tables, and combinations that work.
     """
-    faults = limits.bounded(lambda: [fault for config in configs for fault in _faults(feedstock, config)])
+    faults = limits.run_bounded(lambda: [fault for config in configs for fault in _faults(feedstock, config)])
     if faults:
         first, *others = faults
         raise IncompatibleVersions(first.what, why=first.why, hint=first.hint, others=others)

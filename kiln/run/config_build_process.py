@@ -26,7 +26,7 @@ from kiln.executor.container import ContainerExecutor
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_build_results
 from kiln.job.budget_monitor import BudgetMonitor
-from kiln.job.error_transfer import end_of_config, error_from
+from kiln.job.error_transfer import error_from, failed_config_result
 from kiln.job.job_context import Task
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
@@ -65,11 +65,11 @@ def main() -> None:
         except KeyboardInterrupt:
             result = {"state": ConfigState.INTERRUPTED.value, "reason": "stopped"}
         except KilnError as error:
-            result = end_of_config(error)
+            result = failed_config_result(error)
         except OSError as error:
             if (refusal := files.refusal(error)) is None:
                 raise
-            result = end_of_config(refusal)
+            result = failed_config_result(refusal)
     send("result", **result)
     os._exit(0)
 
@@ -108,7 +108,7 @@ class ConfigBuild:
             AlreadyRunning: when another run builds the config.
         """
         job = self.task.job
-        return build_cache.waiting(
+        return build_cache.hold_lock(
             self.task.lock,
             while_true=lambda: self.ledger.abandoned(job.config, rehearsal=job.options.rehearsal),
             seconds=TIDYING,
@@ -119,7 +119,9 @@ class ConfigBuild:
         job = self.task.job
         if job.options.builds_finished:
             return None
-        finished = build_cache.finished(self.ledger, self.task.layout, BuildInputs(shared=job.shared, key=job.key))
+        finished = build_cache.finished_packages(
+            self.ledger, self.task.layout, BuildInputs(shared=job.shared, key=job.key)
+        )
         if finished is None:
             return None
         build_cache.remove_work(self.task.layout, job.config)
@@ -138,7 +140,7 @@ class ConfigBuild:
         if (error := error_of(result, outcome, task.job)) is not None:
             if task.is_foreign and not task.job.options.keep_failed:
                 files.remove(task.folder)
-            return {**end_of_config(error), **common}
+            return {**failed_config_result(error), **common}
         good = {"state": ConfigState.DONE.value, "reason": "", **common}
         if task.job.options.debug is not None:
             return {**good, "debug": result["debug"]}
@@ -179,12 +181,12 @@ class ConfigBuild:
             shared_packages = build_job_writer.reusable_packages(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
             outcome = self.executor.run(
-                build_job_writer.program(task, self.executor, shared_packages), log, reads=reads
+                build_job_writer.write_job_input(task, self.executor, shared_packages), log, reads=reads
             )
             if task.is_foreign:
                 if self.executor.on_host:  # a container's downloads are not trusted
                     conda_build_run.share_fetched(task.folder, task.layout.cache)
-                for line in conda_build_run.last_words(outcome.error, Path(job.log)):
+                for line in conda_build_run.failure_lines(outcome.error, Path(job.log)):
                     log.record_line(line)
         return self.result(outcome), outcome
 
@@ -200,7 +202,9 @@ class ConfigBuild:
     def result(self, outcome: ProcessOutcome) -> dict[str, Any]:
         """Return the result of the build process, or the packages of another engine."""
         result = (
-            None if self.task.is_foreign else untrusted_build_results.result(self.task.folder, build_job_writer.RESULT)
+            None
+            if self.task.is_foreign
+            else untrusted_build_results.read_result(self.task.folder, build_job_writer.RESULT)
         )
         if result is not None:
             return result
@@ -242,13 +246,13 @@ class ConfigBuild:
         """
         job, layout, folder = self.task.job, self.task.layout, self.task.folder
         staging = None if job.options.rehearsal else layout.staging(job.config)
-        archives = untrusted_build_results.packages(packages, folder, expected=self.is_expected, into=staging)
+        archives = untrusted_build_results.accept_packages(packages, folder, expected=self.is_expected, into=staging)
         inputs = BuildInputs(shared=job.shared, key=job.key)
         if outdated:
             never = f"outdated {secrets.token_hex(16)}"
             inputs = BuildInputs(shared=never, key=never)
         if job.options.rehearsal:
-            return build_cache.remember(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
+            return build_cache.record_rehearsal(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
         disk = files.size_on_disk(folder)
         if not outdated:
             files.create_empty(layout.published(job.config))

@@ -36,7 +36,7 @@ SHOWN = 3  # names in a note
 
 
 @dataclass(slots=True, kw_only=True)
-class Chain:
+class ContinuedBuild:
     """A config's build in this job: ``record`` is what the jobs before have handed on, if any.
 
     ``bound`` limits the bytes that are unpacked, and packed. ``key`` is the name of the compile cache.
@@ -54,13 +54,15 @@ class Chain:
     steps: tuple[str, ...] = ()
 
     @classmethod
-    def open(cls, feedstock: Feedstock, layout: ArtifactLayout, config: str, folder: Path, *, bound: int) -> Chain:
+    def open(
+        cls, feedstock: Feedstock, layout: ArtifactLayout, config: str, folder: Path, *, bound: int
+    ) -> ContinuedBuild:
         """Read the record of a folder.
 
         Raises:
             BrokenHandover: it is invalid, or of another config.
         """
-        record = build_handover.read(folder)
+        record = build_handover.read_record(folder)
         if record is not None and record.config != config:
             raise BrokenHandover(
                 f"{folder} is the chain of {record.config}, not of {config}",
@@ -236,7 +238,7 @@ class Chain:
             archive=archive,
             packages=packages,
         )
-        build_handover.write(self.folder, record)
+        build_handover.write_record(self.folder, record)
 
 
 def _unreadable(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -254,7 +256,7 @@ def finished_steps(config: ConfigRun) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.title for step in config.steps if not step.failed and step.title != "render"))
 
 
-def continues(feedstock: Feedstock) -> bool:
+def has_continuable_compile(feedstock: Feedstock) -> bool:
     """Return whether a recipe's compile keeps its finished actions in the cache of the contract."""
     recipes = (path for path in feedstock.recipe.rglob("*") if path.is_file() and path.stat().st_size < LARGEST_SCRIPT)
     return any(CACHE_VARIABLE in path.read_bytes() for path in recipes)

@@ -114,7 +114,7 @@ def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str,
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.is_foreign:
-        return executor.run_on_terminal(build_job_writer.script(task, executor), terminal)
+        return executor.run_on_terminal(build_job_writer.write_script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, entrance(places))
     return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.inside(entered))), terminal)

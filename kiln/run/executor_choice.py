@@ -11,7 +11,7 @@ from kiln import container, emulation, image
 from kiln.container import EngineChoice, images, trial
 from kiln.errors import UsageError
 from kiln.run.options import HOST
-from kiln.store.compile_cache_key import toolchain
+from kiln.store.compile_cache_key import toolchain_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -45,10 +45,10 @@ class BuildLocation:
 
     def compilers(self, machine: HostMachine) -> str:
         """Return the digest of the image that a config is compiled in, or a hash of the machine's own compilers."""
-        return self.digest if self.image else toolchain(machine.environment.get("PATH", os.defpath))
+        return self.digest if self.image else toolchain_digest(machine.environment.get("PATH", os.defpath))
 
 
-def choose(options: RunOptions) -> EngineChoice:
+def choose_engine(options: RunOptions) -> EngineChoice:
     """Return the engine of the builds; a rehearsal runs on the host unless a container is requested.
 
     Raises:
@@ -62,7 +62,7 @@ def choose(options: RunOptions) -> EngineChoice:
     return container.choose(options.container, env=options.client, executable=options.build.executable)
 
 
-def of_configs(
+def locate_builds(
     configs: Iterable[tuple[BuildConfig, str]],
     options: RunOptions,
     engine: Engine | None,
@@ -145,4 +145,4 @@ def engine_with_options(engine: Engine | None, place: BuildLocation) -> Engine |
     Raises:
         ContainerFault: when it refuses for an unknown reason.
     """
-    return None if engine is None else trial.workable(engine, str(place.image), platform=place.platform)
+    return None if engine is None else trial.workable_engine(engine, str(place.image), platform=place.platform)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln.errors import RecipeFault, nearest
+from kiln.errors import RecipeFault, did_you_mean
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 LATE = "${{"  # of folders that only the build knows
 
 
-def require(feedstock: Feedstock, renderings: Iterable[Rendered]) -> None:
+def require_present(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
     """Require the scripts, patches and local sources that a recipe names.
 
     Raises:
@@ -31,7 +31,7 @@ def require(feedstock: Feedstock, renderings: Iterable[Rendered]) -> None:
         raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
 
 
-def _names(rendered: Rendered) -> Iterator[tuple[str, str]]:
+def _names(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
     """Yield the paths that a build reads, relative to the recipe, each after the key that names it."""
     for source in rendered.sources:
         yield from (("source/path", path) for path in [source.path] if path is not None)
@@ -56,7 +56,7 @@ def _errors(feedstock: Feedstock, missing: Mapping[tuple[str, str], str]) -> Ite
             f"{key}: {name!r} does not exist",
             at=_place(feedstock.root, file, name),
             why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
-            hint=nearest(name, files) or f"add recipe/{name}, or correct its name",
+            hint=did_you_mean(name, files) or f"add recipe/{name}, or correct its name",
         )
 
 

@@ -16,7 +16,7 @@ from kiln.run import executor_choice, plan_inputs, remote_executor_options, reso
 from kiln.run.options import HOST
 from kiln.scheduling import local
 from kiln.store import build_cache
-from kiln.store.compile_cache_key import group_of
+from kiln.store.compile_cache_key import compile_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -80,7 +80,7 @@ def prepare(
     resources = Resources.here()
     run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
     finished = {} if options.build.builds_finished else _finished(run_inputs.inputs, ledger, layout)
-    groups = {config.name: group_of(config) for config in run_inputs.configs if config.name not in finished}
+    groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
     waiting = local.arrange(
         groups, ledger.estimates(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
@@ -103,14 +103,16 @@ def prepare(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=remote_executor_options.secrets(options),
+        secrets=remote_executor_options.secret_variables(options),
     )
 
 
 def _finished(
     inputs: Mapping[str, BuildInputs], ledger: Ledger, layout: ArtifactLayout
 ) -> dict[str, tuple[PackageReport, ...]]:
-    builds = {config: build_cache.finished(ledger, layout, build_inputs) for config, build_inputs in inputs.items()}
+    builds = {
+        config: build_cache.finished_packages(ledger, layout, build_inputs) for config, build_inputs in inputs.items()
+    }
     return {config: packages for config, packages in builds.items() if packages is not None}
 
 
@@ -119,7 +121,7 @@ def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledg
     if not waiting:
         return 0
     caches = set(run_inputs.caches.values())
-    return resource_check.require(
+    return resource_check.require_enough(
         waiting,
         run_inputs.options,
         run_inputs.share,
@@ -139,7 +141,7 @@ def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigR
     return ConfigRun(
         config=config.name,
         state=ConfigState.CACHED,
-        group=group_of(config),
+        group=compile_group(config),
         reason=build_cache.FOUND,
         packages=packages,
     )
@@ -187,7 +189,7 @@ def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any]
         ),
         environment=dict(run_inputs.machine.environment),
         log="",
-        group=group_of(config),
+        group=compile_group(config),
         cache_key=run_inputs.caches[config.name],
         compile_memory=share.memory,
         **({} if rehearsal is None else rehearsal.job_fields()),

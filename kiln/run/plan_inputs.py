@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kiln.job.machine import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
@@ -92,22 +92,22 @@ def look_up(
     if options.build.engine == OWN_ENGINE:
         expand.package_settings(feedstock.settings)  # refuse invalid ones before anything is built
         if not rehearsal:
-            expand.require_channel_priority(feedstock.settings, map(channel_sources, configs))
+            expand.require_supported_priority(feedstock.settings, map(channel_sources, configs))
     else:
         expand.conda_settings(feedstock.settings)
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
-    remote_executor_options.require(feedstock, configs, options)
-    choice = executor_choice.choose(options)
+    remote_executor_options.refuse_ineffective(feedstock, configs, options)
+    choice = executor_choice.choose_engine(options)
     if choice.engine is None:
         platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
-    places, notes = executor_choice.of_configs(
+    places, notes = executor_choice.locate_builds(
         [(config, platforms.image_platform(feedstock, config)) for config in configs],
         options,
         choice.engine,
         on_line and (lambda line: on_line(f"image: {line}")),
     )
-    places, notes_on_packages = yum_requirements.install(
+    places, notes_on_packages = yum_requirements.add_to_images(
         feedstock, places, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
     )
     on_host = options.container in {None, HOST}
@@ -119,7 +119,7 @@ def look_up(
         show=on_line or (lambda _: None),
     )
     rehearsals, notes_on_rehearsals = (
-        rehearsal_inputs.require_python(
+        rehearsal_inputs.require_inputs(
             configs, pythons, on_host=on_host, plan_of=_planner(feedstock, options, machine, on_host=on_host).plan
         )
         if options.build.rehearsal
@@ -168,14 +168,14 @@ def _planner(feedstock: Feedstock, options: RunOptions, machine: HostMachine, *,
 
 
 def _stale(feedstock: Feedstock) -> tuple[str, ...]:
-    changes = expand.changes_since_rerender(feedstock)
+    changes = expand.matrix_difference(feedstock)
     text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
     return (text,) if changes else ()
 
 
 def _without_effect(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...]:
     """Return notes on settings in conda-forge.yml that do not affect this build."""
-    lines = limits.bounded(lambda: conda_forge_yml.notes(feedstock.settings))
+    lines = limits.run_bounded(lambda: conda_forge_yml.no_effect_notes(feedstock.settings))
     if options.build.engine == OWN_ENGINE:
         lines += [
             f"conda-forge.yml: {name} has an effect with --engine conda-build only"
@@ -186,14 +186,14 @@ def _without_effect(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...
 
 def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, engine: str) -> None:
     """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
-    renderings = limits.bounded(lambda: [render.render(feedstock, config) for config in configs])
+    renderings = limits.run_bounded(lambda: [render.render(feedstock, config) for config in configs])
     render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
-        missing_recipe_files.require(feedstock, renderings)
+        missing_recipe_files.require_present(feedstock, renderings)
         _require_overlinking(feedstock, renderings)
 
 
-def _require_overlinking(feedstock: Feedstock, renderings: Iterable[Rendered]) -> None:
+def _require_overlinking(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
     """Refuse patterns of files that may be overlinked where conda-forge.yml makes overlinking an error.
 
     The recipe's own ``error_overlinking`` is among the keys, and takes precedence.
@@ -235,7 +235,7 @@ def _inputs(
 ) -> dict[str, BuildInputs]:
     recipe = build_cache.recipe_digest(feedstock)
     return {
-        config: build_cache.inputs(
+        config: build_cache.input_hashes(
             feedstock,
             config,
             recipe=recipe,

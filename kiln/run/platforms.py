@@ -53,7 +53,7 @@ def buildable(
 
 def image_platform(feedstock: Feedstock, config: BuildConfig) -> str:
     """Return the platform, such as ``linux/arm64``, of the image that a config is built in."""
-    return emulation.oci_platform(limits.bounded(lambda: render.build_platform(feedstock, config.platform)))
+    return emulation.oci_platform(limits.run_bounded(lambda: render.build_platform(feedstock, config.platform)))
 
 
 def _fault(
@@ -64,7 +64,7 @@ def _fault(
 ) -> UnsupportedPlatform | None:
     here = container_subdir() if containers and not rehearsal else own_subdir()
     target = config.platform
-    build = limits.bounded(lambda: render.build_platform(feedstock, target))
+    build = limits.run_bounded(lambda: render.build_platform(feedstock, target))
     at = Place(file=f".ci_support/{config.name}.yaml")
     if rehearsal and target != here:
         return UnsupportedPlatform(
@@ -96,7 +96,7 @@ def _fault(
 
 def emulates_tests(feedstock: Feedstock, target: str, *, in_container: bool) -> bool:
     """Return whether packages for a platform are cross-compiled, and their programs run here all the same."""
-    build = limits.bounded(lambda: render.build_platform(feedstock, target))
+    build = limits.run_bounded(lambda: render.build_platform(feedstock, target))
     return (
         build != target
         and expand.runs_emulated_tests(feedstock.settings)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 ENGINE = "rattler-build"
 
@@ -29,13 +29,13 @@ def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = ENGIN
         RecipeFault: with the file and the line.
         UsageError: the engine cannot read the recipe.
     """
-    if not limits.bounded(lambda: is_v1(feedstock)):
+    if not limits.run_bounded(lambda: is_v1(feedstock)):
         return
     if engine != ENGINE:
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {ENGINE}"
         )
-    places = limits.bounded(lambda: _staging_outputs(feedstock))
+    places = limits.run_bounded(lambda: _staging_outputs(feedstock))
     for config in configs if places else ():
         _require_staged_first(render.render(feedstock, expand.read(feedstock, config)), places)
 
@@ -49,7 +49,7 @@ def _staging_outputs(feedstock: Feedstock) -> dict[str, Place]:
     return {str(name): place(name) for name in named}
 
 
-def _require_staged_first(rendered: Rendered, places: Mapping[str, Place]) -> None:
+def _require_staged_first(rendered: RenderedConfig, places: Mapping[str, Place]) -> None:
     """Refuse staging outputs that require packages of the same recipe, since they are built before all of these."""
     names = {output.name for output in rendered.outputs}
     for staging in rendered.stagings:

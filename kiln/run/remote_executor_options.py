@@ -23,7 +23,7 @@ READ = 1 << 20  # bytes of each file of a recipe that are searched
 HTTP = re.compile(r"https?:")
 
 
-def secrets(options: RunOptions) -> dict[str, str]:
+def secret_variables(options: RunOptions) -> dict[str, str]:
     """Return the secret variables of the compile steps: addresses, and the content of the credentials' files."""
     credentials = options.remote_credentials
     variables = {
@@ -34,7 +34,7 @@ def secrets(options: RunOptions) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def require(feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions) -> None:
+def refuse_ineffective(feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions) -> None:
     """Refuse options of a remote executor that have no effect.
 
     Raises:

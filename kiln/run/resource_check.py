@@ -88,7 +88,7 @@ def disk_needed(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int)
     return sum(max(LEAST_DISK, size) for size in largest[:jobs])
 
 
-def require(
+def require_enough(
     configs: tuple[str, ...],
     options: RunOptions,
     share: ResourceShare,

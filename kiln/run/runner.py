@@ -139,7 +139,7 @@ class MatrixRun:
                 (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(compile_step_variables.with_parts(self.plan.secrets).values()),
+                secrets=tuple(compile_step_variables.with_inner_secrets(self.plan.secrets).values()),
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,
@@ -173,9 +173,9 @@ class MatrixRun:
                 config_run.step = str(message["title"])
                 self.watcher.config_line(config, config_run.step, "")
             case "progress":
-                self.watcher.config_progress(config, record_json.progress(message))
+                self.watcher.config_progress(config, record_json.progress_from_json(message))
             case "done":
-                step = record_json.step({name: value for name, value in message.items() if name != "kind"})
+                step = record_json.step_from_json({name: value for name, value in message.items() if name != "kind"})
                 self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
             case "result":
                 config_run.result = dict(message)
@@ -195,7 +195,7 @@ class MatrixRun:
                 finished=time.time(),
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
-                packages=tuple(record_json.package(package) for package in result.get("packages", ())),
+                packages=tuple(record_json.package_from_json(package) for package in result.get("packages", ())),
             )
         )
 

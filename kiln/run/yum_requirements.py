@@ -80,7 +80,7 @@ def _invalid(package: RequiredPackage) -> RecipeFault:
     )
 
 
-def install(
+def add_to_images(
     feedstock: Feedstock,
     places: Mapping[str, BuildLocation],
     options: RunOptions,
@@ -105,7 +105,7 @@ def install(
         return dict(places), (note_on_host(names, system_packages.manager()),)
     made: dict[BuildLocation, BuildLocation] = {}
     notes = []
-    with build_cache.waiting(ArtifactLayout.of(feedstock).lock("images"), seconds=derived_image.SECONDS):
+    with build_cache.hold_lock(ArtifactLayout.of(feedstock).lock("images"), seconds=derived_image.SECONDS):
         for place in dict.fromkeys(places.values()):
             made[place], note = _with_packages(place, packages, names, options, engine, on_line)
             notes += [note] if note else []

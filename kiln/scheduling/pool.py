@@ -96,7 +96,7 @@ def simulate(
     return tuple(sorted(done, key=lambda placement: (placement.start, placement.worker)))
 
 
-def expected(job: JobEstimate, placement: Placement) -> JobEstimate:
+def placement_estimate(job: JobEstimate, placement: Placement) -> JobEstimate:
     """Return the estimate of a config whose build takes as long as its placement in a pool."""
     warm, seconds = (job.warm / job.cold if job.cold else 1.0), placement.seconds
     if placement.cold:

@@ -49,7 +49,7 @@ def sources_digest(feedstock: Feedstock, config: str) -> str:
     return digest([recipe_digest(feedstock), files.sha256(feedstock.configs / f"{config}.yaml")])
 
 
-def inputs(
+def input_hashes(
     feedstock: Feedstock,
     config: str,
     *,
@@ -71,13 +71,13 @@ def inputs(
     return BuildInputs(shared=shared, key=digest([shared, *own]))
 
 
-def finished(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> tuple[PackageReport, ...] | None:
+def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> tuple[PackageReport, ...] | None:
     """Return a finished config's packages; None when it is not finished, or a package is missing or changed."""
     record = ledger.finished(inputs.key)
     if record is None:
         return None
     try:
-        packages = tuple(record_json.package(package) for package in record.detail["packages"])
+        packages = tuple(record_json.package_from_json(package) for package in record.detail["packages"])
     except (ValueError, LookupError, TypeError):  # an unreadable record does not count
         return None
     if not all(_is_unchanged(ledger, layout, report.artifact.path, inputs) for report in packages):
@@ -139,9 +139,9 @@ def publish(
     name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
     been tested with it.
     """
-    with waiting(layout.lock("channel")):
+    with hold_lock(layout.lock("channel")):
         layout.channel.repair()
-        reports = [record_json.package(fields) for _, fields in packages_made]
+        reports = [record_json.package_from_json(fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_place(report) for report in reports]
         stays = [_artifact_of_other(ledger, layout, path, inputs, config) for path in paths]
@@ -166,7 +166,7 @@ def publish(
     return stored
 
 
-def remember(
+def record_rehearsal(
     ledger: Ledger,
     layout: ArtifactLayout,
     config: str,
@@ -178,7 +178,7 @@ def remember(
     """Record a rehearsed config as finished; its packages stay in its own channel."""
     stored, placed = [], []
     for source, fields in packages_made:
-        report = record_json.package(fields)
+        report = record_json.package_from_json(fields)
         path = str(source.relative_to(layout.root))
         artifact = _artifact(layout, path, report, config, inputs)
         ledger.keep(artifact)
@@ -212,7 +212,7 @@ def shared_packages(
 def _report_of(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
     """Return the report of a package by the config that made it."""
     fields = (package for record in ledger.latest(TITLE, artifact.config) for package in record.detail["packages"])
-    reports = (record_json.package(report) for report in fields)
+    reports = (record_json.package_from_json(report) for report in fields)
     same = (
         report
         for report in reports
@@ -267,7 +267,7 @@ def _relative(layout: ArtifactLayout, report: PackageReport) -> PackageReport:
 
 
 @contextlib.contextmanager
-def waiting(lock: Path, *, while_true: Callable[[], bool] = lambda: True, seconds: float = 600.0) -> Iterator[None]:
+def hold_lock(lock: Path, *, while_true: Callable[[], bool] = lambda: True, seconds: float = 600.0) -> Iterator[None]:
     """Wait for a lock and hold it; raises AlreadyRunning after ``seconds``, or when ``while_true`` returns False."""
     until = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:

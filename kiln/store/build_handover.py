@@ -27,8 +27,8 @@ from kiln.conda_package.reader import BoundedMember
 from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.operating_system import file_operations
-from kiln.serialization import from_json, to_json
-from kiln.zstd import FAST, packing, zstd
+from kiln.serialization import from_json_values, to_json
+from kiln.zstd import FAST, packing_file, zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -65,7 +65,7 @@ class Unpacked:
     rejected: int
 
 
-def read(folder: Path) -> HandoverRecord | None:
+def read_record(folder: Path) -> HandoverRecord | None:
     """Return the record of a folder; None when it has none.
 
     Raises:
@@ -89,13 +89,13 @@ def _parsed(text: bytes) -> HandoverRecord:
     data = json.loads(text)
     if data.get("version") != VERSION:
         raise ValueError(f"its version is {data.get('version')!r}, this kiln reads {VERSION}")
-    record = from_json(HandoverRecord, data, (ChainLink, ChainState, HandoverArchive))
+    record = from_json_values(HandoverRecord, data, (ChainLink, ChainState, HandoverArchive))
     if record.archive is not None and not ARCHIVE_NAME.fullmatch(record.archive.name):
         raise ValueError("it names an archive outside of the folder")
     return record
 
 
-def write(folder: Path, record: HandoverRecord) -> None:
+def write_record(folder: Path, record: HandoverRecord) -> None:
     """Replace the record of a folder, then remove archives that it does not name."""
     files.write_text(folder / RECORD, json.dumps(to_json(record), indent=2) + "\n")
     named = None if record.archive is None else record.archive.name
@@ -116,7 +116,7 @@ def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> Packed:
     with files.full_disk_as_error(folder), files.replacing(path) as part:
         with (
             part.open("wb") as sink,
-            packing(sink, level=FAST) as packed,
+            packing_file(sink, level=FAST) as packed,
             tarfile.open(fileobj=packed, mode="w|") as tar,
         ):
             for name, source in entries:
@@ -326,7 +326,7 @@ def _resolves_inside(link: Path, root: Path) -> bool:
 
 def _write(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
     """Write a file; remove it again and return False when its content is not the one that its name says."""
-    expected = cache.content_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None
+    expected = cache.expected_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None
     digest = hashlib.sha256()
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("xb") as file:

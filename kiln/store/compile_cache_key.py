@@ -21,7 +21,7 @@ UNNAMED = "linux-64"  # the platform that is not in a group's name
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "ld", "as", "nvcc", "bazel")
 
 
-def group_of(config: BuildConfig) -> str:
+def compile_group(config: BuildConfig) -> str:
     """Return the group that shares a config's compile: its CUDA version, or ``cpu``, and its platform."""
     cuda = cuda_of(config)
     group = "cpu" if cuda is None else f"cuda{cuda}"
@@ -42,7 +42,7 @@ def cache_key(config: BuildConfig, *, where: str) -> str:
     return digest([config.platform, variant, where])[:16]
 
 
-def toolchain(path: str) -> str:
+def toolchain_digest(path: str) -> str:
     """Return a hash of the compilers on a PATH: their paths, sizes and modification times."""
     programs = [shutil.which(name, path=path) for name in COMPILERS]
     return digest([_identity(Path(program).resolve()) for program in programs if program])

@@ -37,7 +37,7 @@ class ArtifactLayout:
 
     def place(self, *names: str) -> Path:
         """Return a path below the folder, without links; raises NotWritable."""
-        return files.inside(self.root.joinpath(*names), self.root)
+        return files.safe_path_inside(self.root.joinpath(*names), self.root)
 
     @property
     def channel(self) -> Channel:

@@ -40,37 +40,37 @@ class RehearsalLayout:
     @property
     def lock(self) -> Path:
         """The lock file of fetching and converting wheels."""
-        return files.inside(self.root / ".lock", self.root)
+        return files.safe_path_inside(self.root / ".lock", self.root)
 
     @property
     def wheels(self) -> Path:
         """The fetched wheels, shared by all configs."""
-        return files.inside(self.config.parent / "wheels", self.config.parent)
+        return files.safe_path_inside(self.config.parent / "wheels", self.config.parent)
 
     @property
     def sources(self) -> Path:
         """The fetched sources of recipes, each in a folder named by its SHA-256; shared by all configs."""
-        return files.inside(self.config.parent / "sources", self.config.parent)
+        return files.safe_path_inside(self.config.parent / "sources", self.config.parent)
 
     @property
     def converted(self) -> Path:
         """Packages made from wheels and interpreters, shared by all configs and named by their content."""
-        return files.inside(self.root / "converted", self.root)
+        return files.safe_path_inside(self.root / "converted", self.root)
 
     @property
     def cache(self) -> Path:
         """The package cache, from which prefixes are linked."""
-        return files.inside(self.root / "cache", self.root)
+        return files.safe_path_inside(self.root / "cache", self.root)
 
     @property
     def channel(self) -> Channel:
         """The channel of this config: its own packages and their dependencies."""
-        return Channel(root=files.inside(self.config / "channel", self.config))
+        return Channel(root=files.safe_path_inside(self.config / "channel", self.config))
 
     @property
     def earlier(self) -> Channel:
         """The channel as it was before a rehearsal that is not complete yet; empty otherwise."""
-        return Channel(root=files.inside(self.config / "channel.earlier", self.config))
+        return Channel(root=files.safe_path_inside(self.config / "channel.earlier", self.config))
 
     def set_aside(self, needed: Iterable[str]) -> bool:
         """Copy the channel if some of its packages are not ``needed``; return whether there is an earlier one.
@@ -91,7 +91,7 @@ class RehearsalLayout:
     @property
     def work(self) -> Path:
         """The folder in which packages are made and tested."""
-        return files.inside(self.config / "work", self.config)
+        return files.safe_path_inside(self.config / "work", self.config)
 
     def open(self) -> None:
         """Make the folders, remove leftovers of killed runs, and mark the channel as a rehearsal's."""

@@ -64,7 +64,7 @@ def is_variable(text: str) -> bool:
     return isinstance(value, dict) and value.keys() <= {HEADERS, *CERTIFICATES.values()}
 
 
-def parts(variable: str) -> tuple[str, ...]:
+def inner_secrets(variable: str) -> tuple[str, ...]:
     """Return the secrets inside the variable, which are masked like the whole: headers' values and the key.
 
     Of a value such as ``Bearer TOKEN``, what follows its scheme is one, too, for it may be printed alone.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand
 from kiln.ledger import Ledger, record_json
 from kiln.store import build_cache
-from kiln.store.compile_cache_key import group_of
+from kiln.store.compile_cache_key import compile_group
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -38,22 +38,26 @@ def remote_configs(feedstock: Feedstock, configs: Sequence[str], *, options: Seq
     return tuple(
         RemoteConfig(
             config=entry.name,
-            group=group_of(entry),
-            inputs=build_cache.inputs(feedstock, entry.name, recipe=recipe, engine="rattler-build", where=where),
+            group=compile_group(entry),
+            inputs=build_cache.input_hashes(feedstock, entry.name, recipe=recipe, engine="rattler-build", where=where),
         )
         for entry in entries
     )
 
 
-def finished(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Mapping[str, tuple[PackageReport, ...]]:
+def collected_packages(
+    feedstock: Feedstock, entries: Sequence[RemoteConfig]
+) -> Mapping[str, tuple[PackageReport, ...]]:
     """Return the packages of the configs that were collected before, if they are unchanged in the channel."""
     layout = ArtifactLayout.of(feedstock)
     with Ledger(layout.ledger) as ledger:
-        builds = {entry.config: build_cache.finished(ledger, layout, entry.inputs) for entry in entries}
+        builds = {entry.config: build_cache.finished_packages(ledger, layout, entry.inputs) for entry in entries}
     return {config: packages for config, packages in builds.items() if packages is not None}
 
 
-def keep(feedstock: Feedstock, config: RemoteConfig, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:
+def add_to_channel(
+    feedstock: Feedstock, config: RemoteConfig, packages: Sequence[PackageReport]
+) -> tuple[PackageReport, ...]:
     """Put a config's collected and verified packages into the channel; return them with their paths there."""
     layout = ArtifactLayout.of(feedstock)
     packages_made = [(report.artifact.path, record_json.package_as_json(report)) for report in packages]

@@ -12,10 +12,10 @@ from jinja2.runtime import new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from kiln import limits
-from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, nearest
+from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, did_you_mean
 from kiln.model.source_position import Place
 from kiln.template.pieces import NotSeparable, cut
-from kiln.template.step_limit import COUNTED, Budget, Exhausted, spend
+from kiln.template.step_limit import COUNTED, Budget, Exhausted, insert_spending
 from kiln.template.undefined_values import UndefinedValue, Uses
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from jinja2.runtime import Context
 
-    from kiln.template.selectors import Selected
+    from kiln.template.selectors import SelectedText
 
 _FILE = "<recipe>"
 
@@ -52,7 +52,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def compiled(self, tree: nodes.Template) -> jinja2.Template:
         """Return the template of a syntax tree, after changing the tree to spend its budget."""
-        spend(tree)
+        insert_spending(tree)
         return jinja2.Template.from_code(self, self.compile(tree, filename=_FILE), self.globals)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
@@ -84,7 +84,7 @@ class Piece:
 class Template:
     """A compiled template; ``names`` are those that it reads, None when it may read any (it includes files)."""
 
-    def __init__(self, selected: Selected, file: str, environment: Environment) -> None:
+    def __init__(self, selected: SelectedText, file: str, environment: Environment) -> None:
         self._selected = selected
         self._file = file
         self._environment = environment
@@ -130,7 +130,7 @@ class Template:
                 raise self._undefined(name, {*near, *self.sets})
         return text
 
-    def placed(self, context: Mapping[str, Any]) -> Selected:
+    def placed(self, context: Mapping[str, Any]) -> SelectedText:
         """Return the rendered text with the line of the file for each line; a loop's lines count from its first.
 
         Raises:
@@ -162,7 +162,7 @@ class Template:
             at = error.at or self._where(error, start, piece)
             raise type(error)(error.what, at=at, why=error.why, hint=error.hint) from error
         except (MemoryError, limits.OutOfTime) as error:
-            limits.at(self._file, self._where(error, start, piece).line)
+            limits.record_place(self._file, self._where(error, start, piece).line)
             raise
         except (SecurityError, Exhausted, RecursionError) as error:
             why = str(error) or type(error).__name__
@@ -180,11 +180,11 @@ class Template:
                 column = match.end() - len(name) + 1
                 at = Place(file=self._file, line=self._selected.line_of(number), column=column)
                 break
-        hint = nearest(name, near) or "set it with {% set %} or in conda_build_config.yaml"
+        hint = did_you_mean(name, near) or "set it with {% set %} or in conda_build_config.yaml"
         return TemplateFault(f"the name {name!r} is undefined", at=at, why="it would become empty text", hint=hint)
 
     def _note(self, line: int) -> None:
-        limits.at(self._file, self._selected.line_of(line))
+        limits.record_place(self._file, self._selected.line_of(line))
 
     def _place(self, line: int) -> Place:
         return Place(file=self._file, line=self._selected.line_of(line))

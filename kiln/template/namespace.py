@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kiln.errors import nearest
+from kiln.errors import did_you_mean
 from kiln.names import CONDA_PLATFORMS
 from kiln.template.python_expression import MissingName
 
@@ -103,7 +103,7 @@ class Names:
         """
         if name in self._known or name in MAY_BE_UNDEFINED or name in self._fixed:
             return True
-        return not self._all_known and not nearest(name, self.suggestions())
+        return not self._all_known and not did_you_mean(name, self.suggestions())
 
     def suggestions(self) -> set[str]:
         """Return the names to suggest for an unknown one."""

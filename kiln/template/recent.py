@@ -8,7 +8,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Recent(dict[Key, Value], Generic[Key, Value]):
+class BoundedDict(dict[Key, Value], Generic[Key, Value]):
     """A dictionary that drops its oldest entry when it would hold more than ``max_entries``."""
 
     def __init__(self, max_entries: int) -> None:

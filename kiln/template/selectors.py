@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln import limits
-from kiln.errors import SelectorFault, UnsafeTemplate, nearest
+from kiln.errors import SelectorFault, UnsafeTemplate, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
-from kiln.template.recent import Recent
+from kiln.template.recent import BoundedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class SelectorLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class SelectedText:
     """The selected lines as one text, with each line's number in the file (from 1)."""
 
     text: str
@@ -54,7 +54,7 @@ class Selected:
         return self.numbers[min(line, len(self.numbers)) - 1] if self.numbers else 0
 
 
-class Selectable:
+class SelectableText:
     """A text with selectors; repeated selection with the same values is cached."""
 
     def __init__(self, text: str, file: str) -> None:
@@ -63,7 +63,7 @@ class Selectable:
         self.lines = lines_of(text)
         self._names: tuple[str, ...] | None = None
         self._keys: set[str] | None = None
-        self._selected: Recent[tuple[object, ...], Selected] = Recent(256)
+        self._selected: BoundedDict[tuple[object, ...], SelectedText] = BoundedDict(256)
         self._plain = not any(line.selector for line in self.lines)
 
     def is_selected(self, key: str) -> bool:
@@ -76,12 +76,12 @@ class Selectable:
     def selector_names(self) -> tuple[str, ...]:
         """The names in the text's selectors."""
         if self._names is None:
-            limits.at(self.file)
+            limits.record_place(self.file)
             texts = {line.selector for line in self.lines if line.selector}
             self._names = tuple(sorted({name for text in texts for name in _names_in(text)}))
         return self._names
 
-    def select(self, names: Names) -> Selected:
+    def select(self, names: Names) -> SelectedText:
         """Return the text with the selectors applied.
 
         Raises:
@@ -94,7 +94,7 @@ class Selectable:
             selected = self._selected[key] = self._apply(names)
         return selected
 
-    def _apply(self, names: Names) -> Selected:
+    def _apply(self, names: Names) -> SelectedText:
         results: dict[str, bool] = {}
         lines = []
         for line in self.lines:
@@ -105,7 +105,7 @@ class Selectable:
                     continue
             lines.append(line)
         text = "".join(f"{line.text}\n" for line in lines) or "\n"
-        return Selected(text=text, numbers=tuple(line.number for line in lines))
+        return SelectedText(text=text, numbers=tuple(line.number for line in lines))
 
 
 def holds(line: SelectorLine, names: Names, file: str) -> bool:
@@ -116,7 +116,7 @@ def holds(line: SelectorLine, names: Names, file: str) -> bool:
     """
     text = line.selector or ""
     at = Place(file=file, line=line.number, column=line.column)
-    limits.at(file, line.number)
+    limits.record_place(file, line.number)
     try:
         while True:
             try:
@@ -152,7 +152,7 @@ def _check_known(name: str, line: SelectorLine, names: Names, at: Place) -> None
         f"the selector [{line.selector}] uses the unknown name {name!r}",
         at=at,
         why="it is not a platform name, a variant key or a setting, so it would silently count as False",
-        hint=nearest(name, names.suggestions()) or "define it in conda_build_config.yaml, or correct the name",
+        hint=did_you_mean(name, names.suggestions()) or "define it in conda_build_config.yaml, or correct the name",
     )
     if names.doubts is None:
         raise fault
@@ -171,7 +171,7 @@ def lines_of(text: str) -> tuple[SelectorLine, ...]:
     return tuple([SelectorLine(number=number, **_parsed(raw)) for number, raw in enumerate(text.splitlines(), 1)])
 
 
-def reselected(text: str, names: Names, file: str) -> str:
+def select_again(text: str, names: Names, file: str) -> str:
     """Return a rendered text with selectors applied again, as conda-build does.
 
     Raises:

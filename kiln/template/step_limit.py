@@ -52,7 +52,7 @@ class Budget:
             yield item
 
 
-def spend(tree: nodes.Template) -> None:
+def insert_spending(tree: nodes.Template) -> None:
     """Change a template's tree so that it spends its budget on every loop iteration."""
     for loop in tree.find_all(nodes.For):
         loop.iter = nodes.Filter(loop.iter, COUNTED, [], [], None, None, lineno=loop.iter.lineno)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kiln.errors import MalformedYaml, VariantFault, nearest
+from kiln.errors import MalformedYaml, VariantFault, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
 from kiln.template.namespace import Names
-from kiln.template.selectors import Selectable
-from kiln.yamltext import Document, Scalars, parse, read_text
+from kiln.template.selectors import SelectableText
+from kiln.yamltext import Document, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ class VariantFile:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
-        self._text = Selectable(read_text(path, name), name)
+        self._text = SelectableText(read_text(path, name), name)
         self._parsed: dict[str, Document] = {}
         self._check_lists()
 
@@ -73,7 +73,7 @@ class VariantFile:
     def header(self) -> dict[str, Any]:
         """Return the file's values without regard to selectors, for keys that hold on every platform."""
         lines = "".join(f"{line.text}\n" for line in self._text.lines)
-        value = parse(lines, self.name, Scalars.TEXT, may_repeat=lambda _: True).value
+        value = parse(lines, self.name, ScalarTypes.TEXT, may_repeat=lambda _: True).value
         return value if isinstance(value, dict) else {}
 
     def source(self, platform: Platform, known: frozenset[str]) -> VariantSource:
@@ -92,7 +92,7 @@ class VariantFile:
         selected = self._text.select(Names(platform.names({}, platform.subdir), {}, known))
         document = self._parsed.get(selected.text)
         if document is None:
-            document = parse(selected.text, self.name, Scalars.TEXT, selected.line_of, self._text.is_selected)
+            document = parse(selected.text, self.name, ScalarTypes.TEXT, selected.line_of, self._text.is_selected)
             if document.value is None or document.value == "":
                 document = Document(file=self.name, value={})
             if not isinstance(document.value, dict):
@@ -199,7 +199,7 @@ def _platforms(source: VariantSource) -> list[VariantFault]:
             f"target_platform is {str(value)!r}, which is not a subdir of conda's",
             at=source.place("target_platform"),
             why="packages for it are in a channel folder of that name",
-            hint=nearest(str(value), PLATFORMS) or f"one of {', '.join(sorted(PLATFORMS))}",
+            hint=did_you_mean(str(value), PLATFORMS) or f"one of {', '.join(sorted(PLATFORMS))}",
         )
         for value in as_list(source.values.get("target_platform"))
         if not is_subdir(str(value))

@@ -85,7 +85,7 @@ def migrate(spec: Spec, migrations: Sequence[Migration], platform: Platform, kno
     for _, values, migration in changes:
         if values:
             try:
-                spec = applied(spec, values)
+                spec = apply_migration(spec, values)
             except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
                 why = f"{type(error).__name__}: {error}"
                 at = Place(file=migration.file.name)
@@ -93,7 +93,7 @@ def migrate(spec: Spec, migrations: Sequence[Migration], platform: Platform, kno
     return spec
 
 
-def applied(spec: Spec, change: Mapping[str, Any]) -> Spec:
+def apply_migration(spec: Spec, change: Mapping[str, Any]) -> Spec:
     """Return the specification after one migration."""
     about = change.get("__migrator", {})
     operation = about.get("operation")

@@ -102,7 +102,7 @@ def _parts(text: str, lengths: set[int]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class SharedPart:
     """The part that all subspaces share: settings, zipped groups, and the dimensions with a single row."""
 
     settings: Mapping[str, Any]
@@ -122,7 +122,7 @@ class Frame:
 class Space:
     """All variants of a specification, or a part of them; ``varying`` dimensions vary in the whole space."""
 
-    frame: Frame
+    frame: SharedPart
     varying: tuple[Dimension, ...]
 
     @classmethod
@@ -140,7 +140,7 @@ class Space:
         present = filter(None, (tuple(key for key in group if key in spec) for group in groups))
         tied = [Dimension(keys=group, rows=_rows(group, spec)) for group in present]
         dimensions = [dimension for dimension in (*single, *tied) if dimension.rows]
-        frame = Frame(settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1))
+        frame = SharedPart(settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1))
         return cls(frame=frame, varying=tuple(d for d in dimensions if len(d.rows) > 1))
 
     @cached_property
@@ -187,7 +187,7 @@ class Space:
         fixed = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
         if not fixed:
             return self
-        frame = Frame(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed))
+        frame = SharedPart(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed))
         return Space(frame=frame, varying=tuple(d for d in self.varying if len(d.rows) > 1))
 
     def variants(self) -> Iterator[Variant]:
@@ -232,7 +232,7 @@ def _rows(group: tuple[str, ...], spec: Spec) -> tuple[tuple[str, ...], ...]:
     return tuple(zip(*(as_list(_plain(spec[key])) for key in group), strict=False))
 
 
-def filtered(spec: Spec, sources: Iterable[Mapping[str, Any]]) -> Space:
+def from_specification(spec: Spec, sources: Iterable[Mapping[str, Any]]) -> Space:
     """Return the space of a combined specification, narrowed to the values of its sources, the last source first.
 
     A source that repeats a key selects from the space; where nothing would remain, the source overrode the key and the

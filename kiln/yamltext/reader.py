@@ -40,7 +40,7 @@ _WORDS: dict[str, bool | None] = {
 } | {"~": None, "": None}
 
 
-class Scalars(Enum):
+class ScalarTypes(Enum):
     """The types of unquoted scalars: text only (variant files), or also true, false and null (recipes).
 
     ``PLACED`` is text with its position, and whether it was quoted.
@@ -91,7 +91,7 @@ def read_text(path: Path, name: str) -> str:
     Raises:
         MalformedYaml: it cannot be read, is not a regular file, is not UTF-8, or exceeds the size limit.
     """
-    limits.at(name)
+    limits.record_place(name)
     try:
         # Without waiting: nobody may ever write into a FIFO, and a link may lead to one, or to an endless device.
         with os.fdopen(os.open(path, os.O_RDONLY | NO_WAIT), "rb") as file:
@@ -117,7 +117,7 @@ def read_text(path: Path, name: str) -> str:
 def parse(
     text: str,
     file: str,
-    scalars: Scalars,
+    scalars: ScalarTypes,
     line_of: Callable[[int], int] | None = None,
     may_repeat: Callable[[str], bool] | None = None,
     *,
@@ -135,13 +135,13 @@ def parse(
     """
     builder = _Builder(file, scalars, line_of or (lambda line: line), may_repeat or (lambda _: False))
     builder.first_counts = first_counts
-    limits.at(file)
+    limits.record_place(file)
     event: Any = None
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             builder.take(event)
     except (MemoryError, limits.OutOfTime):
-        limits.at(file, builder.line_of(event.start_mark.line + 1) if event else 0)
+        limits.record_place(file, builder.line_of(event.start_mark.line + 1) if event else 0)
         raise
     except yaml.MarkedYAMLError as error:
         raise builder.malformed(error.problem or "not YAML", error.problem_mark, error.context or "") from error
@@ -177,14 +177,14 @@ class _Builder:
     """
 
     def __init__(
-        self, file: str, scalars: Scalars, line_of: Callable[[int], int], may_repeat: Callable[[str], bool]
+        self, file: str, scalars: ScalarTypes, line_of: Callable[[int], int], may_repeat: Callable[[str], bool]
     ) -> None:
         self.may_repeat = may_repeat
         self.first_counts = False
         self.repeated: list[Any] = []
         self.file = file
-        self.words = scalars is Scalars.WORDS
-        self.placed = scalars is Scalars.PLACED
+        self.words = scalars is ScalarTypes.WORDS
+        self.placed = scalars is ScalarTypes.PLACED
         self.line_of = line_of
         self.root: Any = None
         self.marks: dict[str, tuple[int, int]] = {}

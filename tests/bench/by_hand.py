@@ -71,7 +71,7 @@ class Machines:
 
     def play(self, book: str) -> None:
         """Run a playbook on the machines' provider."""
-        player = bootstrap.fleet(ROOT).with_name("ansible-playbook")
+        player = bootstrap.ensure_fleet_environment(ROOT).with_name("ansible-playbook")
         told = {"kiln_provider": "local", "kiln_run": RUN, "kiln_count": 2, "kiln_run_dir": str(self.run)}
         quiet([player, "-e", json.dumps(told), ROOT / "ansible" / f"{book}.yml"])
 

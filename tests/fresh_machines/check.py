@@ -94,7 +94,9 @@ def image_of(suite: str) -> str:
         settings = Path(scratch, "apt.conf")
         settings.write_text('Acquire::Check-Valid-Until "false";\n')
         env = {**os.environ, "APT_CONFIG": str(settings)}
-        return image.base(engine, what, tag=f"localhost/kiln-fresh:{suite}", folder=CACHE, env=env, fresh=old).tag
+        return image.provide_image(
+            engine, what, tag=f"localhost/kiln-fresh:{suite}", folder=CACHE, env=env, fresh=old
+        ).tag
 
 
 def clone_into(folder: Path) -> None:

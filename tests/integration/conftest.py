@@ -67,7 +67,7 @@ def fleet_python() -> Path:
     """The Python of the fleet's environment, whose folder has Ansible's programs; it is made if missing."""
     if sys.version_info < bootstrap.OLDEST_FOR_THE_FLEET:
         pytest.skip("Ansible needs Python 3.11 or newer")
-    return bootstrap.fleet(ROOT)
+    return bootstrap.ensure_fleet_environment(ROOT)
 
 
 @pytest.fixture

@@ -75,18 +75,20 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
     sha256 = files.sha256(package)
     made = KeylessSigner(config=config).bundles(
         [
-            statements.publish_statement(package.name, sha256, CHANNEL),
+            statements.publication_statement(package.name, sha256, CHANNEL),
             statements.slsa_statement(package.name, sha256, {"buildDefinition": {}, "runDetails": {}}),
         ]
     )
     assert requests == ["/api/v2/signingCert", "/api/v1/log/entries", "/api/v1/log/entries"]
-    sidecar = bundles.sidecar(made)
+    sidecar = bundles.sidecar_content(made)
     signer = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=json.dumps(sigstore.trusted_root()))
-    attested = attestation_check.checked(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[signer])
+    attested = attestation_check.attested_facts(
+        sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[signer]
+    )
     assert attested.signer == f"{WORKFLOW} ({GITHUB})"
     own = KeylessSigner(config=config).signer(WORKFLOW)
     assert own is not None
-    again = attestation_check.checked(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own])
+    again = attestation_check.attested_facts(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own])
     assert again.signer == attested.signer
     assert KeylessSigner(config=config).signer("") is None, "an unknown identity has signed nothing"
     assert attested.provenance == {"buildDefinition": {}, "runDetails": {}}
@@ -123,7 +125,7 @@ def test_a_job_without_an_identity_and_an_instance_that_is_away_are_told_apart(
     away = tmp_path / "away.json"
     away.write_text(json.dumps(sigstore_server.trust_config(FakeSigstore(), "http://127.0.0.1:9")))
     with pytest.raises(UploadFailed, match="did not sign"):
-        KeylessSigner(config=away).bundles([statements.publish_statement("a-1-0.conda", "ab" * 32, CHANNEL)])
+        KeylessSigner(config=away).bundles([statements.publication_statement("a-1-0.conda", "ab" * 32, CHANNEL)])
     assert requests == []
 
 
@@ -167,7 +169,7 @@ def test_a_package_is_verified_by_its_attestation_with_records_and_without(tmp_p
     assert "is read from https://channel.example" in copied[2]
     chain = (channel / "provenance" / "chain.jsonl").resolve()
     records = [json.loads(line)["record"] for line in chain.read_text().splitlines()]
-    chain.write_bytes(provenance.sealed([Provenance(**{**record, "cores": 9}) for record in records], ""))
+    chain.write_bytes(provenance.sealed_lines([Provenance(**{**record, "cores": 9}) for record in records], ""))
     code, _, error = kiln(*signed)
     assert code == ProvenanceBroken.exit_code
     assert "the channel's record and the attested one differ in cores" in error
@@ -184,8 +186,8 @@ def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -
     words = ("verify", str(package), "--require-attestation", str(key))
     assert "attestation 1 of" not in kiln(*words)[1], "all are of one signer"
     sidecar = channel / "noarch" / "app-1-0.conda.sigs"
-    theirs = other.bundle(statements.publish_statement(package.name, files.sha256(package), channel.as_uri()))
-    sidecar.write_bytes(bundles.appended(sidecar.read_bytes(), [theirs]))
+    theirs = other.bundle(statements.publication_statement(package.name, files.sha256(package), channel.as_uri()))
+    sidecar.write_bytes(bundles.extended_sidecar(sidecar.read_bytes(), [theirs]))
     assert kiln("publish", "--to", str(channel), "--reindex")[0] == 0
     code, facts, notes = kiln(*words)
     assert code == 0
@@ -227,8 +229,10 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transmute.transmute(str(old), channel / "noarch")
     asyncio.run(index_fs(channel))
     for package in (channel / "noarch").glob("*-1.0-*"):
-        statement = statements.publish_statement(package.name, files.sha256(package), channel.as_uri())
-        package.with_name(f"{package.name}.sigs").write_bytes(bundles.sidecar([publishing.KEY.bundle(statement)]))
+        statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
+        package.with_name(f"{package.name}.sigs").write_bytes(
+            bundles.sidecar_content([publishing.KEY.bundle(statement)])
+        )
     return channel
 
 
@@ -261,8 +265,8 @@ def test_a_package_without_a_record_beside_others_with_records_is_verified_by_it
     code, _, error = kiln("verify", str(package))
     assert code == ProvenanceBroken.exit_code
     assert "has records of other packages alone" in error
-    statement = statements.publish_statement(package.name, files.sha256(package), channel.as_uri())
-    package.with_name(f"{package.name}.sigs").write_bytes(bundles.sidecar([publishing.KEY.bundle(statement)]))
+    statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
+    package.with_name(f"{package.name}.sigs").write_bytes(bundles.sidecar_content([publishing.KEY.bundle(statement)]))
     code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
     assert code == 0, error
     assert "the file is the attested one" in facts

@@ -88,7 +88,7 @@ class Machine:
         job.send_signal(signal.SIGKILL)
         job.wait()
         lock = ArtifactLayout(root=self.root / "build_artifacts").lock(CONFIG)
-        with build_cache.waiting(lock, seconds=60):
+        with build_cache.hold_lock(lock, seconds=60):
             pass
 
     def package(self) -> str:
@@ -126,7 +126,7 @@ def bazel_image() -> None:
     assert engine is not None
     if not apt_sources.sources("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
-    image.base(
+    image.provide_image(
         engine,
         image.recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS)),
         tag=small_tensorflow.IMAGE,
@@ -168,7 +168,7 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
     assert first.begun()[:-1]
     assert third.begun()
 
-    record = build_handover.read(chain)
+    record = build_handover.read_record(chain)
     assert record is not None
     assert [name for name, _ in record.packages]
     assert [path.name for path in chain.iterdir()] == [build_handover.RECORD]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.conda_package.reader import read_info
+from kiln.conda_package.reader import read_json
 from kiln.errors import TestsFailed
 from kiln.job.output_matching import package_file_name
 from kiln.local_channel import Channel
@@ -59,7 +59,7 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     for_cpu = ("--all", "--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
     ended = build(small, *for_cpu)
     assert ended.returncode == 0, ended.stderr
-    feedstock = feedstock_loader.find(small)
+    feedstock = feedstock_loader.load(small)
     configs = sorted(file.stem for file in feedstock.configs.glob("*None*.yaml"))
     assert len(configs) == 2
     rendered = [render.finalise(render.render(feedstock, expand.read(feedstock, config))) for config in configs]
@@ -67,8 +67,8 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     made = {file.name: file for file in (small / "build_artifacts" / "linux-64").glob("*.conda")}
     assert made.keys() == outputs.keys()
     for name, file in made.items():
-        assert read_info(file, "hash_input.json") == outputs[name].used
-        assert read_info(file, "about.json")["extra"]["sha"] == "abc"
+        assert read_json(file, "hash_input.json") == outputs[name].used
+        assert read_json(file, "about.json")["extra"]["sha"] == "abc"
     again = build(small, *for_cpu, "--json")
     assert {entry["state"] for entry in json.loads(again.stdout)["configs"]} == {"cached"}
 

@@ -29,7 +29,7 @@ MOST = 6  # configs of a feedstock that py-rattler-build renders, too
 def golden(case: str, folder: Path) -> Feedstock:
     shutil.copytree(GOLDEN / case, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
-    return feedstock_loader.find(folder)
+    return feedstock_loader.load(folder)
 
 
 def check_with_rattler_build(feedstock: Feedstock) -> None:
@@ -47,7 +47,7 @@ def check_with_rattler_build(feedstock: Feedstock) -> None:
         for config in configs
     ]
     for config, theirs in zip(configs, answers(asked), strict=True):
-        ours = render.as_json(render.render(feedstock, config))
+        ours = render.as_plain_data(render.render(feedstock, config))
         assert by_name([plain(output) for output in ours]) == by_name(theirs), config.name
 
 
@@ -62,7 +62,7 @@ def test_a_real_feedstock_is_converted_with_proof_or_told_why_not(case: str, tmp
         assert refused.value.at.line == REFUSED[case]
         return
     result = convert.convert(feedstock, leave_out=LEFT_OUT)
-    differing = {(item.package, item.what) for item in convert.faults(result)}
+    differing = {(item.package, item.what) for item in convert.blocking_differences(result)}
     assert differing == DIFFERING.get(case, set())
     assert result.proof.packages > 0
     convert.write(feedstock, result)
@@ -80,7 +80,7 @@ def test_serving_is_the_same_in_both_formats(tmp_path: Path) -> None:
     for name in ("recipe", ".ci_support"):
         shutil.copytree(ROOT / "serving" / name, tmp_path / "a" / name)
     shutil.copyfile(ROOT / "serving" / "conda-forge.yml", tmp_path / "a" / "conda-forge.yml")
-    feedstock = feedstock_loader.find(tmp_path / "a")
+    feedstock = feedstock_loader.load(tmp_path / "a")
     result = convert.convert(feedstock)
     assert (result.proof.holds, result.proof.configs, result.proof.packages) == (True, 4, 6)
     convert.write(feedstock, result)

@@ -91,7 +91,7 @@ def read(feedstock: Feedstock) -> None:
         expand.text(config)
     for path in sorted(feedstock.configs.glob("*.yaml"))[:1]:
         result = render.render(feedstock, expand.read(feedstock, path.stem))
-        render.as_json(result)
+        render.as_plain_data(result)
         render.finalise(result)
 
 
@@ -103,7 +103,7 @@ def test_only_kilns_own_errors_come_of_broken_feedstocks(seed: int, tmp_path: Pa
         feedstock, grown = broken(tmp_path / str(number), dice), tmp_path / f"{number}.grown"
         begin = used()
         with contextlib.suppress(KilnError):
-            limits.bounded(partial(use, feedstock, grown))
+            limits.run_bounded(partial(use, feedstock, grown))
             sound += 1
         took = used() - begin
         assert took < SECONDS, f"{feedstock.root} took {took:.1f} s"

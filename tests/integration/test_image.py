@@ -34,7 +34,7 @@ def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_
     if not (folder / image.recipe().file).exists():
         pytest.skip("the image was in the engine before, its archive is gone")
     try:
-        made = image.base(engine, image.recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)})
+        made = image.provide_image(engine, image.recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)})
         assert not made.reused
         assert images.labels(engine, tag) == images.labels(engine, base_image)
     finally:
@@ -64,21 +64,21 @@ def test_nothing_of_this_machine_is_in_the_image(engine: Engine, base_image: str
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Path) -> None:
-    from kiln.image.build_base import make
+    from kiln.image.build_base import write_archive
 
     with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
-        make(image.recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
+        write_archive(image.recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
     assert "nosuchsuite" in caught.value.why
     assert list((tmp_path / "images").iterdir()) == []
 
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    from kiln.image.build_base import make
+    from kiln.image.build_base import write_archive
 
     said: list[str] = []
     expected = image.recipe("bookworm", ["gcc-kiln-nosuch", "make"])
     with pytest.raises(UsageError, match=r"Debian bookworm has no package gcc-kiln-nosuch\n"):
-        make(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
+        write_archive(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
     assert any("--dry-run" in line for line in said)
     assert list((tmp_path / "images").iterdir()) == []

@@ -154,7 +154,7 @@ def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not
     if exists:
         assert cli.run(words(place, "library", source=source)) == 0
 
-    def execute_late(installation: install.Installation, *, cache: Path) -> None:
+    def execute_late(installation: install.InstallPlan, *, cache: Path) -> None:
         argv = [sys.executable, "-m", "kiln", *words(place, "library", "app", source=source)]
         subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
         real(installation, cache=cache)

@@ -59,7 +59,7 @@ def tree(label: str, folder: Path) -> Path:
 
 def ids(folder: Path) -> dict[str, list[str]]:
     """Return the ids of the messages, without kiln's own."""
-    messages = limits.bounded(lambda: lint.check(feedstock_loader.find(folder)))
+    messages = limits.run_bounded(lambda: lint.check(feedstock_loader.load(folder)))
     return {
         f"{severity}s": sorted(
             {message.id for message in messages if message.severity == severity and not message.id.startswith("kiln-")}
@@ -90,7 +90,7 @@ def documented(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_recipes_have_only_the_messages_that_the_page_explains(name: str) -> None:
-    messages = limits.bounded(lambda: lint.check(feedstock_loader.find(OURS[name]), of_conda_forge=True))
+    messages = limits.run_bounded(lambda: lint.check(feedstock_loader.load(OURS[name]), of_conda_forge=True))
     found = {message.id for message in messages}
     assert {item for item in found if not item.startswith("kiln-")} == documented(name)
     assert len(documented(name)) >= 3

@@ -35,7 +35,7 @@ def package_of(folder: Path, word: str) -> Path:
     feedstock = written(folder / "feedstock", META.replace("{word}", word))
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
     config = read(feedstock, next(feedstock.configs.glob("*.yaml")).stem)
-    output = render.finalise(render.render(feedstock_loader.find(feedstock.root), config)).outputs[0]
+    output = render.finalise(render.render(feedstock_loader.load(feedstock.root), config)).outputs[0]
     return release_package(folder / "built", "little", build=output.build_string)
 
 

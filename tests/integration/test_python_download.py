@@ -24,7 +24,7 @@ SHOW = "import sys, ssl, sqlite3, ctypes; print(sys.prefix)"
 @pytest.fixture(scope="session")
 def interpreter() -> Interpreter:
     """The newest Python of this machine that a rehearsal can use."""
-    result = rehearse.newest(env=ENV)
+    result = rehearse.first_available(env=ENV)
     if result is None:
         pytest.skip("this machine has no Python that TensorFlow has wheels for")
     return result
@@ -158,4 +158,4 @@ def test_the_command_that_gets_a_python_is_one_of_this_system(
     for name, answer in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{answer}'\n")
         (tmp_path / name).chmod(0o755)
-    assert python_download.command_for("3.12", env={"PATH": str(tmp_path)}) == command
+    assert python_download.install_command("3.12", env={"PATH": str(tmp_path)}) == command

@@ -33,7 +33,7 @@ EXPORTS = {"weak_constrains": "weak_constraints", "strong_constrains": "strong_c
 def feedstock(name: str, folder: Path) -> Feedstock:
     shutil.copytree(RECIPES / name, folder / "recipe")
     (folder / "conda-forge.yml").write_text(FORGE)
-    result = feedstock_loader.find(folder)
+    result = feedstock_loader.load(folder)
     expand.write(result, expand.configs(result))
     return result
 
@@ -65,7 +65,7 @@ def by_name(outputs: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, An
 def assert_rendered_as_by_rattler_build(result: Feedstock, configs: list[BuildConfig]) -> None:
     """Compare kiln's rendering of configs with the library's."""
     assert configs
-    ours = [[plain(output) for output in render.as_json(render.render(result, config))] for config in configs]
+    ours = [[plain(output) for output in render.as_plain_data(render.render(result, config))] for config in configs]
     beside = [str(path) for name in VARIANTS if (path := result.recipe / name).is_file()]
     asked = [
         {
@@ -95,7 +95,7 @@ def test_a_real_feedstock_is_rendered_as_rattler_build_renders_it(case: str, tmp
     root = tmp_path / case
     shutil.copytree(GOLDEN / case, root, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
-    result = feedstock_loader.find(root)
+    result = feedstock_loader.load(root)
     for path in result.configs.glob("*.yaml") if case in NARROWED else ():
         path.write_text(re.sub(r"(?m)^(- .*\n)(?:- .*\n)+", r"\1", path.read_text()))
     configs = [expand.read(result, path.stem) for path in sorted(result.configs.glob("*.yaml"))]

@@ -134,7 +134,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         shutil.copytree(GOLDEN / case, tmp_path / case, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     )
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     configs = sorted(path.stem for path in feedstock.configs.glob("linux_64*.yaml"))[:MOST]
     recipe_support.require(feedstock, configs)
     recipes: list[Any] = []
@@ -152,8 +152,8 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         for package in build.plan_outputs(
             plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
         ):
-            engine_process.copy_packed(package.packed, recipe, tmp_path / "step" / engine_process.RECIPE)
-            recipes.append(engine_secrets.recipe_of(package))
+            engine_process.copy_test_files(package.packed, recipe, tmp_path / "step" / engine_process.RECIPE)
+            recipes.append(engine_secrets.recipe_with_secrets(package))
             output = package.output
             expected.append([output.name, output.version, output.build_string])
     assert configs

@@ -15,7 +15,7 @@ import pytest
 
 from kiln import feedstock_loader, rehearse, render
 from kiln.builder.rehearsal_inputs import cpu_config
-from kiln.conda_package.reader import read_info
+from kiln.conda_package.reader import read_json
 from kiln.container import choose
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-OWN = rehearse.newest(first=[Path(sys.executable)], env=os.environ, pythons=[RUNNING, *PYTHONS[::-1]])
+OWN = rehearse.first_available(first=[Path(sys.executable)], env=os.environ, pythons=[RUNNING, *PYTHONS[::-1]])
 PYTHON = "" if OWN is None else OWN.python  # of the config that is rehearsed here when none is named
 PRODUCT = "import tensorflow as tf; print(float(tf.reduce_sum(tf.matmul(tf.ones([3, 4]), tf.ones([4, 5])))))"
 INSTALL = """
@@ -79,12 +79,12 @@ def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> 
 
 
 def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, Any]) -> None:
-    feedstock = feedstock_loader.find(ROOT)
+    feedstock = feedstock_loader.load(ROOT)
     rendered = render.finalise(render.render(feedstock, read(feedstock, report["config"])))
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     assert {output.name for output in rendered.outputs if not output.skip} - paths.keys() == {"libtensorflow"}
     for output in (output for output in rendered.outputs if output.name in paths):
-        index = read_info(paths[output.name], "index.json")
+        index = read_json(paths[output.name], "index.json")
         assert (index["version"], index["build"], index["build_number"], index["subdir"]) == (
             output.version,
             output.build_string,
@@ -101,9 +101,9 @@ def test_the_packages_require_the_c_library_and_the_processor_and_have_compiled_
 ) -> None:
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     for name in ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base"):
-        depends = read_info(paths[name], "index.json")["depends"]
+        depends = read_json(paths[name], "index.json")["depends"]
         assert {"__glibc >=2.28,<3.0.a0", "_x86_64-microarch-level >=2"} <= set(depends)
-    files = {entry["_path"] for entry in read_info(paths["tensorflow-base"], "paths.json")["paths"]}
+    files = {entry["_path"] for entry in read_json(paths["tensorflow-base"], "paths.json")["paths"]}
     modules = {path for path in files if path.endswith(".py")}
     assert len([path for path in files if path.endswith(".pyc")]) == len(modules) > 1000
 
@@ -122,7 +122,7 @@ def test_what_the_wheel_lacks_is_said(report: dict[str, Any]) -> None:
 def test_no_two_packages_install_the_same_path(report: dict[str, Any]) -> None:
     owners: dict[str, list[str]] = {}
     for package in Channel(root=Path(report["channel"])).packages():
-        for entry in read_info(package, "paths.json")["paths"]:
+        for entry in read_json(package, "paths.json")["paths"]:
             owners.setdefault(entry["_path"], []).append(package.name)
     own = tuple(f"{package['artifact']['name']}-" for package in report["packages"])
     assert {path: who for path, who in owners.items() if len(who) > 1 and any(map(str.startswith, who, own))} == {}
@@ -147,7 +147,7 @@ def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> No
 
 def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], tmp_path: Path) -> None:
     paths = [package["artifact"]["path"] for package in report["packages"]]
-    assert all(read_info(Path(path), "about.json")["extra"]["rehearsal"] is True for path in paths)
+    assert all(read_json(Path(path), "about.json")["extra"]["rehearsal"] is True for path in paths)
     assert (Path(report["channel"]) / "REHEARSAL.txt").is_file()
     refused = kiln(ROOT, "publish", *paths, "--to", str(tmp_path / "channel"))
     assert refused.returncode == ReleaseRefused.exit_code
@@ -177,7 +177,7 @@ def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
     assert {package["tests"]["verdict"] for package in config["packages"]} == {"passed"}
     assert [path for path in channel.rglob("*") if path.stat().st_uid != os.getuid()] == []
     (python,) = channel.glob("linux-64/python-3.*.conda")
-    assert read_info(python, "about.json")["extra"]["interpreter"].startswith("/usr/bin/python3")
+    assert read_json(python, "about.json")["extra"]["interpreter"].startswith("/usr/bin/python3")
     assert states_told(feedstock, "docker", "--rehearse") == "done"
     assert states_told(feedstock, "none", "--rehearse") == "build", "what a container made is not the host's"
     assert states_told(feedstock, "none") == "build", "a rehearsal does not count as a build"
@@ -232,7 +232,7 @@ def stopped(feedstock: Path, number: signal.Signals, *, during: str) -> int:
 def assert_whole(channel: Path, *, has: str, lacks: str) -> None:
     """Every package of the channel can be read and stands in its index; one is there and another not."""
     packages = {package.name: package for package in Channel(root=channel).packages()}
-    names = {read_info(package, "index.json")["name"] for package in packages.values()}
+    names = {read_json(package, "index.json")["name"] for package in packages.values()}
     assert has in names
     assert lacks not in names
     index = json.loads((channel / "linux-64" / "repodata.json").read_text())
@@ -275,7 +275,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
 @pytest.mark.once
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
-    config = cpu_config(feedstock_loader.find(feedstock), PYTHON).name
+    config = cpu_config(feedstock_loader.load(feedstock), PYTHON).name
     lock = feedstock / "build_artifacts" / "locks" / f"rehearsal-{config}.lock"
     lock.parent.mkdir(parents=True)
     holder = (
@@ -304,7 +304,7 @@ def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
         "--python-channel",
         "http://127.0.0.1:9/channel",
     )
-    ended = kiln(feedstock, *words, cpu_config(feedstock_loader.find(feedstock), python).name, env=env)
+    ended = kiln(feedstock, *words, cpu_config(feedstock_loader.load(feedstock), python).name, env=env)
     assert ended.returncode == UnsupportedPython.exit_code, ended.stderr
     assert f"no usable Python {python} on this machine, and the download failed" in ended.stderr
     assert "\n  try: " in ended.stderr
@@ -319,4 +319,4 @@ def test_an_unsupported_python_is_refused(executable: str, tmp_path: Path) -> No
 
 
 def test_the_config_of_a_rehearsal_is_the_running_pythons() -> None:
-    assert f"python{PYTHON}" in cpu_config(feedstock_loader.find(ROOT), PYTHON).name
+    assert f"python{PYTHON}" in cpu_config(feedstock_loader.load(ROOT), PYTHON).name

@@ -9,12 +9,12 @@ import pytest
 from packaging.version import Version
 
 from kiln import expand, feedstock_loader, render
-from kiln.conda_package.writer import PackageFacts, metadata_package
+from kiln.conda_package.writer import PackageFacts, write_metadata_package
 from kiln.local_channel import Channel, solve
 from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
 from kiln.rehearse.empty_cuda_packages import cuda_packages
-from kiln.rehearse.wheel_locks import plan
+from kiln.rehearse.wheel_locks import rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget, run_exports
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
         name = conda_names.conda_name(wheel.name)
         if conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES:
             exports = (
-                run_exports(wheel.name, Version(wheel.version)) if conda_names.exported_by(wheel.name) == name else {}
+                run_exports(wheel.name, Version(wheel.version))
+                if conda_names.exporting_package(wheel.name) == name
+                else {}
             )
             facts = PackageFacts(
                 name=name,
@@ -40,17 +42,17 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
                 depends=target.cuda_requirements,
                 run_exports=exports,
             )
-            yield metadata_package(folder, facts)
+            yield write_metadata_package(folder, facts)
 
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path, cuda: str) -> None:
-    wheels, target = plan(python="3.12", cuda=cuda).dependencies, PackageTarget(python="3.12", cuda=cuda)
+    wheels, target = rehearsal_wheels(python="3.12", cuda=cuda).dependencies, PackageTarget(python="3.12", cuda=cuda)
     (tmp_path / "made").mkdir()
     packages = (*libraries(wheels, tmp_path / "made", target), *cuda_packages(wheels, tmp_path / "made", target))
     channel = Channel(root=tmp_path / "channel")
     channel.add((package, "linux-64") for package in packages)
-    feedstock = feedstock_loader.find(ROOT)
+    feedstock = feedstock_loader.load(ROOT)
     config = next(config for config in expand.configs(feedstock) if f"version{cuda}python3.12" in config.name)
     (framework,) = (
         output

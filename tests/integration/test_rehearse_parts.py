@@ -20,7 +20,7 @@ from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import Channel
 from kiln.rehearse import wheel_download
 from kiln.rehearse.rehearsal_plan import LockedWheel
-from kiln.rehearse.wheel_locks import PYTHONS, plan
+from kiln.rehearse.wheel_locks import PYTHONS, rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def some(python: str) -> tuple[LockedWheel, ...]:
-    return tuple(wheel for wheel in plan(python=python).dependencies if wheel.name in SOME)
+    return tuple(wheel for wheel in rehearsal_wheels(python=python).dependencies if wheel.name in SOME)
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     blob = dataclasses.replace(blob, path=blob.path.rename(oci.blob_path(layout, blob.digest)))
     image_contents = contents.ImageContents(layers=(layer,), packages=packages, debs=())
     oci.write(layout, [blob], metadata.configuration(REQUEST, image_contents), tag="localhost/a:1", epoch=1)
-    oci.archive(layout, folder / "image.tar")
+    oci.write_archive(layout, folder / "image.tar")
     return folder
 
 

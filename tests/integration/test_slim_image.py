@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import process_runner
-from kiln.conda_package.writer import PackageFacts, package
+from kiln.conda_package.writer import PackageFacts, write_package
 from kiln.container import Engine, images, trial
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt_sources, contents, slim_image, slim_kind
@@ -36,7 +36,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
     folder = tmp_path_factory.mktemp("serving")
     facts = PackageFacts(name="tensorflow-serving", version="2.20.0", build="cpu_h0_0", license="Apache-2.0")
     subprocess.run(("gcc", "-Wall", "-Werror", "-o", folder / "server", SERVER), check=True)
-    with package(folder, facts) as archive:
+    with write_package(folder, facts) as archive:
         archive.add_bytes("bin/tensorflow_model_server", (folder / "server").read_bytes(), executable=True)
         archive.add_bytes("include/serving.h", b"// for compilers")
         archive.add_bytes("lib/libserving.a", b"!<arch>")
@@ -54,7 +54,7 @@ def quiet(title: str) -> Any:
 
 
 def serving(channel: Channel, **more: Any) -> slim_image.ImageRequest:
-    chosen = slim_kind.load("serving")
+    chosen = slim_kind.read_kind("serving")
     said: dict[str, Any] = {"specs": chosen.specs, "suite": "bookworm", **more}
     return slim_image.ImageRequest(kind=chosen, channels=(channel.url,), **said)
 
@@ -72,8 +72,8 @@ def archive(channel: Channel, tmp_path_factory: pytest.TempPathFactory) -> slim_
 @pytest.fixture
 def loaded(engine: Engine, base_image: str, archive: slim_image.SlimImage) -> Iterator[Engine]:
     """The engine, as it works here, with the image in it."""
-    images.take(engine, archive.path)
-    yield trial.workable(engine, base_image)
+    images.load_archive(engine, archive.path)
+    yield trial.workable_engine(engine, base_image)
     engine.ask("rmi", "--force", archive.tag)
 
 
@@ -117,7 +117,7 @@ def test_a_scanner_finds_what_is_installed(archive: slim_image.SlimImage) -> Non
     assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
     assert {"etc/os-release", "usr/lib/os-release"} <= paths
     system = {Path(path).name for path in paths if path.startswith("var/lib/dpkg/status.d/")}
-    assert system == {*contents.SYSTEM, *slim_kind.load("serving").debian}
+    assert system == {*contents.SYSTEM, *slim_kind.read_kind("serving").debian}
 
 
 def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim_image.SlimImage) -> None:
@@ -201,7 +201,7 @@ def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_pa
             license="Apache-2.0",
             depends=depends,
         )
-        with package(tmp_path, facts) as archive:
+        with write_package(tmp_path, facts) as archive:
             archive.add_bytes(f"share/{build}", b"")
         made.add([(tmp_path / f"{facts.stem}.conda", "linux-64")])
     result = {}
@@ -228,7 +228,7 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
     subprocess.run(("gcc", "-shared", "-fPIC", "-o", library, tmp_path / "none.c"), check=True)
     subprocess.run(("gcc", "-o", program, tmp_path / "x.c", library), check=True)
     facts = PackageFacts(name="tensorflow-serving", version="1", build="0", license="MIT")
-    with package(folder, facts) as archive:
+    with write_package(folder, facts) as archive:
         archive.add_bytes("bin/tensorflow_model_server", program.read_bytes(), executable=True)
     channel = Channel(root=tmp_path / "channel")
     channel.add([(folder / f"{facts.stem}.conda", "linux-64")])
@@ -241,7 +241,9 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
-    request = slim_image.ImageRequest(kind=slim_kind.load("serving"), channels=("[x",), specs=("x",), suite="bookworm")
+    request = slim_image.ImageRequest(
+        kind=slim_kind.read_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
+    )
     with pytest.raises(UsageError, match=r"one of \[x is not a channel"):
         make(request, tmp_path / "x.tar")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import MachinesUnknown, ProvisionRefused, WorkersLost
-from kiln.fleet.slurm.job_files import short_name
+from kiln.fleet.slurm.job_files import config_folder_name
 from kiln.model.fleet import WorkerState
 from kiln.model.run import ConfigState
 from tests.integration.fleet.helpers import (
@@ -114,7 +114,7 @@ def wait(root: Path, process: subprocess.Popen[bytes]) -> int:
 
 
 def release(shared: Path, config: str = "") -> None:
-    name = short_name(config) if config else "*"
+    name = config_folder_name(config) if config else "*"
     for file in shared.glob(f"run-*/{name}/*/feedstock/{HELD}"):
         file.unlink()
 

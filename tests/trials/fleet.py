@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.conda_package.reader import read_info
+from kiln.conda_package.reader import read_json
 from kiln.container import choose
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
@@ -117,12 +117,12 @@ def packages(root: Path) -> Mapping[str, str]:
 
 def contents(package: Path) -> Any:
     """Return the files of a package with their hashes."""
-    return read_info(package, "paths.json")
+    return read_json(package, "paths.json")
 
 
 def metadata(package: Path) -> Any:
     """Return what an index says of a package, but for its time."""
-    return {name: value for name, value in read_info(package, "index.json").items() if name != "timestamp"}
+    return {name: value for name, value in read_json(package, "index.json").items() if name != "timestamp"}
 
 
 def leftovers(root: Path) -> list[str]:

@@ -135,7 +135,7 @@ def trial(name: str) -> list[str]:
 def prepare(engine: Engine) -> None:
     """Make the image with the repository."""
     folder = Feedstock(root=ROOT).artifacts / "images"
-    image.base(engine, image.recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ)
+    image.provide_image(engine, image.recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ)
     with Container(engine, ContainerRun(image=BASE, argv=("sh", "-c", MAKE))) as container:
         result = container.run()
         assert result.ok, result.tail

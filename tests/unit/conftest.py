@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import masking
-from kiln.limits.limit_errors import Bounds
+from kiln.limits.limit_errors import LimitState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, CLOSED_PORT)
     processes = request.node.get_closest_marker("processes") is not None
-    monkeypatch.setattr(Bounds, "inside", not processes)  # as in a process that has its limits, so none is made
+    monkeypatch.setattr(LimitState, "inside", not processes)  # as in a process that has its limits, so none is made
     with guarded(processes=processes):
         yield
 

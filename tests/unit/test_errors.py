@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kiln.errors import KilnError, MalformedYaml, UnknownConfig, VariantFault, nearest
+from kiln.errors import KilnError, MalformedYaml, UnknownConfig, VariantFault, did_you_mean
 from kiln.model.source_position import Place
 
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
@@ -42,6 +42,6 @@ def test_all_errors_of_an_input_are_reported_at_once() -> None:
 
 
 def test_a_similar_name_is_suggested() -> None:
-    assert nearest("buidl", ["build", "render"]) == "did you mean 'build'?"
-    assert nearest("zzz", ["build", "render"]) == ""
-    assert str(UnknownConfig("no config 'x'", hint=nearest("x", []))) == "no config 'x'"
+    assert did_you_mean("buidl", ["build", "render"]) == "did you mean 'build'?"
+    assert did_you_mean("zzz", ["build", "render"]) == ""
+    assert str(UnknownConfig("no config 'x'", hint=did_you_mean("x", []))) == "no config 'x'"

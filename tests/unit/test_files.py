@@ -172,7 +172,7 @@ def test_a_folder_is_changed_as_a_whole_and_a_failure_changes_nothing(tmp_path: 
     (folder / "link").symlink_to("kept")
 
     def fail() -> None:
-        with files.changing(folder) as part:
+        with files.changing_folder(folder) as part:
             (part / "conda-meta/record.json").write_text("half")
             (part / "kept").unlink()
             raise ZeroDivisionError
@@ -180,7 +180,7 @@ def test_a_folder_is_changed_as_a_whole_and_a_failure_changes_nothing(tmp_path: 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert (folder / "conda-meta/record.json").read_text() == "old"
-    with files.changing(folder) as part:
+    with files.changing_folder(folder) as part:
         (part / "conda-meta/record.json").write_text("new")
         assert (folder / "conda-meta/record.json").read_text() == "old", "until the end"
     assert (folder / "conda-meta/record.json").read_text() == "new"
@@ -194,17 +194,17 @@ def test_a_place_below_a_folder_is_refused_past_a_link_on_the_way(tmp_path: Path
     elsewhere.mkdir()
     (root / "away").symlink_to(elsewhere)
     (root / "near").symlink_to("own")
-    assert files.inside(root / "own" / "new", root) == root / "own" / "new"
-    assert files.inside(root / "near" / "new", root, links=True) == root / "near" / "new"
+    assert files.safe_path_inside(root / "own" / "new", root) == root / "own" / "new"
+    assert files.safe_path_inside(root / "near" / "new", root, links=True) == root / "near" / "new"
     for path, links in (("away/new", False), ("away", True), ("near/new", False), ("own/../../elsewhere", True)):
         with pytest.raises(NotWritable, match=r"is a link.*\n.*it leads to|leads out of"):
-            files.inside(root / path, root, links=links)
+            files.safe_path_inside(root / path, root, links=links)
 
 
 def test_a_folder_may_itself_be_reached_by_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert files.inside(tmp_path / "link" / "new", tmp_path / "link") == tmp_path / "link" / "new"
+    assert files.safe_path_inside(tmp_path / "link" / "new", tmp_path / "link") == tmp_path / "link" / "new"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_the_parts_of_a_file_are_its_content(tmp_path: Path, size: int) -> None:
     assert b"".join(parts) == content
     assert all(len(part) <= size for part in parts)
     with (tmp_path / "file").open("rb") as file:
-        assert files.sha256_of(file) == files.sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+        assert files.open_file_sha256(file) == files.sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
 
 
 def test_an_empty_file_is_created_in_one_step_and_not_through_a_link(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ UNFINISHED = """
 import os, signal, sys
 from pathlib import Path
 from kiln import folder_lock
-with folder_lock.unfinished(Path(sys.argv[1]), ".fetch-") as folder:
+with folder_lock.temporary_folder(Path(sys.argv[1]), ".fetch-") as folder:
     (folder / "part").touch()
     print(folder.name, flush=True)
     sys.stdin.read()
@@ -230,11 +230,11 @@ def test_unfinished_folders_of_killed_processes_are_removed_and_of_others_not(tm
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         other = process.stdout.readline().strip()
-        with folder_lock.unfinished(tmp_path, ".fetch-") as own:
+        with folder_lock.temporary_folder(tmp_path, ".fetch-") as own:
             assert {own.name, other} <= set(names(tmp_path))
         assert (tmp_path / other / "part").is_file()
         process.communicate("")
     assert other in names(tmp_path)
-    with folder_lock.unfinished(tmp_path, ".fetch-"):
+    with folder_lock.temporary_folder(tmp_path, ".fetch-"):
         assert other not in names(tmp_path)
     assert names(tmp_path) == [".fetch-file", ".fetch-link"]

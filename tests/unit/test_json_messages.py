@@ -32,5 +32,5 @@ def test_lines_of_several_threads_are_whole() -> None:
     stream = io.StringIO()
     lines = [f"{number:03d} " + "x" * 500 for number in range(200)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda line: json_messages.write(stream, line), lines))
+        list(pool.map(lambda line: json_messages.write_line(stream, line), lines))
     assert sorted(stream.getvalue().splitlines()) == lines

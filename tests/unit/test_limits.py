@@ -29,7 +29,7 @@ def noted(work: Callable[[], object]) -> Callable[[], object]:
     """The work, at a place that it has reported."""
 
     def run() -> object:
-        limits.at(HERE.file, HERE.line)
+        limits.record_place(HERE.file, HERE.line)
         return work()
 
     return run
@@ -47,11 +47,11 @@ def grow() -> None:
 
 
 def test_the_result_is_what_the_work_returns() -> None:
-    assert limits.bounded(lambda: {"place": HERE, "items": (1, None)}) == {"place": HERE, "items": (1, None)}
+    assert limits.run_bounded(lambda: {"place": HERE, "items": (1, None)}) == {"place": HERE, "items": (1, None)}
 
 
 def test_inside_a_bounded_process_no_second_one_starts() -> None:
-    inner, outer = limits.bounded(lambda: (os.getpid(), limits.bounded(os.getpid)))
+    inner, outer = limits.run_bounded(lambda: (os.getpid(), limits.run_bounded(os.getpid)))
     assert inner == outer != os.getpid()
 
 
@@ -62,13 +62,13 @@ def test_an_own_error_comes_back_whole() -> None:
         raise fault
 
     with pytest.raises(RecipeFault) as caught:
-        limits.bounded(fail)
+        limits.run_bounded(fail)
     assert str(caught.value) == str(fault)
 
 
 def test_a_fault_of_our_own_comes_back_with_where_it_happened() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
-        limits.bounded(lambda: 1 // 0)
+        limits.run_bounded(lambda: 1 // 0)
     assert "test_limits.py" in str(caught.value.__cause__)
 
 
@@ -76,7 +76,7 @@ def test_a_fault_of_our_own_comes_back_with_where_it_happened() -> None:
 def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit_errors, "SECONDS", 1)
     with pytest.raises(UnsafeTemplate) as caught:
-        limits.bounded(noted(work))
+        limits.run_bounded(noted(work))
     assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 1 s of processor time")
 
 
@@ -86,32 +86,32 @@ def deepen() -> None:
 
 def test_work_that_goes_too_deep_is_ended_and_placed() -> None:
     with pytest.raises(UnsafeTemplate) as caught:
-        limits.bounded(noted(deepen))
+        limits.run_bounded(noted(deepen))
     assert (caught.value.at, caught.value.why) == (HERE, "it is nested too deeply")
 
 
 @pytest.mark.parametrize("work", [grow, lambda: "x" * 10**10], ids=["by and by", "at once"])
 def test_work_that_fills_the_memory_is_ended_and_placed(work: Callable[[], object]) -> None:
     with pytest.raises(UnsafeTemplate) as caught:
-        limits.bounded(noted(work))
+        limits.run_bounded(noted(work))
     assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 320 MB of memory")
 
 
 def test_a_result_counts_as_large_as_it_is_written_out() -> None:
     long = "x" * 1_000_000
     with pytest.raises(UnsafeTemplate):
-        limits.bounded(lambda: [long] * 100)
+        limits.run_bounded(lambda: [long] * 100)
 
 
 def test_any_number_of_frozensets_comes_back() -> None:
     result = [[[frozenset([number, frozenset(["a"])]), {number}]] for number in range(200)]
-    assert limits.bounded(lambda: result) == result
-    assert all(type(entry[0][0]) is frozenset for entry in limits.bounded(lambda: result))
+    assert limits.run_bounded(lambda: result) == result
+    assert all(type(entry[0][0]) is frozenset for entry in limits.run_bounded(lambda: result))
 
 
 def test_a_process_that_is_killed_is_an_own_error() -> None:
     with pytest.raises(UnsafeTemplate) as caught:
-        limits.bounded(noted(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        limits.run_bounded(noted(lambda: os.kill(os.getpid(), signal.SIGKILL)))
     assert caught.value.at == HERE
     assert "status -9" in caught.value.why
 
@@ -127,7 +127,7 @@ def test_an_interrupt_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "select", interrupted)
     monkeypatch.setattr(forked, "_fork", noticed)
     with pytest.raises(KeyboardInterrupt):
-        limits.bounded(endless)
+        limits.run_bounded(endless)
     with pytest.raises(ChildProcessError):  # it has ended, and was waited for
         os.waitpid(children[0], os.WNOHANG)
 
@@ -137,7 +137,7 @@ def test_a_signal_ends_the_work_without_what_the_parent_does_at_its_end() -> Non
     before = signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
     try:
         with pytest.raises(UnsafeTemplate) as caught:
-            limits.bounded(lambda: os.kill(os.getpid(), signal.SIGTERM))
+            limits.run_bounded(lambda: os.kill(os.getpid(), signal.SIGTERM))
         os.kill(os.getpid(), signal.SIGTERM)  # the parent listens as before
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -152,7 +152,7 @@ def interrupted(*_: object) -> None:
 def test_what_stands_still_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked, "_STALL", 0.1)
     with pytest.raises(UnsafeTemplate):
-        limits.bounded(lambda: time.sleep(1e6))
+        limits.run_bounded(lambda: time.sleep(1e6))
 
 
 def test_work_is_bounded_in_a_thread_and_with_other_threads() -> None:
@@ -160,7 +160,7 @@ def test_work_is_bounded_in_a_thread_and_with_other_threads() -> None:
     beside = threading.Thread(target=over.wait)
     beside.start()
     results: list[int] = []
-    within = threading.Thread(target=lambda: results.append(limits.bounded(lambda: 1)))
+    within = threading.Thread(target=lambda: results.append(limits.run_bounded(lambda: 1)))
     within.start()
     within.join()
     over.set()
@@ -170,7 +170,7 @@ def test_work_is_bounded_in_a_thread_and_with_other_threads() -> None:
 
 def test_the_limits_are_those_of_the_work_alone() -> None:
     before = [resource.getrlimit(what) for what in (resource.RLIMIT_CPU, resource.RLIMIT_DATA)]
-    limits.bounded(lambda: None)
+    limits.run_bounded(lambda: None)
     assert [resource.getrlimit(what) for what in (resource.RLIMIT_CPU, resource.RLIMIT_DATA)] == before
     assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
@@ -186,4 +186,4 @@ def test_no_handler_of_ordinary_errors_catches_the_end_of_time(monkeypatch: pyte
                 continue
 
     with pytest.raises(KilnError, match="rendering takes more work"):
-        limits.bounded(stubborn)
+        limits.run_bounded(stubborn)

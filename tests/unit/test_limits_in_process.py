@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import KilnError, UnsafeTemplate
-from kiln.limits import at, bounded, in_process, limit_errors
+from kiln.limits import in_process, limit_errors, record_place, run_bounded
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ HERE = Place(file="recipe/meta.yaml", line=7)
 
 def noted(work: Callable[[], object]) -> Callable[[], object]:
     def run() -> object:
-        at(HERE.file, HERE.line)
+        record_place(HERE.file, HERE.line)
         return work()
 
     return run
@@ -46,29 +46,29 @@ def deepen() -> None:
 
 
 def test_the_result_and_ordinary_errors_come_through() -> None:
-    assert in_process.bounded(lambda: (1, bounded(lambda: 2))) == (1, 2)
+    assert in_process.run_bounded(lambda: (1, run_bounded(lambda: 2))) == (1, 2)
     with pytest.raises(ZeroDivisionError):
-        in_process.bounded(lambda: 1 // 0)
+        in_process.run_bounded(lambda: 1 // 0)
 
 
 @pytest.mark.parametrize("work", [endless, stubborn])
 def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit_errors, "SECONDS", 0.2)
     with pytest.raises(UnsafeTemplate) as caught:
-        in_process.bounded(noted(work))
+        in_process.run_bounded(noted(work))
     assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 0.2 s of processor time")
 
 
 def test_work_that_goes_too_deep_is_ended_and_placed() -> None:
     with pytest.raises(UnsafeTemplate, match="it is nested too deeply") as caught:
-        in_process.bounded(noted(deepen))
+        in_process.run_bounded(noted(deepen))
     assert caught.value.at == HERE
 
 
 def test_work_that_fills_the_memory_is_ended_and_the_limit_is_gone_after_it() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(UnsafeTemplate, match="more than 320 MB"):
-        in_process.bounded(noted(lambda: "x" * 10**9))
+        in_process.run_bounded(noted(lambda: "x" * 10**9))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert len("x" * 10**9) == 10**9
 
@@ -77,14 +77,14 @@ def test_the_next_work_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(limit_errors, "SECONDS", 0.2)
     for _ in range(3):
         with pytest.raises(KilnError):
-            in_process.bounded(endless)
-        assert in_process.bounded(lambda: sum(range(1000))) == 499500
+            in_process.run_bounded(endless)
+        assert in_process.run_bounded(lambda: sum(range(1000))) == 499500
 
 
 def test_threads_take_turns() -> None:
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda number=number: results.append(in_process.bounded(lambda: number)))
+        threading.Thread(target=lambda number=number: results.append(in_process.run_bounded(lambda: number)))
         for number in range(4)
     ]
     for thread in threads:
@@ -99,7 +99,7 @@ def test_a_single_step_without_end_ends_the_process_with_the_place() -> None:
     code = """
 from kiln.limits import in_process
 in_process.STALL = 1
-in_process.bounded(lambda: 7 ** (10 ** 9))
+in_process.run_bounded(lambda: 7 ** (10 ** 9))
 """
     process = subprocess.run((sys.executable, "-c", code), text=True, capture_output=True, check=False)
     assert process.returncode == 1

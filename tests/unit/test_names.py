@@ -82,4 +82,4 @@ def test_a_file_with_an_invalid_name_is_not_a_config(name: str) -> None:
 
 
 def test_hidden_characters_are_shown_as_escapes() -> None:
-    assert names.escaped("a\x1b[31m\u202eb\r\udc80\n\tä") == "a\\x1b[31m\\u202eb\\r\\udc80\n\tä"
+    assert names.terminal_text("a\x1b[31m\u202eb\r\udc80\n\tä") == "a\\x1b[31m\\u202eb\\r\\udc80\n\tä"

@@ -79,13 +79,13 @@ def test_an_incomplete_record_is_refused() -> None:
 
 def test_a_child_is_among_the_descendants_until_it_has_ended() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as child:
-        assert child.pid in {process.pid for process in process_table.below(os.getpid())}
-        assert process_table.runs(child.pid)
+        assert child.pid in {process.pid for process in process_table.with_descendants(os.getpid())}
+        assert process_table.is_running(child.pid)
         assert process_table.has_children(os.getpid())
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not process_table.runs(child.pid), "a zombie has ended"
-    assert process_table.read(child.pid) is None
+        assert not process_table.is_running(child.pid), "a zombie has ended"
+    assert process_table.read_process(child.pid) is None
 
 
 def test_descendants_are_killed_and_the_process_is_not() -> None:
@@ -93,10 +93,10 @@ def test_descendants_are_killed_and_the_process_is_not() -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen((sys.executable, "-c", script), **pipes) as parent:  # type: ignore[call-overload]
         child = int(parent.stdout.readline())
-        process_table.end_below(parent.pid)
-        while process_table.runs(child):
+        process_table.kill_descendants(parent.pid)
+        while process_table.is_running(child):
             pass
-        assert process_table.runs(parent.pid)
+        assert process_table.is_running(parent.pid)
         parent.kill()
 
 

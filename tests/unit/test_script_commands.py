@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.model.rendered import Script
-from kiln.script_commands import in_bash, untraced
+from kiln.script_commands import run_lines, untraced
 
 RECIPE = Path("/recipe folder")
 
@@ -31,13 +31,13 @@ RECIPE = Path("/recipe folder")
     ],
 )
 def test_the_lines_of_a_script(script: Script, expected: tuple[str, ...]) -> None:
-    assert in_bash(script, RECIPE) == expected
+    assert run_lines(script, RECIPE) == expected
 
 
 @pytest.mark.processes
 def test_lines_of_another_interpreter_run_as_they_are(tmp_path: Path) -> None:
     text = "import sys\nprint('$HOME `ls` \\'', sys.version_info[0])"
-    lines = in_bash(Script(lines=(text,), interpreter="python"), RECIPE)
+    lines = run_lines(Script(lines=(text,), interpreter="python"), RECIPE)
     (tmp_path / "python").symlink_to(sys.executable)
     ended = subprocess.run(
         ("bash", "-ec", "\n".join(lines)),
@@ -59,7 +59,7 @@ def test_lines_of_kilns_own_leave_no_trace_and_do_not_change_the_scripts(options
     ended = subprocess.run(("bash", options, "-c", "\n".join(lines)), text=True, capture_output=True, check=True)
     traced = ["+ echo recipe", "+ true last"] if "x" in options else []
     assert [line for line in ended.stderr.splitlines() if line != "untraced"] == traced
-    heredoc, command, removal = in_bash(script, RECIPE)
+    heredoc, command, removal = run_lines(script, RECIPE)
     assert (heredoc.split("\n")[1][:5], command, removal.split("\n")[1]) == (
         "cat >",
         f"{sys.executable} - .kiln-script",

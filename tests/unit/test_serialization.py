@@ -13,7 +13,7 @@ import pytest
 from kiln.ledger import record_json
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,7 @@ def test_a_value_is_the_same_after_a_round_trip() -> None:
     data = json.loads(json.dumps(to_json(VALUE)))
     assert data["color"] == "red"
     assert data["items"] == [{"name": "a", "size": 0}, {"name": "b", "size": 0}]
-    assert from_json(Outer, data, NAMES) == VALUE
+    assert from_json_values(Outer, data, NAMES) == VALUE
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_a_value_is_the_same_after_a_round_trip() -> None:
 )
 def test_a_value_of_another_type_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
-        from_json(Outer, {**to_json(VALUE), **changes}, NAMES)
+        from_json_values(Outer, {**to_json(VALUE), **changes}, NAMES)
 
 
 def test_defaults_fill_missing_fields_and_whole_numbers_are_floats() -> None:
-    value = from_json(Outer, {"inner": {"name": "n"}, "color": "red", "path": None, "seconds": 2}, NAMES)
+    value = from_json_values(Outer, {"inner": {"name": "n"}, "color": "red", "path": None, "seconds": 2}, NAMES)
     assert value == Outer(inner=Inner(name="n"), color=Color.RED, path=None, seconds=2.0)
     assert isinstance(value.seconds, float)
 
@@ -98,6 +98,6 @@ def test_reports_are_the_same_after_a_round_trip() -> None:
     )
     tests = TestReport(package="a", verdict=TestVerdict.PASSED, notes=("n",), log=Path("/log"))
     package = PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
-    assert record_json.package(json.loads(json.dumps(record_json.package_as_json(package)))) == package
+    assert record_json.package_from_json(json.loads(json.dumps(record_json.package_as_json(package)))) == package
     step = StepReport(title="t", seconds=1.0, compile=CompileReport(hits=1, misses=2, internal=3, seconds=4.0))
-    assert record_json.step(json.loads(json.dumps(to_json(step)))) == step
+    assert record_json.step_from_json(json.loads(json.dumps(to_json(step)))) == step

@@ -22,7 +22,7 @@ DATA = b"\x1f\x8b\x08" + b"data" * 300_000
 def test_a_file_is_written_and_hashed(tmp_path: Path) -> None:
     (tmp_path / "a b.tgz").write_bytes(DATA)
     reports: list[str] = []
-    hashes = source_download.fetch(
+    hashes = source_download.fetch_and_hash(
         (tmp_path / "a b.tgz").as_uri(),
         tmp_path,
         algorithms=("sha1", "sha512"),
@@ -41,7 +41,7 @@ def test_a_file_is_written_and_hashed(tmp_path: Path) -> None:
 def test_a_full_disk_is_no_failed_download(size: int, tmp_path: Path) -> None:
     (tmp_path / "a.tgz").write_bytes(DATA[:size])
     with pytest.raises(DiskFull):
-        source_download.fetch("a.tgz", tmp_path, algorithms=("sha1",), target=Path("/dev/full"))
+        source_download.fetch_and_hash("a.tgz", tmp_path, algorithms=("sha1",), target=Path("/dev/full"))
 
 
 def test_the_password_of_an_address_is_sent_in_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_the_password_of_an_address_is_sent_in_a_header(tmp_path: Path, monkeypa
         yield Response(DATA)
 
     monkeypatch.setattr(http_client, "opened", opened)
-    source_download.fetch("https://me:p%40ss@example.org:8080/a.tgz?x=1", tmp_path, algorithms=())
+    source_download.fetch_and_hash("https://me:p%40ss@example.org:8080/a.tgz?x=1", tmp_path, algorithms=())
     ((url, headers),) = requests
     assert url == "https://example.org:8080/a.tgz?x=1"
     assert headers["Authorization"] == "Basic bWU6cEBzcw=="
@@ -68,4 +68,4 @@ def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(http_client, "opened", opened)
     with pytest.raises(DownloadFailed, match=r"example\.org cannot be reached: Name or service not known"):
-        source_download.fetch("https://example.org/a.tgz", tmp_path, algorithms=())
+        source_download.fetch_and_hash("https://example.org/a.tgz", tmp_path, algorithms=())

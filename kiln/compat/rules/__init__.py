@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Rule = Callable[[Combination], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
-    tensorflow.tensorflow_alone,
+    tensorflow.tested_versions,
     tensorflow.tensorflow_and_cuda,
     tensorflow.tensorflow_and_cudnn,
     tensorflow.tensorflow_and_python,
@@ -29,7 +29,7 @@ RULES: tuple[Rule, ...] = (
     serving.serving_and_python,
     gpu.cuda_and_gpu,
     gpu.cuda_and_built_for,
-    gpu.builds_and_gpu,
+    gpu.built_for_and_gpu,
     gpu.known_failure,
     gpu.cuda_and_host_compiler,
     driver.cuda_and_driver,
@@ -45,10 +45,10 @@ RULES: tuple[Rule, ...] = (
 
 def findings(combination: Combination) -> tuple[Finding, ...]:
     """Return the findings of all rules about a combination."""
-    return tuple(one_by_one(combination))
+    return tuple(iter_findings(combination))
 
 
-def one_by_one(combination: Combination) -> Iterator[Finding]:
+def iter_findings(combination: Combination) -> Iterator[Finding]:
     """Yield the findings of all rules; without any, the rows of the tables about the single parts.
 
     Parts that only a release connects, a Python and a CUDA for example, are searched for among the releases.
@@ -62,4 +62,4 @@ def one_by_one(combination: Combination) -> Iterator[Finding]:
         yield from single_parts.facts(combination)
     if not has_findings or combination.python or combination.bazel:
         yield from fitting_releases.releases(combination, RULES)
-    yield from single_parts.machines(combination)
+    yield from single_parts.discontinued_machines(combination)

@@ -24,7 +24,7 @@ def unknown(rule: str, reason: str) -> Finding:
     return Finding(rule=rule, verdict=UNKNOWN, reason=reason)
 
 
-def same_bazel(rule: str, release: str, tested: str, bazel: str, row: Row | None) -> Finding:
+def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | None) -> Finding:
     """Return the finding about a Bazel, compared with the one that a release is built with."""
     if row is None:
         return unknown(rule, f"no table has {release}")
@@ -39,7 +39,7 @@ def same_bazel(rule: str, release: str, tested: str, bazel: str, row: Row | None
     )
 
 
-def with_cuda(combination: Combination) -> Combination:
+def with_release_cuda(combination: Combination) -> Combination:
     """Return the combination with a CUDA: its own, or the one that its release is built or tested with."""
     if combination.cuda is not None:
         return combination

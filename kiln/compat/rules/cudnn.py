@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import plain
+from kiln.compat.combination import bare_capability
 from kiln.compat.rules.common import CANNOT, UNKNOWN, WORKS, finding_of, unknown
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
 
 
 def _cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
-    rule, number = "cuDNN and GPU", plain(gpu.capability)
+    rule, number = "cuDNN and GPU", bare_capability(gpu.capability)
     stated = [row for row in rows if row["capability_min"]]
     holding = [row for row in stated if _reach(row)[0] <= number <= _reach(row)[1]]
     if holding:
@@ -71,7 +71,7 @@ def _cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Findi
 
 def _reach(row: Row) -> tuple[int, float]:
     highest = row["capability_max"]
-    return plain(row["capability_min"]), plain(highest) if highest else float("inf")
+    return bare_capability(row["capability_min"]), bare_capability(highest) if highest else float("inf")
 
 
 def _tested_together(cudnn: str, cuda: str) -> Row | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import plain
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_cuda
-from kiln.compat.rules.gpu import builds_and_gpu, cuda_and_gpu
+from kiln.compat.combination import bare_capability
+from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_release_cuda
+from kiln.compat.rules.gpu import built_for_and_gpu, cuda_and_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def cuda_and_driver(combination: Combination) -> Iterator[Finding]:
     """Accept the driver that came with CUDA and newer ones; an older one of the major version compiles no PTX."""
-    combination = with_cuda(combination)
+    combination = with_release_cuda(combination)
     if combination.cuda is None or combination.driver is None:
         return
     row, least, rule = tables.driver(combination.cuda), tables.minor_version_driver(combination.cuda), "CUDA and driver"
@@ -47,13 +47,13 @@ def cuda_and_driver(combination: Combination) -> Iterator[Finding]:
 
 def driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     """Refuse PTX of a CUDA that is newer than the driver: a GPU without its machine code runs nothing."""
-    combination = with_cuda(combination)
+    combination = with_release_cuda(combination)
     if combination.cuda is None or combination.driver is None:
         return
     row = tables.driver(combination.cuda)
     if row is None or version_ranges.at_least(combination.driver, row["driver"]):
         return
-    for finding in (*cuda_and_gpu(combination), *builds_and_gpu(combination)):
+    for finding in (*cuda_and_gpu(combination), *built_for_and_gpu(combination)):
         if finding.verdict is COSTS:
             reason = (
                 f"the driver has to compile PTX of CUDA {combination.cuda}, which only {row['driver']} and newer "
@@ -66,7 +66,7 @@ def driver_and_ptx(combination: Combination) -> Iterator[Finding]:
 def driver_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Refuse a GPU that the driver's branch has dropped; a driver older than the GPU's first CUDA is unknown."""
     for gpu in combination.gpus if combination.driver else ():
-        first, final = tables.first_cuda(plain(gpu.capability)), tables.last_driver(gpu.capability)
+        first, final = tables.first_cuda(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
         row = tables.driver(first["first"]) if first else None
         assert combination.driver is not None, "checked above"
         if (

@@ -50,7 +50,7 @@ def _other_cuda(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> 
     if combination.cuda is not None or not combination.gpus:
         return None
     major = version_ranges.numbers(row["cuda"])[:1]
-    lines = (cuda for cuda in tables.cuda_lines() if version_ranges.numbers(cuda)[:1] == major)
+    lines = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.numbers(cuda)[:1] == major)
     return next((cuda for cuda in lines if _with(combination.with_versions(cuda=cuda), row, rules) is COSTS), None)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import dotted, plain
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_cuda
+from kiln.compat.combination import bare_capability, dotted_capability
+from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_release_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a GPU by CUDA's list of capabilities: newer GPUs run its PTX, older ones nothing."""
-    combination = with_cuda(combination)
+    combination = with_release_cuda(combination)
     if combination.cuda is None:
         return
     row, rule = tables.compiler(combination.cuda), "CUDA and GPU"
@@ -32,10 +32,11 @@ def cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
 
 def _cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     capabilities = [int(number) for number in row["capabilities"].split()]
-    number = plain(gpu.capability)
+    number = bare_capability(gpu.capability)
     if tables.first_cuda(number) is None:
         return unknown(rule, f"no table has a CUDA that compiles for {gpu.text}")
-    reach = f"CUDA {cuda} compiles for {dotted(str(capabilities[0]))} to {dotted(str(capabilities[-1]))}"
+    lowest, highest = (dotted_capability(str(capabilities[index])) for index in (0, -1))
+    reach = f"CUDA {cuda} compiles for {lowest} to {highest}"
     if number in capabilities:
         return finding_of(rule, WORKS, f"{reach}, {gpu.text} among them", row, *gpu.rows)
     if number < capabilities[0]:
@@ -60,14 +61,14 @@ def cuda_and_built_for(combination: Combination) -> Iterator[Finding]:
         yield unknown(rule, f"no table has the GPUs of CUDA {combination.cuda}")
         return
     capabilities = {int(number) for number in row["capabilities"].split()}
-    refused = [name for name in combination.built_for if plain(name) not in capabilities]
+    refused = [name for name in combination.built_for if bare_capability(name) not in capabilities]
     if refused:
         yield finding_of(rule, CANNOT, f"CUDA {combination.cuda} does not compile for {', '.join(refused)}", row)
     else:
         yield finding_of(rule, WORKS, f"CUDA {combination.cuda} compiles for all that is built", row)
 
 
-def builds_and_gpu(combination: Combination) -> Iterator[Finding]:
+def built_for_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a build by its machine code of the GPU's generation, or its PTX for the GPU or an older one."""
     for name, capabilities, rows in _built_for(combination):
         for gpu in combination.gpus:
@@ -75,12 +76,12 @@ def builds_and_gpu(combination: Combination) -> Iterator[Finding]:
 
 
 def _build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
-    rule, number, listed = "what is built and GPU", plain(gpu.capability), ",".join(capabilities)
+    rule, number, listed = "what is built and GPU", bare_capability(gpu.capability), ",".join(capabilities)
     if tables.first_cuda(number) is None:
         return unknown(rule, f"no table has a CUDA that compiles for {gpu.text}")
-    if any(plain(code) // 10 == number // 10 and plain(code) <= number for code in capabilities):
+    if any(bare_capability(code) // 10 == number // 10 and bare_capability(code) <= number for code in capabilities):
         return finding_of(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
-    if any(not code.startswith("sm_") and plain(code) <= number for code in capabilities):
+    if any(not code.startswith("sm_") and bare_capability(code) <= number for code in capabilities):
         reason = (
             f"{name} has no machine code for {gpu.text} ({listed}): its PTX is compiled at the first start, "
             "minutes to half an hour"
@@ -99,7 +100,7 @@ def _built_for(combination: Combination) -> Iterator[tuple[str, tuple[str, ...],
         yield f"Serving {combination.serving} as released", tuple(row["capabilities"].split(",")), (row,)
     elif (
         combination.tf
-        and (row := tables.newest(tables.overlapping(tables.table("upstream"), combination.tf)))
+        and (row := tables.newest(tables.rows_including(tables.table("upstream"), combination.tf)))
         and _is_default(row, combination)
     ):
         yield f"upstream's TensorFlow {combination.tf}", tuple(row["capabilities"].split(",")), (row,)
@@ -116,10 +117,10 @@ def known_failure(combination: Combination) -> Iterator[Finding]:
             for row in tables.table("known_failure")
             if version_ranges.overlaps(gpu.capability, row["capability_first"], row["capability_last"])
         ]
-        failures = tables.overlapping(rows, combination.tf)
+        failures = tables.rows_including(rows, combination.tf)
         what = f"upstream's wheel of TensorFlow {combination.tf}"
         if failures:
-            cuda = tables.first_cuda(plain(gpu.capability))
+            cuda = tables.first_cuda(bare_capability(gpu.capability))
             instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
             reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{instead}"
             yield finding_of("known failure", CANNOT, reason, *failures, *gpu.rows)
@@ -136,8 +137,8 @@ def known_failure(combination: Combination) -> Iterator[Finding]:
 
 def _failing_on_older(tf: str, gpu: Gpu) -> list[Row]:
     """Return the failures of a wheel on GPUs that are all older than this one."""
-    failures = tables.overlapping(tables.table("known_failure"), tf)
-    return [row for row in failures if plain(row["capability_last"]) < plain(gpu.capability)]
+    failures = tables.rows_including(tables.table("known_failure"), tf)
+    return [row for row in failures if bare_capability(row["capability_last"]) < bare_capability(gpu.capability)]
 
 
 def _is_default(row: Row, combination: Combination) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, same_bazel, unknown
+from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
 from kiln.compat.rules.tensorflow import tensorflow_and_python
 
 if TYPE_CHECKING:
@@ -91,6 +91,6 @@ def serving_and_bazel(combination: Combination) -> Iterator[Finding]:
     if combination.serving is None or combination.bazel is None:
         return
     row = tables.serving(combination.serving)
-    yield same_bazel(
+    yield bazel_finding(
         "Serving and Bazel", f"Serving {combination.serving}", row["bazel"] if row else "", combination.bazel, row
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import dotted, plain
+from kiln.compat.combination import bare_capability, dotted_capability
 from kiln.compat.rules.common import WORKS, finding_of, unknown
 from kiln.compat.rules.driver import cuda_and_driver
 from kiln.compat.rules.gpu import cuda_and_built_for, cuda_and_host_compiler
@@ -34,7 +34,7 @@ def facts(combination: Combination) -> Iterator[Finding]:
         )
 
 
-def machines(combination: Combination) -> Iterator[Finding]:
+def discontinued_machines(combination: Combination) -> Iterator[Finding]:
     """Yield a finding for a machine that its provider does not sell any more."""
     for gpu in combination.gpus:
         for row in gpu.rows:
@@ -52,7 +52,7 @@ def _cuda(combination: Combination) -> Iterator[Finding]:
         yield unknown("CUDA", f"no table has CUDA {combination.cuda}")
         return
     capabilities = compiler["capabilities"].split()
-    generations = f"{dotted(capabilities[0])} to {dotted(capabilities[-1])}"
+    generations = f"{dotted_capability(capabilities[0])} to {dotted_capability(capabilities[-1])}"
     gcc = f"a GCC below {compiler['gcc_below']}" if compiler["gcc_below"] else "host compilers that no table has"
     reach = f"compiles for {generations}, and accepts {gcc}"
     yield finding_of("CUDA", WORKS, f"CUDA {combination.cuda} {reach}", compiler)
@@ -63,7 +63,7 @@ def _cuda(combination: Combination) -> Iterator[Finding]:
 
 def _gpus(combination: Combination) -> Iterator[Finding]:
     for gpu in combination.gpus:
-        number, last = str(plain(gpu.capability)), tables.last_driver(gpu.capability)
+        number, last = str(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
         rows = [row for row in tables.table("cuda_compiler") if number in row["capabilities"].split()]
         if not rows:
             yield unknown("GPU", f"no table has a CUDA that compiles for {gpu.text}")
@@ -78,7 +78,7 @@ def _range(name: str, words: str, rule: Rule, combination: Combination) -> Itera
     """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest."""
     accepted = [
         (cuda, finding)
-        for cuda in tables.cuda_lines()
+        for cuda in tables.cuda_minor_versions()
         for finding in rule(combination.with_versions(cuda=cuda))
         if finding.verdict is WORKS
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, same_bazel, unknown
+from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kiln.compat.tables import Row
 
 
-def tensorflow_alone(combination: Combination) -> Iterator[Finding]:
+def tested_versions(combination: Combination) -> Iterator[Finding]:
     """Yield the versions that a release is tested with, where nothing else is given."""
     if combination.tf is None or [name for name, _ in combination.given()] != ["tf"] or combination.gpus:
         return
@@ -102,7 +102,7 @@ def tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
         yield finding_of(rule, WORKS, what, row)
     elif builds:
         yield finding_of(rule, COSTS, f"{what}; with {combination.python} conda-forge built it", row, builds[0])
-    elif version_ranges.below(combination.python, version_ranges.span(row["python"])[1]):
+    elif version_ranges.below(combination.python, version_ranges.lowest_and_highest(row["python"])[1]):
         yield finding_of(rule, CANNOT, f"{what}, not for {combination.python}", row)
     else:
         yield finding_of(
@@ -118,7 +118,7 @@ def tensorflow_and_bazel(combination: Combination) -> Iterator[Finding]:
     tested = (
         "" if row is None else (row["bazel_cpu"] if combination.cuda is None and row["bazel_cpu"] else row["bazel"])
     )
-    yield same_bazel("TensorFlow and Bazel", f"TensorFlow {combination.tf}", tested, combination.bazel, row)
+    yield bazel_finding("TensorFlow and Bazel", f"TensorFlow {combination.tf}", tested, combination.bazel, row)
 
 
 def tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ def wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     """Accept the glibc in the file name of upstream's wheel, and newer ones."""
     if combination.tf is None or combination.glibc is None:
         return
-    row, rule = tables.newest(tables.overlapping(tables.table("wheel"), combination.tf)), "wheel and glibc"
+    row, rule = tables.newest(tables.rows_including(tables.table("wheel"), combination.tf)), "wheel and glibc"
     if row is None:
         yield unknown(rule, f"no table has the glibc of TensorFlow {combination.tf}")
     elif version_ranges.at_least(combination.glibc, row["glibc"]):
@@ -38,7 +38,7 @@ def wheel_and_processor(combination: Combination) -> Iterator[Finding]:
     """Refuse a processor without AVX, which upstream's wheels need since 1.6."""
     if combination.tf is None or combination.avx is not False:
         return
-    row = next(iter(tables.overlapping(tables.table("processor"), combination.tf)), None)
+    row = next(iter(tables.rows_including(tables.table("processor"), combination.tf)), None)
     if row is not None:
         reason = (
             f"upstream's wheel of TensorFlow {combination.tf} uses AVX, which this processor does not have; "

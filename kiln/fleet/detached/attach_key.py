@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import UsageError
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def read(path: Path) -> RunKey:
     """
     path = path / NAME if path.is_dir() else path
     try:
-        key = from_json(RunKey, json.loads(path.read_text(encoding="utf-8")), (ConfigInputs,))
+        key = from_json_values(RunKey, json.loads(path.read_text(encoding="utf-8")), (ConfigInputs,))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"{path} is not the key of a detached run",

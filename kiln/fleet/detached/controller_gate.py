@@ -19,7 +19,7 @@ from kiln import expand, files, json_messages, process_runner
 from kiln.fleet.log_stream import STEP
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
-from kiln.names import escaped
+from kiln.names import terminal_text
 from kiln.report import labels
 from kiln.serialization import to_json
 from kiln.store.layout import ArtifactLayout
@@ -48,8 +48,8 @@ class LogPlace:
         result = []
         for line in lines:
             match = STEP.fullmatch(line)
-            self.step = self.step if match is None else escaped(match["title"])
-            result.append((self.step, "" if match else escaped(line)[:1000]))
+            self.step = self.step if match is None else terminal_text(match["title"])
+            result.append((self.step, "" if match else terminal_text(line)[:1000]))
         return result
 
 
@@ -83,9 +83,9 @@ class Reporter:
 
     def _process(self) -> tuple[str, int | None, float | None]:
         """Return the state of the run's process, its exit code, and until when its packages are kept."""
-        ended = files_json(self.folder / "ended.json")
+        ended = read_json(self.folder / "ended.json")
         if ended:
-            keep = files_json(Path("/etc/kiln-controller")).get("keep", 0.0)
+            keep = read_json(Path("/etc/kiln-controller")).get("keep", 0.0)
             return "ended", ended["exit_code"], ended["ended"] + keep
         result = process_runner.capture(("systemctl", "is-active", UNIT), env=os.environ)
         return ("failed" if result.stdout.strip() == "failed" else "running"), None, None
@@ -114,14 +114,14 @@ class Reporter:
         pulse = time.monotonic()
         while True:
             state = self.state()
-            lines = {name: json_messages.encode(message) for name, message in messages(state)}
+            lines = {name: json_messages.encode(message) for name, message in state_messages(state)}
             changes = [line for name, line in lines.items() if sent.get(name) != line]
             for line in changes:
                 send(line)
             if changes:
                 sent, pulse = lines, time.monotonic()
                 send(json_messages.encode({"kind": "shown"}))
-            for config in running(state):
+            for config in building_configs(state):
                 for step, text in self._new_lines(config, logs):
                     send(json_messages.encode({"kind": "line", "config": config, "step": step, "text": text}))
             if state["process"] in OVER:
@@ -157,16 +157,16 @@ class Reporter:
         for config in () if state["report"] is None else state["report"]["configs"]:
             for package in config["packages"]:
                 path = Path(package["artifact"]["path"])
-                link(path, target / "packages" / package["artifact"]["subdir"] / path.name)
+                link_result(path, target / "packages" / package["artifact"]["subdir"] / path.name)
             if log := self.log(config["config"]):
-                link(log, target / "logs" / f"{config['config']}.log")
-        link(self.folder / "output.log", target / "output.log")
-        link(self.layout.place("fleet", self.run, "playbooks.log"), target / "playbooks.log")
+                link_result(log, target / "logs" / f"{config['config']}.log")
+        link_result(self.folder / "output.log", target / "output.log")
+        link_result(self.layout.place("fleet", self.run, "playbooks.log"), target / "playbooks.log")
         files.write_text(target / "state.json", json.dumps(state))
         return state
 
 
-def files_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file, by default an empty one."""
     try:
         return json_messages.decode(path.read_text(encoding="utf-8")) or {}
@@ -185,14 +185,14 @@ def tail(path: Path, lines: int = 20) -> list[str]:
         return []
 
 
-def link(path: Path, target: Path) -> None:
+def link_result(path: Path, target: Path) -> None:
     """Link a file into the folder of results, if it exists; several configs may have made the same package."""
     if path.is_file() and not path.is_symlink() and not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, target)
 
 
-def messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def state_messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return a state as messages: the run, and each config by itself, as long as a line may be."""
     report = state["report"]
     run = {**state, "kind": "run", "fleet": None, "report": report and {**report, "configs": []}}
@@ -208,7 +208,7 @@ def messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return items
 
 
-def running(state: dict[str, Any]) -> list[str]:
+def building_configs(state: dict[str, Any]) -> list[str]:
     """Return the configs that are being built."""
     report = state["report"]
     return [] if report is None else [item["config"] for item in report["configs"] if item["state"] == "running"]
@@ -216,7 +216,7 @@ def running(state: dict[str, Any]) -> list[str]:
 
 def send(line: str) -> None:
     """Send a message to the other end of the connection."""
-    json_messages.write(sys.stdout, line)
+    json_messages.write_line(sys.stdout, line)
 
 
 def main(words: list[str]) -> int:

@@ -10,7 +10,7 @@ from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
 from kiln.fleet.leases import LEASE
 from kiln.ledger.record_json import KINDS
 from kiln.model.run import ConfigRun, MatrixReport
-from kiln.serialization import from_json
+from kiln.serialization import from_json_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class RunFollower:
             case "run" | "state":
                 self._take_run(message)
             case "config":
-                self._take_config(from_json(ConfigRun, message["config"], KINDS))
+                self._take_config(from_json_values(ConfigRun, message["config"], KINDS))
             case "line" if self._view is not None:
                 self._view.config_line(str(message["config"]), str(message["step"]), str(message["text"]))
             case "shown" if self._view is None and self._report is not None:
@@ -76,7 +76,7 @@ class RunFollower:
             lines = message.get("output") or [f"the controller is {message['process']}"]
             self._say_once(str(lines[-1]))
             return
-        report = from_json(MatrixReport, message["report"], KINDS)
+        report = from_json_values(MatrixReport, message["report"], KINDS)
         changed_cost = self._report is None or self._report.cost != report.cost
         self._report = report
         if self._view is not None and report.cost is not None and changed_cost:

@@ -14,7 +14,7 @@ from kiln.ledger.record_json import KINDS
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import MatrixReport
 from kiln.names import is_channel_folder
-from kiln.serialization import from_json
+from kiln.serialization import from_json_values
 from kiln.store import worker_results
 from kiln.store.build_cache import BuildInputs
 from kiln.store.worker_results import RemoteConfig
@@ -44,8 +44,8 @@ def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
         if state["report"] is None:
             lines = "\n".join(state.get("output", ()))
             raise BrokenPackage("the run has ended before its first build, and has no results", why=lines)
-        report = from_json(MatrixReport, state["report"], KINDS)
-        fleet = from_json(FleetRun, state["fleet"], FLEET_KINDS)
+        report = from_json_values(MatrixReport, state["report"], KINDS)
+        fleet = from_json_values(FleetRun, state["fleet"], FLEET_KINDS)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BrokenPackage("the controller sent an invalid state of the run", why=str(error)) from error
     configs = tuple(_config(folder, config) for config in report.configs)
@@ -112,10 +112,10 @@ def _stored(feedstock: Feedstock, config: ConfigRun, inputs: Mapping[str, Config
     entry = RemoteConfig(
         config=config.config, group=known.group, inputs=BuildInputs(shared=known.shared, key=known.key)
     )
-    return dataclasses.replace(config, packages=worker_results.keep(feedstock, entry, config.packages))
+    return dataclasses.replace(config, packages=worker_results.add_to_channel(feedstock, entry, config.packages))
 
 
-def copy(report: MatrixReport, folder: Path, target: Path) -> None:
+def copy_into_folder(report: MatrixReport, folder: Path, target: Path) -> None:
     """Copy the packages, logs and state into a folder, the packages as in a channel."""
     for config in report.configs:
         for package in config.packages:

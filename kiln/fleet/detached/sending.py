@@ -83,7 +83,7 @@ def credentials(provider: str, environment: Mapping[str, str]) -> tuple[dict[str
         for name, text in environment.items()
         if CREDENTIALS[provider].match(name) and name not in ELSEWHERE and text
     }
-    certificates = {f"certificates/{name}": text_of(Path(chosen[name])) for name in CERTIFICATES & set(chosen)}
+    certificates = {f"certificates/{name}": file_text(Path(chosen[name])) for name in CERTIFICATES & set(chosen)}
     return {**chosen, **{name: f"{HOME}/certificates/{name}" for name in CERTIFICATES & set(chosen)}}, certificates
 
 
@@ -96,7 +96,7 @@ def variable_files(paths: Sequence[Path], environment: Mapping[str, str]) -> tup
     files: dict[str, str] = {}
     more: dict[str, str] = {}
     for number, path in enumerate(paths):
-        text = text_of(path)
+        text = file_text(path)
         if VAULT.search(text):
             files[f"vars/{number}.yml"] = text
             files["vault"], more["ANSIBLE_VAULT_PASSWORD_FILE"] = vault_password(path, environment), f"{HOME}/vault"
@@ -109,16 +109,16 @@ def variable_files(paths: Sequence[Path], environment: Mapping[str, str]) -> tup
             raise UsageError(f"{path} holds no variables", hint="write NAME: VALUE lines, or a JSON object")
         variables.pop("kiln_controller", None)
         for host in variables.get("kiln_static_hosts") or ():
-            add_key(host, files, path)
+            add_private_key(host, files, path)
         files[f"vars/{number}.yml"] = json.dumps(variables, default=str)
     return files, more
 
 
-def add_key(host: Any, files: dict[str, str], path: Path) -> None:
+def add_private_key(host: Any, files: dict[str, str], path: Path) -> None:
     """Send the private key of an existing host along, and point the host at it."""
     if not isinstance(host, dict) or not isinstance(host.get("key"), str):
         raise UsageError(f"a host of kiln_static_hosts in {path} has no key", hint="key: the path of a private key")
-    text = text_of(Path(host["key"]).expanduser())
+    text = file_text(Path(host["key"]).expanduser())
     names = {content: name for name, content in files.items() if name.startswith("keys/")}
     name = names.get(text, f"keys/{len(names)}")
     files[name] = text
@@ -137,10 +137,10 @@ def vault_password(path: Path, environment: Mapping[str, str]) -> str:
             f"{path} is encrypted, and its password cannot be sent to the controller",
             hint="ANSIBLE_VAULT_PASSWORD_FILE names a file with it, which is no program",
         )
-    return text_of(place)
+    return file_text(place)
 
 
-def text_of(path: Path) -> str:
+def file_text(path: Path) -> str:
     """Return the text of a file that is sent.
 
     Raises:
@@ -154,6 +154,6 @@ def text_of(path: Path) -> str:
         raise UsageError(f"{path} cannot be sent to the controller", why=str(error)) from error
 
 
-def with_files(settings: ControllerSettings, files: Mapping[str, str]) -> ControllerSettings:
+def settings_with_files(settings: ControllerSettings, files: Mapping[str, str]) -> ControllerSettings:
     """Return settings with further files."""
     return dataclasses.replace(settings, files={**settings.files, **files})

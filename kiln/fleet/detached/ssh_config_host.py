@@ -62,7 +62,7 @@ def _host_key(text: str, settings: Mapping[str, list[str]], environment: Mapping
     for file in (Path(name).expanduser() for name in files):
         if file.is_file():
             found += process_runner.capture(("ssh-keygen", "-F", name, "-f", file), env=environment).stdout
-    if key := best_key(found.splitlines()):
+    if key := preferred_host_key(found.splitlines()):
         return key
     raise UsageError(
         f"the host key of {text} is unknown",
@@ -71,7 +71,7 @@ def _host_key(text: str, settings: Mapping[str, list[str]], environment: Mapping
     )
 
 
-def best_key(lines: Iterable[str]) -> str:
+def preferred_host_key(lines: Iterable[str]) -> str:
     """Return the preferred key of a host's lines of known hosts, with its type; empty without one."""
     keys: dict[str, str] = {}
     for line in lines:

@@ -23,7 +23,7 @@ SECONDS = 300.0
 PLAYBOOKS = {"prepare.yml": "preparing it as a worker", "controller.yml": "making it the controller"}
 
 
-def controller_run(run: str) -> str:
+def controller_run_name(run: str) -> str:
     """Return the name of the run that a controller belongs to: not that of its workers, which it terminates."""
     return f"{run}-controller"
 
@@ -33,7 +33,7 @@ def machine_name(run: str) -> str:
     return f"kiln-{run}-controller"
 
 
-def new_key(folder: Path, run: str, environment: Mapping[str, str]) -> tuple[str, str]:
+def new_key_pair(folder: Path, run: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """Return a new pair of keys for a run, the private one first; no file of it remains."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / "new-key"
@@ -78,7 +78,7 @@ def _require(result: PlaybookResult, name: str) -> None:
         raise SystemFault("the controller could not be prepared", why=result.reason(name), hint="see playbooks.log")
 
 
-def key_of(
+def run_key(
     site: PlaybookSite, run: str, private: str, inputs: Mapping[str, ConfigInputs], build_options: tuple[str, ...]
 ) -> RunKey:
     """Return the key of a run whose controller is prepared."""

@@ -65,7 +65,7 @@ class QueuedJob:
         return self.run == run and self.comment[2:4] == (config, str(attempt))
 
 
-def parsed(text: str) -> tuple[QueuedJob, ...]:
+def parsed_jobs(text: str) -> tuple[QueuedJob, ...]:
     """Return the jobs in the output of squeue."""
     rows = (line.split(SEPARATOR) for line in text.splitlines())
     return tuple(
@@ -91,7 +91,7 @@ def _comment(text: str) -> tuple[str, ...]:
     return (mark, run, config, attempt) if mark == MARK and config else tuple(text.split())
 
 
-def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
+def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Slurm's programs; that of a job, in which this may run, would change new jobs."""
     return {**{name: text for name, text in environment.items() if PASSED.match(name)}, "LC_ALL": "C.UTF-8"}
 
@@ -115,7 +115,7 @@ class SlurmClient:
         with self._lock:
             if fresh or time.monotonic() >= self._queried + self._interval:
                 result = self.call("squeue", "--me", "--noheader", "--states=all", f"--format={FORMAT}")
-                self._jobs = parsed(result.stdout) if result.ok else None
+                self._jobs = parsed_jobs(result.stdout) if result.ok else None
                 self._queried = time.monotonic()
             return self._jobs
 

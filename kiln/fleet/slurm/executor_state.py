@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_state import EventSession
-from kiln.fleet.slurm.client import SlurmClient, environment_of
+from kiln.fleet.slurm.client import SlurmClient, program_environment
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -38,4 +38,4 @@ class SlurmSession(EventSession):
     @classmethod
     def of(cls, site: SlurmSite) -> SlurmSession:
         """Return a new session of a site."""
-        return cls(site=site, client=SlurmClient(environment_of(site.environment), interval=QUERIES * site.poll))
+        return cls(site=site, client=SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll))

@@ -16,15 +16,15 @@ from kiln.fleet.executor_messages import (
     BuildFinished,
     Collected,
     CollectFailed,
+    CommandUndelivered,
     Heartbeat,
     JobsListed,
     LogLine,
     Unreachable,
-    Unreached,
 )
 from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
-from kiln.fleet.slurm.job_files import Attempt, has_result
+from kiln.fleet.slurm.job_files import AttemptFolder, has_result
 from kiln.fleet.slurm.outcome import NEVER, outcome
 from kiln.names import is_channel_folder
 
@@ -46,11 +46,11 @@ def query_jobs(session: SlurmSession, command: QueryJobs) -> None:
     """Report the jobs of a run whose inputs are those of now."""
     jobs = session.client.jobs()
     if jobs is None:
-        session.events.put(Unreached(command=command, reason="squeue did not answer"))
+        session.events.put(CommandUndelivered(command=command, reason="squeue did not answer"))
         return
     states = {}
     for config, key in command.keys.items():
-        attempt = Attempt.latest(session.site, config)
+        attempt = AttemptFolder.latest(session.site, config)
         if attempt is None or (attempt.state.get("key") or key) != key:
             continue
         job = _job_of(session, attempt, jobs, config)
@@ -59,7 +59,7 @@ def query_jobs(session: SlurmSession, command: QueryJobs) -> None:
     session.events.put(JobsListed(worker=command.worker, jobs=states))
 
 
-def _job_of(session: SlurmSession, attempt: Attempt, jobs: Sequence[QueuedJob], config: str) -> QueuedJob | None:
+def _job_of(session: SlurmSession, attempt: AttemptFolder, jobs: Sequence[QueuedJob], config: str) -> QueuedJob | None:
     """Return the job of an attempt as Slurm lists it; its number is stored if a killed process has not done so."""
     number = int(attempt.folder.name)
     job = next((job for job in jobs if job.is_of(session.site.run, config, number)), None)
@@ -71,7 +71,7 @@ def _job_of(session: SlurmSession, attempt: Attempt, jobs: Sequence[QueuedJob], 
 def follow(session: SlurmSession, command: FollowBuild) -> None:
     """Follow a build until it has ended, or is cancelled."""
     session.configs[command.worker] = command.config
-    attempt = Attempt.latest(session.site, command.config)
+    attempt = AttemptFolder.latest(session.site, command.config)
     if attempt is None:
         reason = "its files are gone from the shared folder"
         session.events.put(BuildFinished(worker=command.worker, config=command.config, exit_code=None, reason=reason))
@@ -91,7 +91,7 @@ def follow(session: SlurmSession, command: FollowBuild) -> None:
 class Follower:
     """One build that is followed."""
 
-    def __init__(self, session: SlurmSession, command: FollowBuild, attempt: Attempt, log: LogStream) -> None:
+    def __init__(self, session: SlurmSession, command: FollowBuild, attempt: AttemptFolder, log: LogStream) -> None:
         self._session = session
         self._command = command
         self._attempt = attempt
@@ -173,7 +173,7 @@ def fetch_results(
     """
     worker, config = request.worker, request.config
     session.report_step(config, "collect from the shared folder")
-    attempt = Attempt.latest(session.site, config)
+    attempt = AttemptFolder.latest(session.site, config)
     if attempt is None:
         reason = "its files are gone from the shared folder"
         return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
@@ -183,12 +183,12 @@ def fetch_results(
     if reason := session.reasons.get(config, ""):
         log = target / "log"
         return Collected(worker=worker, config=config, reason=reason, log=log if log.is_file() else None)
-    event = collect.accept(target, request, keep=keep)
+    event = collect.collect_from_folder(target, request, keep=keep)
     files.remove(target / "packages")  # they are in the channel
     return event
 
 
-def copy_results(attempt: Attempt, target: Path, config: str) -> None:
+def copy_results(attempt: AttemptFolder, target: Path, config: str) -> None:
     """Copy a build's report, state and logs, and the packages that its report lists; links are not followed."""
     target.mkdir(parents=True, mode=0o700)
     for name in REPORTS:
@@ -217,6 +217,6 @@ def _copy(folder: Path, name: str, target: Path) -> None:
     """Copy a file below a folder, if it exists; one behind a link is left out."""
     source = folder / name
     with contextlib.suppress(NotWritable):
-        if files.inside(source, folder).is_file():
+        if files.safe_path_inside(source, folder).is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target, follow_symlinks=False)

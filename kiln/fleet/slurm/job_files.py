@@ -30,7 +30,7 @@ CONTROLLER = "controller.json"
 NO_CACHES = shutil.ignore_patterns("__pycache__")
 
 
-def install(site: SlurmSite) -> Path:
+def install_kiln(site: SlurmSite) -> Path:
     """Copy kiln to the shared folder and create its environment there, unless both exist; return the folder.
 
     Raises:
@@ -42,7 +42,7 @@ def install(site: SlurmSite) -> Path:
         if not target.is_dir():
             with files.replacing(target) as part:
                 part.mkdir()
-                copy(PROJECT, site.project, part)
+                copy_files(PROJECT, site.project, part)
         result = process_runner.capture(
             (site.python, target / "build-locally.py", "--help"), env=site.environment, timeout=SETUP_SECONDS
         )
@@ -66,7 +66,7 @@ def _project_files(project: Path) -> Iterator[Path]:
         yield from (file for file in inner if file.is_file() and "__pycache__" not in file.parts)
 
 
-def copy(names: tuple[str, ...], source: Path, target: Path) -> None:
+def copy_files(names: tuple[str, ...], source: Path, target: Path) -> None:
     """Copy files and folders, with links as links."""
     for name in names:
         if (source / name).is_dir():
@@ -76,29 +76,31 @@ def copy(names: tuple[str, ...], source: Path, target: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptFolder:
     """The folder of an attempt of a config."""
 
     folder: Path
 
     @classmethod
-    def of(cls, site: SlurmSite, config: str, number: int) -> Attempt:
+    def of(cls, site: SlurmSite, config: str, number: int) -> AttemptFolder:
         """Return an attempt of a config.
 
         Packages have the path of their build in them, in 255 bytes at most; a config's name in it, once more than in
         the folder of builds, would be too long.
         """
-        return cls(folder=site.shared / short_name(config) / str(number))
+        return cls(folder=site.shared / config_folder_name(config) / str(number))
 
     @classmethod
-    def latest(cls, site: SlurmSite, config: str) -> Attempt | None:
+    def latest(cls, site: SlurmSite, config: str) -> AttemptFolder | None:
         """Return the latest attempt of a config, None before the first."""
-        folder = site.shared / short_name(config)
+        folder = site.shared / config_folder_name(config)
         numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
         return cls.of(site, config, max(numbers)) if numbers else None
 
     @classmethod
-    def create(cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str, after: str = "") -> Attempt:
+    def create(
+        cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str, after: str = ""
+    ) -> AttemptFolder:
         """Write the folder of an attempt, with the feedstock as it is now; one that exists is replaced."""
         site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
         controller = {"run": site.run, "ledger": str(site.ledger), "machine": platform.node()}
@@ -106,7 +108,7 @@ class Attempt:
         attempt = cls.of(site, config, number)
         files.remove(attempt.folder)
         attempt.feedstock.mkdir(parents=True)
-        copy(FEEDSTOCK, site.feedstock, attempt.feedstock)
+        copy_files(FEEDSTOCK, site.feedstock, attempt.feedstock)
         job = {
             "argv": build_argv(site, project, attempt.feedstock, config),
             "environment": {**site.variables, **site.secrets},  # in a file that its owner alone can read
@@ -172,14 +174,14 @@ class Attempt:
         return "; ".join(filter(None, texts))
 
 
-def short_name(config: str) -> str:
+def config_folder_name(config: str) -> str:
     """Return the name of a config's folder."""
     return hashlib.sha256(config.encode()).hexdigest()[:8]
 
 
 def has_result(folder: Path) -> bool:
     """Return whether the job of an attempt's folder has stored how its build ended."""
-    state = Attempt(folder=folder).state
+    state = AttemptFolder(folder=folder).state
     return state.get("state") == "ended" and state.get("exit_code") is not None
 
 
@@ -190,7 +192,7 @@ def build_argv(site: SlurmSite, project: Path, feedstock: Path, config: str) -> 
         str(project / ".venv" / "bin" / "python"),
         *("-I", "-m", "kiln", "-C", str(feedstock), "build", config, "--json"),
         *("--compile-cache", str(site.compile_cache)),
-        *("--cores", str(size.cores), "--memory", f"{int(SHARE * mebibytes(size))}MiB"),
+        *("--cores", str(size.cores), "--memory", f"{int(SHARE * memory_mebibytes(size))}MiB"),
         *site.options,
     ]
 
@@ -201,7 +203,7 @@ def script(project: Path, folder: Path, config: str) -> str:
     return f"#!/bin/sh\n# kiln: build {config}\nexec {' '.join(shlex.quote(str(word)) for word in program)}\n"
 
 
-def mebibytes(size: JobSize) -> int:
+def memory_mebibytes(size: JobSize) -> int:
     """Return the memory of a job in Slurm's megabytes."""
     return int(size.memory * 1e9) >> 20
 
@@ -209,13 +211,15 @@ def mebibytes(size: JobSize) -> int:
 def size_options(size: JobSize) -> list[str]:
     """Return the options of sbatch for the size of a job; its files are in the shared folder, whatever its disk."""
     return [
-        *(f"--cpus-per-task={size.cores}", f"--mem={mebibytes(size)}M"),
+        *(f"--cpus-per-task={size.cores}", f"--mem={memory_mebibytes(size)}M"),
         *((f"--gres=gpu:{size.gpus}",) if size.gpus else ()),
         *((f"--time={math.ceil(size.time_limit / 60)}",) if size.time_limit else ()),
     ]
 
 
-def submission(site: SlurmSite, attempt: Attempt, *, worker: str, config: str, number: int, after: str) -> list[str]:
+def submit_options(
+    site: SlurmSite, attempt: AttemptFolder, *, worker: str, config: str, number: int, after: str
+) -> list[str]:
     """Return the options of sbatch for an attempt; its build begins after the success of the job ``after``."""
     output = str(attempt.folder / "slurm.out").replace("\\", "\\\\").replace("%", "%%")
     return [

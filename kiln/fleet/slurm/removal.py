@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import MachinesUnknown, TeardownIncomplete
 from kiln.fleet.executor_messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
-from kiln.fleet.slurm.client import SlurmClient, environment_of
+from kiln.fleet.slurm.client import SlurmClient, program_environment
 from kiln.fleet.slurm.job_files import CONTROLLER, has_result
 from kiln.ledger.fleet import is_unfinished
 
@@ -56,7 +56,7 @@ def tear_down(session: SlurmSession) -> None:
     """Stop all other commands, cancel all jobs of the run, and remove its folder on the shared filesystem."""
     session.stopped.set()
     with session.submitting:  # a job that is just being submitted is listed afterwards
-        left = remove(session.site, session.client)
+        left = remove_run(session.site, session.client)
     if left is None:
         session.events.put(TearDownFailed(reason=SILENT, unknown=True))
     elif left:
@@ -65,7 +65,7 @@ def tear_down(session: SlurmSession) -> None:
         session.events.put(TornDown())
 
 
-def remove(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None:
+def remove_run(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None:
     """Cancel all jobs of a run, and remove its files; return the jobs that remain, None when Slurm does not answer."""
     files.remove(site.disk_reserve_file)
     left = cancel(client, lambda job: job.run == site.run, seconds=ENDING)
@@ -99,7 +99,9 @@ def down(site: SlurmSite) -> None:
         TeardownIncomplete: when jobs remain.
         MachinesUnknown: when Slurm does not answer.
     """
-    _require_none(remove(site, SlurmClient(environment_of(site.environment))), f"jobs of the fleet run {site.run}")
+    _require_none(
+        remove_run(site, SlurmClient(program_environment(site.environment))), f"jobs of the fleet run {site.run}"
+    )
 
 
 def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...
         TeardownIncomplete: when jobs remain.
         MachinesUnknown: when Slurm does not answer.
     """
-    client = SlurmClient(environment_of(environment))
+    client = SlurmClient(program_environment(environment))
     jobs = own_jobs(client)
     folders: dict[str, Path] = {job.run: Path(job.folder).parent.parent for job in jobs if job.is_active}
     runs = {run for run, folder in folders.items() if everything or not _is_continued(folder, run)}
@@ -135,7 +137,7 @@ def own_jobs(client: SlurmClient) -> tuple[QueuedJob, ...]:
     return tuple(job for job in jobs if job.run)
 
 
-def as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+def jobs_as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the jobs of all of the user's runs as plain JSON values.
 
     Raises:
@@ -152,7 +154,7 @@ def as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
             "reason": job.reason,
             "ended": not job.is_active,
         }
-        for job in own_jobs(SlurmClient(environment_of(environment)))
+        for job in own_jobs(SlurmClient(program_environment(environment)))
     ]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path  # noqa: TC003 - for from_json
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.errors import UsageError, nearest
+from kiln.errors import UsageError, did_you_mean
 from kiln.model.fleet import JobSize, MachineType
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ class SlurmSettings:
     def stored(cls, run_folder: Path) -> SlurmSettings | None:
         """Return the settings of a run, None where they are missing."""
         try:
-            return from_json(cls, json.loads((run_folder / SETTINGS).read_text(encoding="utf-8")))
+            return from_json_values(cls, json.loads((run_folder / SETTINGS).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -112,7 +112,7 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"--{name} of sbatch is not accepted",
                 why="further options say which nodes a job gets and how it is queued, by their full names",
-                hint=nearest(name, ACCEPTED) or f"one of {', '.join(ACCEPTED)}",
+                hint=did_you_mean(name, ACCEPTED) or f"one of {', '.join(ACCEPTED)}",
             )
     return tuple(options)
 

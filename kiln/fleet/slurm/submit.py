@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.fleet.executor_messages import BuildStarted, CommandFailed, Provision, Provisioned, ProvisionFailed, Unreached
+from kiln.fleet.executor_messages import (
+    BuildStarted,
+    CommandFailed,
+    CommandUndelivered,
+    Provision,
+    Provisioned,
+    ProvisionFailed,
+)
 from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.client import LATER
-from kiln.fleet.slurm.job_files import Attempt
+from kiln.fleet.slurm.job_files import AttemptFolder
 from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ def provision(session: SlurmSession, workers: tuple[str, ...]) -> None:
             for worker in workers:
                 if worker in session.configs:
                     session.report_step(session.configs[worker], "copy kiln to the shared folder")
-            session.project = job_files.install(session.site)
+            session.project = job_files.install_kiln(session.site)
     for worker in workers:
         session.events.put(Provisioned(worker=worker, id=ID))
 
@@ -43,12 +50,12 @@ def _refusal(session: SlurmSession) -> str:
     """Return why Slurm would not accept a job of the run, empty if it would."""
     session.site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=session.site.shared) as folder:
-        attempt = Attempt(folder=Path(folder))
+        attempt = AttemptFolder(folder=Path(folder))
         files.write_text(attempt.script, "#!/bin/sh\n", mode=0o700)
         name = f"kiln-{session.site.run}-check"
         sizes = {size: config for config, size in session.site.sizes.items()} or {JobSize(): ""}
         for config in sizes.values():
-            options = job_files.submission(session.site, attempt, worker=name, config=config, number=0, after="")
+            options = job_files.submit_options(session.site, attempt, worker=name, config=config, number=0, after="")
             result = session.client.call("sbatch", "--test-only", *options, str(attempt.script))
             if not result.ok:
                 return result.tail[-500:] or "sbatch did not answer"
@@ -57,7 +64,7 @@ def _refusal(session: SlurmSession) -> str:
 
 def _refused(workers: tuple[str, ...], reason: str) -> tuple[Event, ...]:
     if LATER.search(reason):
-        return (Unreached(command=Provision(workers=workers), reason=reason),)
+        return (CommandUndelivered(command=Provision(workers=workers), reason=reason),)
     return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in workers)
 
 
@@ -80,19 +87,19 @@ def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
     """Return what became of a submission, and the number of the job, empty without one."""
     after = _number(session, command.after)
     if command.after and not after:
-        return Unreached(command=command, reason=f"the job of {command.after} is not submitted yet"), ""
+        return CommandUndelivered(command=command, reason=f"the job of {command.after} is not submitted yet"), ""
     with session.submitting:
         jobs = session.client.jobs(fresh=True)
         if session.stopped.is_set() or jobs is None:
             reason = "the run is being stopped" if session.stopped.is_set() else "squeue did not answer"
-            return Unreached(command=command, reason=reason), ""
+            return CommandUndelivered(command=command, reason=reason), ""
         begun = BuildStarted(worker=command.worker, config=command.config)
-        attempt = Attempt.of(session.site, command.config, command.attempt)
+        attempt = AttemptFolder.of(session.site, command.config, command.attempt)
         if number := _existing(jobs, session.site.run, command):
             attempt.store_id(number)
             return begun, number
         assert session.project is not None, "kiln is copied before a worker exists"
-        attempt = Attempt.create(
+        attempt = AttemptFolder.create(
             session.site,
             session.project,
             config=command.config,
@@ -101,7 +108,7 @@ def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
             after=command.after,
         )
         active = {job.id for job in jobs if job.is_active}
-        options = job_files.submission(
+        options = job_files.submit_options(
             session.site,
             attempt,
             worker=command.worker,
@@ -112,7 +119,7 @@ def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
         result = session.client.submit(options, str(attempt.script))
         reason = result.tail[-500:] or "sbatch did not answer"
         if not result.ok and (LATER.search(reason) or not result.tail):
-            return Unreached(command=command, reason=reason), ""
+            return CommandUndelivered(command=command, reason=reason), ""
         if not result.ok:
             return CommandFailed(worker=command.worker, reason=reason), ""
         number = result.stdout.strip().partition(";")[0]  # with several clusters, the name of one follows
@@ -124,7 +131,7 @@ def _number(session: SlurmSession, config: str) -> str:
     """Return the number of a config's job, which is being submitted or was, by this process of the run or another."""
     if future := session.submitted.get(config):
         return future.result() if futures.wait((future,), timeout=AWAIT_SECONDS).done else ""
-    attempt = Attempt.latest(session.site, config) if config else None
+    attempt = AttemptFolder.latest(session.site, config) if config else None
     return "" if attempt is None else attempt.id
 
 

@@ -22,12 +22,12 @@ class ServerKind(str, Enum):
         """The class of the server."""
         from kiln.publish.servers.anaconda import Anaconda
         from kiln.publish.servers.artifactory import Artifactory
-        from kiln.publish.servers.prefix import Prefix
+        from kiln.publish.servers.prefix import PrefixDev
         from kiln.publish.servers.quetz import Quetz
 
         types: dict[ServerKind, type[Server]] = {
             ServerKind.ANACONDA: Anaconda,
-            ServerKind.PREFIX: Prefix,
+            ServerKind.PREFIX: PrefixDev,
             ServerKind.QUETZ: Quetz,
             ServerKind.ARTIFACTORY: Artifactory,
         }

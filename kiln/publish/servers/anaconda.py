@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from kiln.publish.servers.server import Server, name_of
+from kiln.publish.servers.server import Server, package_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,13 +54,13 @@ class Anaconda(Server):
 
     def unlist(self, path: str, channel: str) -> None:
         """Remove a label from a file."""
-        name, version, _ = name_of(path)
+        name, version, _ = package_identity(path)
         body = {"package": name, "version": version, "basename": path}
         self.api.request("DELETE", self._labels(channel), body=body)
 
     def delete(self, path: str, channel: str) -> None:  # noqa: ARG002 - a file is the owner's, with all of its labels
         """Delete a file of the owner's."""
-        name, version, _ = name_of(path)
+        name, version, _ = package_identity(path)
         self.api.request("DELETE", f"{self.url}/dist/{self.channel}/{name}/{quote(version)}/{path}")
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefix(Server):
+class PrefixDev(Server):
     """prefix.dev, or another server of its kind."""
 
     default_url: ClassVar[str] = "https://prefix.dev"

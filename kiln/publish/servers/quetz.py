@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.http_client import HttpError
-from kiln.publish.servers.server import Server, name_of
+from kiln.publish.servers.server import Server, package_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,9 @@ class Quetz(Server):
 
     def delete(self, path: str, channel: str) -> None:
         """Delete one version of a package."""
-        self.api.request("DELETE", f"{self.url}/api/channels/{channel}/packages/{name_of(path)[0]}/versions/{path}")
+        self.api.request(
+            "DELETE", f"{self.url}/api/channels/{channel}/packages/{package_identity(path)[0]}/versions/{path}"
+        )
 
     @property
     def probe(self) -> str | None:

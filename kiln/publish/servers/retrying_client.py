@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiln import http_client
 from kiln.errors import TokenRefused, UploadFailed
 from kiln.http_client import NOT_FOUND, HttpError
-from kiln.publish.channel_file_reader import bounded
-from kiln.publish.order import subdirs_of
+from kiln.publish.channel_file_reader import read_bounded
+from kiln.publish.order import channel_subdirs
 from kiln.publish.transaction import AGAIN
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ServerClient:
         """Return the hashes in the index of a channel, by path."""
         return {
             f"{subdir}/{file}": str(record.get("sha256", ""))
-            for subdir in subdirs_of(self.subdirs)
+            for subdir in channel_subdirs(self.subdirs)
             for file, record in self._index(channel, subdir).items()
         }
 
@@ -123,7 +123,7 @@ def records(url: str) -> dict[str, Any]:
     """Return the records of one index, empty if the file does not exist; raise HttpError, also for half a file."""
     try:
         with http_client.opened(url) as response:
-            value = json.loads(bounded(response, url, http_client.announced_size(response)))
+            value = json.loads(read_bounded(response, url, http_client.announced_size(response)))
         return {**value.get("packages", {}), **value.get("packages.conda", {})}
     except HttpError as error:
         if error.status == NOT_FOUND:

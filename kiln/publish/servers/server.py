@@ -113,7 +113,7 @@ class Server(abc.ABC):
         return None
 
 
-def name_of(path: str) -> tuple[str, str, str]:
+def package_identity(path: str) -> tuple[str, str, str]:
     """Return name, version and build of the package file at a path."""
     name, version, build = path.rpartition("/")[2].removesuffix(".conda").rsplit("-", 2)
     return name, version, build

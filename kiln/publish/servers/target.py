@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from kiln.model.provenance import Attestation
+    from kiln.model.provenance import ReleaseAttestations
     from kiln.publish.journal import Journal
     from kiln.publish.servers import ServerKind
     from kiln.publish.servers.server import Server
@@ -175,11 +175,13 @@ class ServerTarget:
         self._wait_for(publication.entries, aside)
         return self.server.address(aside)
 
-    def promote(self, publication: Publication, attestation: Attestation | None) -> None:
+    def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Publish staged packages, with their attestations: all by one request, or one after the other."""
         aside = publication.journal.aside
-        attestation_sidecars.attested(self.state, publication.entries, attestation)
-        files = {entry.path: attestation_sidecars.own_bundle(self.state, entry.path) for entry in publication.entries}
+        attestation_sidecars.write_sidecars(self.state, publication.entries, attestation)
+        files = {
+            entry.path: attestation_sidecars.own_bundle_file(self.state, entry.path) for entry in publication.entries
+        }
         attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
         self._require_only(publication.journal)
 
@@ -191,7 +193,7 @@ class ServerTarget:
         for batch in batches:
             self._bring(batch, self.channel, promote)
 
-    def index(self, publication: Publication, attestation: Attestation | None) -> None:
+    def index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Wait until the server has indexed the packages, and keep their records on this machine."""
         self._wait_for(publication.entries, self.channel)
         if attestation is not None:
@@ -227,7 +229,7 @@ class ServerTarget:
             self.state.write(CHAIN, chain_without(self.state, journal))
         remove_bills(self.state, journal)
         for path in journal.fresh:
-            attestation_sidecars.remove(self.state, path)
+            attestation_sidecars.remove_all(self.state, path)
 
     def _require_only(self, journal: Journal) -> None:
         """Raise PublicationPending where one request would publish other packages that are staged."""

@@ -68,7 +68,7 @@ class GitHubIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenIdentity:
+class GitLabIdentity:
     """The identity of a job of GitLab, which is a variable, made for the audience that the pipeline names."""
 
     value: str = field(repr=False)
@@ -86,7 +86,7 @@ class TrustedPublisher:
     """
 
     url: str
-    identity: GitHubIdentity | GivenIdentity
+    identity: GitHubIdentity | GitLabIdentity
     clock: Callable[[], float] = time.monotonic
     _token: str = field(default="", init=False, repr=False)
     _since: float = field(default=0.0, init=False, repr=False)
@@ -98,7 +98,7 @@ class TrustedPublisher:
         if request_url and request_token:
             return cls(url=url, identity=GitHubIdentity(url=request_url, request_token=request_token))
         given = environment.get(GITLAB_TOKEN)
-        return cls(url=url, identity=GivenIdentity(value=given)) if given else None
+        return cls(url=url, identity=GitLabIdentity(value=given)) if given else None
 
     @property
     def token(self) -> str:

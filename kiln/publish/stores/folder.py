@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.names import channel_folders
 from kiln.operating_system import file_operations
-from kiln.publish.stores.index_order import turn
+from kiln.publish.stores.index_order import write_rank
 from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Folder:
 
     def place(self, path: str) -> Path:
         """Return the path of a file to write: below the folder, with no link on the way that leads out of it."""
-        return files.inside(self.root / path, self.root, links=True)
+        return files.safe_path_inside(self.root / path, self.root, links=True)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file under another name and rename it."""
@@ -150,7 +150,7 @@ class Folder:
 
     def _write(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
         """Write one subdir's files; shards, named by their content, are shared by all generations."""
-        files.write_all(folder, {name: contents[name] for name in _mutable(contents)})
+        files.write_files(folder, {name: contents[name] for name in _mutable(contents)})
         self._write_shards(subdir, contents)
 
     def _replace_each(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
@@ -158,7 +158,7 @@ class Folder:
         for subdir, contents in forms.items():
             self.place(f"{subdir}/{SHARDS}")
             self._write_shards(subdir, contents)
-            for name in sorted(_mutable(contents), key=turn):
+            for name in sorted(_mutable(contents), key=write_rank):
                 self.write(f"{subdir}/{name}", contents[name])
             self._remove_shards(self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents})
 
@@ -167,7 +167,7 @@ class Folder:
         shards = self.root / subdir / SHARDS
         existing = {file.name for file in shards.glob("*.zst")}
         needed = {name.split("/")[1]: data for name, data in contents.items() if name.startswith(f"{SHARDS}/")}
-        files.write_all(shards, {name: data for name, data in needed.items() if name not in existing})
+        files.write_files(shards, {name: data for name, data in needed.items() if name not in existing})
 
     def _is_ours(self, forms: Mapping[str, Mapping[str, bytes]]) -> bool:
         """Return whether every name in the subdirs is a link to the current generation already."""

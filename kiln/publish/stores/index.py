@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import repodata
-from kiln.errors import UsageError, nearest
+from kiln.errors import UsageError, did_you_mean
 from kiln.publish.channel_provenance import CHAIN
-from kiln.publish.order import runs, subdirs_of
+from kiln.publish.order import channel_subdirs, subdir_groups
 from kiln.repodata import IndexEntry, Subdir
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ChannelIndex:
 
     def names(self, more: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the names of the channel's subdirs, and of those that it gets."""
-        return subdirs_of({*self.store.subdirs(), *more})
+        return channel_subdirs({*self.store.subdirs(), *more})
 
     def subdirs(self, more: Iterable[str] = ()) -> dict[str, Subdir]:
         """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets.
@@ -46,11 +46,11 @@ class ChannelIndex:
         Raises:
             BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
         """
-        return {name: repodata.loaded(name, self._reader(name)) for name in self.names(more)}
+        return {name: repodata.whole_index(name, self._reader(name)) for name in self.names(more)}
 
     def visible(self, name: str) -> Subdir:
         """Return the packages of one subdir."""
-        return repodata.visible(name, self._reader(name))
+        return repodata.packages_only(name, self._reader(name))
 
     def path_of(self, name: str) -> str:
         """Return the path of a package file, by its name or path.
@@ -65,7 +65,7 @@ class ChannelIndex:
         if matches:
             what = f"{len(matches)} subdirs of {self.store.name} have a package {name!r}"
             raise UsageError(what, hint=f"name one of {', '.join(sorted(matches))}")
-        hint = nearest(name, [path.split("/")[1] for path in paths]) or "name a whole file name"
+        hint = did_you_mean(name, [path.split("/")[1] for path in paths]) or "name a whole file name"
         raise UsageError(f"{self.store.name} has no package {name!r}", hint=hint)
 
     def channeldata(self, entries: Sequence[IndexEntry]) -> bytes | None:
@@ -75,7 +75,7 @@ class ChannelIndex:
 
     def offer(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""
-        for part in (*(runs(entries) if self.store.stepwise else ()), entries):
+        for part in (*(subdir_groups(entries) if self.store.stepwise else ()), entries):
             subdirs = {entry.subdir for entry in part}
             self.change(functools.partial(Subdir.with_packages, entries=part), records, subdirs)
 
@@ -84,13 +84,13 @@ class ChannelIndex:
     ) -> None:
         """Remove packages by an edit, then their records; step by step, what needs others goes first."""
         entries = [entry for entry in self._offered() if entry.path in paths] if self.store.stepwise else []
-        for part in reversed(runs(entries)):
+        for part in reversed(subdir_groups(entries)):
             self.change(functools.partial(_edited, edit, {entry.path for entry in part}))
         self.change(functools.partial(_edited, edit, paths), records)
 
     def change(self, edit: Callable[[Subdir], Subdir], records: bytes | None = None, more: Iterable[str] = ()) -> None:
         """Change every subdir, and the chain of records at the same moment; ``more`` are subdirs that are added."""
-        forms = {name: repodata.forms(edit(subdir)) for name, subdir in self.subdirs(more).items()}
+        forms = {name: repodata.index_files(edit(subdir)) for name, subdir in self.subdirs(more).items()}
         existing = self.store.read(CHAIN)
         chain = (existing or b"") if records is None else records
         folder, name = CHAIN.split("/")

@@ -25,11 +25,11 @@ def yank(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> 
         index.withdraw(set(paths), _deleted if delete else _withdrawn)
         for path in paths if delete else ():
             target.store.remove(path)
-            attestation_sidecars.remove(target.store, path)
+            attestation_sidecars.remove_all(target.store, path)
     return tuple(paths)
 
 
-def patch(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> str:
+def patch_record(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> str:
     """Replace fields of a package's record in the index, and return its path; the file is not changed."""
     if attestation_sidecars.FIELD in fields:
         raise UsageError(
@@ -59,7 +59,7 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
             if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
         ]
         entries, broken = _read_all(unknown, read)
-        entries = [attestation_sidecars.adopted(target.store, entry) for entry in entries]
+        entries = [attestation_sidecars.with_sidecar_hash(target.store, entry) for entry in entries]
         removed |= broken.keys()
         hashes, invalid = _changed_sidecars(target, subdirs, {*unknown, *removed})
 
@@ -86,7 +86,7 @@ def _changed_sidecars(
             if file not in records or path in but:
                 continue
             try:
-                if sha256 := attestation_sidecars.changed(target.store, path, records[file]):
+                if sha256 := attestation_sidecars.write_hashed_copy(target.store, path, records[file]):
                     hashes.setdefault(name, {})[file] = sha256
             except (BrokenPackage, ProvenanceBroken) as error:
                 invalid.append(BrokenPackage(f"{path}{attestation_sidecars.ENDING}: {error.what}", why=error.why))

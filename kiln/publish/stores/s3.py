@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
 from kiln.names import is_channel_folder
-from kiln.publish.stores.index_order import turn
+from kiln.publish.stores.index_order import write_rank
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
 from kiln.repodata import PACKAGES, SHARDS
@@ -181,7 +181,7 @@ class Bucket:
             for name, tag in current.items():
                 if self.tags.pop(f"{subdir}/{name}", tag) != tag:
                     raise self._changed(f"{subdir}/{name}")
-            for name in sorted(contents, key=turn):
+            for name in sorted(contents, key=write_rank):
                 if current[name] != _tag(contents[name]):
                     self._replace(f"{subdir}/{name}", contents[name], current[name])
 

@@ -10,7 +10,7 @@ from kiln.errors import HashMismatch
 from kiln.publish import attestation_sidecars
 from kiln.publish.channel_provenance import add_records, chain_without, remove_bills
 from kiln.publish.journal import JournalFile, Phase
-from kiln.publish.order import subdirs_of
+from kiln.publish.order import channel_subdirs
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata import Subdir
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from kiln.model.provenance import Attestation
+    from kiln.model.provenance import ReleaseAttestations
     from kiln.publish.journal import Journal
     from kiln.publish.stores import Store
     from kiln.publish.transaction import Publication
@@ -86,12 +86,12 @@ class StoreTarget:
             place = f"{staging}/{entry.path}"
             if not self.store.has(place, entry.sha256):
                 self.store.put(publication.files[entry.path], place, entry.sha256)
-        for name in subdirs_of(entry.subdir for entry in publication.entries):
-            forms = repodata.forms(Subdir.empty(name).with_packages(publication.entries))
+        for name in channel_subdirs(entry.subdir for entry in publication.entries):
+            forms = repodata.index_files(Subdir.empty(name).with_packages(publication.entries))
             self.store.write(f"{staging}/{name}/repodata.json", forms["repodata.json"])
         return self.store.url(staging)
 
-    def promote(self, publication: Publication, attestation: Attestation | None) -> None:  # noqa: ARG002 - of servers
+    def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:  # noqa: ARG002 - of servers
         """Move packages to where the index will look for them."""
         for entry in publication.entries:
             staged = f"{publication.journal.staging}/{entry.path}"
@@ -104,10 +104,10 @@ class StoreTarget:
                     hint="take the publication back with --abort, then publish again",
                 )
 
-    def index(self, publication: Publication, attestation: Attestation | None) -> None:
+    def index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Offer packages, with their attestations and their records."""
         channeldata = self.contents.channeldata(publication.entries)
-        entries = attestation_sidecars.attested(self.store, publication.entries, attestation)
+        entries = attestation_sidecars.write_sidecars(self.store, publication.entries, attestation)
         self.contents.offer(entries, add_records(self.store, publication.journal, attestation))
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)
@@ -122,7 +122,7 @@ class StoreTarget:
             self.contents.withdraw(set(journal.fresh), Subdir.without, chain_without(self.store, journal))
         for path in journal.fresh:
             self.store.remove(path)
-            attestation_sidecars.withdraw(self.store, path)
+            attestation_sidecars.remove_written(self.store, path)
 
     def abort(self, journal: Journal) -> None:
         """Remove packages, then the bills of their records and the folder for staging."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import bootstrap
-from kiln.conda_package.reader import read_info
+from kiln.conda_package.reader import read_json
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
 from kiln.local_channel import Channel
@@ -40,7 +40,7 @@ def existing_machines(folder: Path, count: int) -> Iterator[list[dict[str, str]]
     run = f"e{os.getpid()}"
     place = folder / "existing"
     told = {"kiln_provider": "local", "kiln_run": run, "kiln_run_dir": str(place), "kiln_count": count}
-    play = (str(bootstrap.fleet(ROOT).with_name("ansible-playbook")), "-e", json.dumps(told))
+    play = (str(bootstrap.ensure_fleet_environment(ROOT).with_name("ansible-playbook")), "-e", json.dumps(told))
     try:
         subprocess.run((*play, str(ROOT / "ansible" / "provision.yml")), check=True, capture_output=True, cwd=ROOT)
         yield [_existing(place, f"kiln-{run}-{number}") for number in range(1, count + 1)]
@@ -122,7 +122,7 @@ def assert_given_back(root: Path) -> None:
 def assert_whole(root: Path, configs: list[str]) -> None:
     """The finished configs' packages are in the channel, can be read, and are those of its index."""
     channel = Channel(root=root / "build_artifacts")
-    names = {read_info(package, "index.json") and package.name for package in channel.packages()}
+    names = {read_json(package, "index.json") and package.name for package in channel.packages()}
     index = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
     assert set(index["packages.conda"]) == names
     done = {

@@ -41,7 +41,7 @@ PlaybookRunner(site).play("play.yml")
 @pytest.mark.once
 def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAY)
-    python = bootstrap.fleet(ROOT)
+    python = bootstrap.ensure_fleet_environment(ROOT)
     with subprocess.Popen((sys.executable, "-c", PLAYER, str(tmp_path), str(python)), cwd=ROOT, text=True) as process:
         until(lambda: any(sleeps(pid) for pid in stale_processes.find(tmp_path)), "the playbook runs", process)
         process.send_signal(signal.SIGKILL)

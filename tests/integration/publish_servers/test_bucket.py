@@ -19,9 +19,9 @@ from kiln.errors import (
     UploadFailed,
 )
 from kiln.local_channel import install, solve
-from kiln.provenance.attestation_check import TrustedSigner, checked
+from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.publish import transaction
-from kiln.publish.attestation_reader import advertised
+from kiln.publish.attestation_reader import read_sidecar
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import index_edits
@@ -108,9 +108,9 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     attestation = publishing.attestation(entries, "https://channel.example")
     transaction.publish(bucket, paths, entries, lambda _: None, attestation)
     (record,) = solve([bucket.address()], ["old"], virtual_packages={})
-    data = advertised(str(record.url), (record.attestations_sha256 or b"").hex())
+    data = read_sidecar(str(record.url), (record.attestations_sha256 or b"").hex())
     facts = {"file": record.file_name, "sha256": entries[0].sha256, "channel": "https://channel.example"}
-    assert checked(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
+    assert attested_facts(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
     store = cast("Bucket", bucket.store)
     mutable, immutable = store.sidecars("linux-64/old-1-0.conda")
     assert store.read(mutable) == store.read(immutable) == data
@@ -246,7 +246,7 @@ def test_an_index_that_another_process_changed_is_not_overwritten(bucket: StoreT
     store: Any = bucket.store
     with store.exclusively():
         forms = {
-            name: repodata.forms(subdir.withdrawn(["old-1-0.conda"]))
+            name: repodata.index_files(subdir.withdrawn(["old-1-0.conda"]))
             for name, subdir in bucket.contents.subdirs().items()
         }
         store.client.put_object(Bucket="wheels", Key=f"channel/linux-64/{repodata.BASE}", Body=b"another's")

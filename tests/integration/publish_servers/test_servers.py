@@ -22,10 +22,10 @@ from kiln.errors import (
     UploadFailed,
 )
 from kiln.local_channel import install, solve
-from kiln.model.provenance import Attestation
+from kiln.model.provenance import ReleaseAttestations
 from kiln.provenance import bundles
-from kiln.provenance.attestation_check import TrustedSigner, checked
-from kiln.provenance.statements import publish_statement
+from kiln.provenance.attestation_check import TrustedSigner, attested_facts
+from kiln.provenance.statements import publication_statement
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
 from kiln.publish.targets import target
@@ -161,12 +161,12 @@ def test_records_of_packages_on_a_server_are_next_to_its_journal(server: str, tm
         path = release_package(tmp_path / "built", name)
         entry = repodata.read(path)
         made = publishing.record(entry.file, sha256=entry.sha256)
-        attested = Attestation(
-            seal=functools.partial(provenance.sealed, [made]), boms={entry.sha256: provenance.bill(made, home="")}
+        attested = ReleaseAttestations(
+            seal=functools.partial(provenance.sealed_lines, [made]), boms={entry.sha256: provenance.bill(made, home="")}
         )
         transaction.publish(where, [path], [entry], lambda _: None, attested)
     (chain,) = (tmp_path / "journals").glob("*/provenance/chain.jsonl")
-    assert [link.record["name"] for link in provenance.parsed(chain.read_bytes())] == ["first", "second"]
+    assert [link.record["name"] for link in provenance.parsed_lines(chain.read_bytes())] == ["first", "second"]
     assert str(chain.parent) in " ".join(where.notes)
     assert len(list((chain.parent / "sbom").iterdir())) == 2
 
@@ -233,17 +233,17 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
         where = channel_on(server, kind, tmp_path / kind.value)
         path = release_package(tmp_path / "built", f"app-{kind.value}")
         entry = repodata.read(path)
-        signed = json.dumps(sigstore.bundle(publish_statement(entry.file, entry.sha256, channel))).encode()
-        attestation = Attestation(
-            seal=functools.partial(provenance.sealed, [publishing.record(entry.file, sha256=entry.sha256)]),
+        signed = json.dumps(sigstore.bundle(publication_statement(entry.file, entry.sha256, channel))).encode()
+        attestation = ReleaseAttestations(
+            seal=functools.partial(provenance.sealed_lines, [publishing.record(entry.file, sha256=entry.sha256)]),
             boms={entry.sha256: b"{}"},
             bundles={entry.sha256: (signed,)}.__getitem__,
         )
         transaction.publish(where, [path], [entry], lambda _: None, attestation)
         received = tmp_path / f"{entry.file}.attestation"
         assert received.is_file() is (kind is ServerKind.PREFIX)
-        assert (where.state.root / f"{entry.path}.sigs").read_bytes() == bundles.sidecar([signed])
+        assert (where.state.root / f"{entry.path}.sigs").read_bytes() == bundles.sidecar_content([signed])
         facts = {"file": entry.file, "sha256": entry.sha256, "channel": channel}
         if received.is_file():
-            assert checked(b"[" + received.read_bytes() + b"]", signers=[signer], **facts).channel == channel
+            assert attested_facts(b"[" + received.read_bytes() + b"]", signers=[signer], **facts).channel == channel
         assert any("attestations" in note for note in where.notes) is (kind is ServerKind.QUETZ)

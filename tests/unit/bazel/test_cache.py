@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.cache import DiskCache, DiskCaches, to_remove
+from kiln.bazel.cache import DiskCache, DiskCaches, caches_to_remove
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +76,9 @@ def test_no_more_is_removed_than_needed() -> None:
     entries = tuple(
         DiskCache(key=key, label="", size=10, used=used) for key, used in (("a", 3.0), ("b", 1.0), ("c", 2.0))
     )
-    assert [entry.key for entry in to_remove(entries, 11)] == ["b", "c"]
-    assert to_remove(entries, 0) == ()
-    assert [entry.key for entry in to_remove(entries, 5, keep={"b"})] == ["c"]
+    assert [entry.key for entry in caches_to_remove(entries, 11)] == ["b", "c"]
+    assert caches_to_remove(entries, 0) == ()
+    assert [entry.key for entry in caches_to_remove(entries, 5, keep={"b"})] == ["c"]
 
 
 def test_a_cache_that_another_process_has_removed_meanwhile_is_passed_over(caches: DiskCaches) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.bazel.events import BazelBuild, action_seconds, critical_path, processes
+from kiln.bazel.events import BazelBuild, action_seconds, critical_path, process_counts
 from kiln.model.compile_report import CompileReport, sum_of
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
@@ -110,7 +110,7 @@ def test_a_build_that_never_begins_leaves_its_complaints() -> None:
     ],
 )
 def test_the_count_of_processes(text: str, counts: dict[str, int]) -> None:
-    assert processes(text) == counts
+    assert process_counts(text) == counts
 
 
 def test_the_time_of_all_actions_comes_from_the_profile(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def read(**files: bytes) -> dict[str, ExternalRepository]:
     places = {
         name.replace("__", "/").replace("_bazel", ".bazel").replace("_bzl", ".bzl"): files[name] for name in files
     }
-    return {item.name: item for item in limits.bounded(lambda: external_repositories(places))}
+    return {item.name: item for item in limits.run_bounded(lambda: external_repositories(places))}
 
 
 def test_workspace_files_declare_archives_and_git_repositories() -> None:
@@ -162,7 +162,9 @@ def test_the_largest_files_are_read_within_the_limits() -> None:
     data = (b"a(b=c)\n" * (bazel.LARGEST_FILE // 7))[: bazel.LARGEST_FILE]
     last = b'http_archive(name = "a", url = "https://a.example/a.zip")'
     files = {f"{number}/WORKSPACE": data for number in range(10)}
-    assert {item.name for item in limits.bounded(lambda: external_repositories({**files, "WORKSPACE": last}))} == {"a"}
+    assert {item.name for item in limits.run_bounded(lambda: external_repositories({**files, "WORKSPACE": last}))} == {
+        "a"
+    }
 
 
 @pytest.mark.parametrize("data", [b"", b"7", b"[" * 100_000, b'{"registryFileHashes": 7}', b"\xff"])

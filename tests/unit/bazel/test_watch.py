@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.watch import BuildWatch, EventFile, Pace, Stall, at_work, watched
+from kiln.bazel.watch import BuildWatch, EventFile, RemainingTime, Stall, awaited_processes, watched
 from kiln.errors import BuildFailed
-from kiln.process_table import below, parse
+from kiln.process_table import parse, with_descendants
 from tests.unit.bazel.test_events import EVENTS
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_progress_is_told_once_and_only_when_it_has_changed() -> None:
 
 
 def test_the_pace_of_the_last_minutes_counts() -> None:
-    pace = Pace()
+    pace = RemainingTime()
     assert pace.left(0.0, 0, None) is None
     assert pace.left(10.0, 100, 1000) == pytest.approx(90.0)
     later = [pace.left(float(second), 100 + second // 10, 1000) for second in range(20, 800, 10)]
@@ -133,16 +133,16 @@ def test_a_process_whose_children_have_all_ended_is_at_work() -> None:
         parse(f"{pid} (worker) {state} {parent}" + " 0" * 9 + " 0 0 0 0 0 0 0 0 100")
         for pid, state, parent in ((7, "S", 1), (8, "Z", 7))
     )
-    assert at_work([parent, child]).startswith("worker (process 7, since")
+    assert awaited_processes([parent, child]).startswith("worker (process 7, since")
 
 
 def test_this_process_is_below_itself_and_at_work() -> None:
-    here = below(os.getpid())
+    here = with_descendants(os.getpid())
     (own,) = (process for process in here if process.pid == os.getpid())
-    assert f"(process {os.getpid()}, since" in at_work(
+    assert f"(process {os.getpid()}, since" in awaited_processes(
         [own]
     )  # others' orphans are below the first process of a container
-    assert at_work(here, without={process.pid for process in here}) == ""
+    assert awaited_processes(here, without={process.pid for process in here}) == ""
 
 
 def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.bootstrap import faults
-from kiln.bootstrap.faults import explain_os_error, explain_pip, explain_venv
+from kiln.bootstrap.faults import raise_os_error, raise_pip_error, raise_venv_error
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch, KilnError, MissingTool, NotWritable
 
 NO_ROUTE = """WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/jinja2/
@@ -35,22 +35,22 @@ FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space
 )
 def test_the_end_of_pips_output_gives_the_error(tail: str, failure: type[KilnError], hint: str, tmp_path: Path) -> None:
     with pytest.raises(failure) as caught:
-        explain_pip(tail, tmp_path)
+        raise_pip_error(tail, tmp_path)
     assert hint in caught.value.hint
     assert tail.splitlines()[-1].strip() in caught.value.why
 
 
 def test_venv_may_fail_of_a_full_disk_or_of_itself(tmp_path: Path) -> None:
     with pytest.raises(DiskFull):
-        explain_venv("OSError: [Errno 28] No space left on device: 'x'", Path("/usr/bin/python3"), tmp_path)
+        raise_venv_error("OSError: [Errno 28] No space left on device: 'x'", Path("/usr/bin/python3"), tmp_path)
     with pytest.raises(MissingTool, match="/usr/bin/python3 could not make an environment"):
-        explain_venv("Error: nothing works", Path("/usr/bin/python3"), tmp_path)
+        raise_venv_error("Error: nothing works", Path("/usr/bin/python3"), tmp_path)
 
 
 def test_a_full_disk_is_seen_where_the_step_does_not_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "_MIN_FREE", 1 << 80)
     with pytest.raises(DiskFull) as caught:
-        explain_venv("Error: exit status 1", Path("/usr/bin/python3"), tmp_path)
+        raise_venv_error("Error: exit status 1", Path("/usr/bin/python3"), tmp_path)
     assert caught.value.why.endswith(f" MB are left in {tmp_path}")
 
 
@@ -69,12 +69,12 @@ def test_an_error_of_the_operating_system_keeps_its_meaning(
     number: int, failure: type[Exception], message: str
 ) -> None:
     with pytest.raises(failure, match=message):
-        explain_os_error(OSError(number, os.strerror(number), "/clone/.venv"), Path("/clone/.venv"))
+        raise_os_error(OSError(number, os.strerror(number), "/clone/.venv"), Path("/clone/.venv"))
 
 
 def test_a_message_gives_the_last_lines_of_pip_and_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed) as caught:
-        explain_pip(NO_WHEEL, tmp_path)
+        raise_pip_error(NO_WHEEL, tmp_path)
     assert str(caught.value) == (
         "pip could not fetch the packages that kiln runs on\n"
         "  why: ERROR: Could not find a version that satisfies the requirement py-rattler==0.28.0"
@@ -87,6 +87,6 @@ def test_a_message_gives_the_last_lines_of_pip_and_a_way_out(tmp_path: Path) -> 
 def test_of_many_attempts_on_a_dead_network_one_is_shown(tmp_path: Path) -> None:
     retries = "\n".join(f"WARNING: Retrying (total={left}) {'x' * 400}" for left in (4, 3, 2, 1, 0))
     with pytest.raises(DownloadFailed) as caught:
-        explain_pip(f"{retries}\n{NO_ROUTE}", tmp_path)
+        raise_pip_error(f"{retries}\n{NO_ROUTE}", tmp_path)
     assert caught.value.why.count("WARNING: Retrying") == 1
     assert max(map(len, caught.value.why.splitlines())) < 320

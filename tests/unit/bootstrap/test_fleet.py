@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 def test_a_python_too_old_for_ansible_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 14, "final", 0))
     with pytest.raises(UnsupportedPython, match=r"needs Python 3\.11 or newer") as caught:
-        bootstrap.fleet(tmp_path)
+        bootstrap.ensure_fleet_environment(tmp_path)
     assert "python3.11" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_this_clone_is_one() -> None:
-    kiln_installation.require("a test")
+    kiln_installation.require_clone("a test")
     assert kiln_installation.lock_file("run.txt") == ROOT / "requirements" / "run.txt"
 
 
@@ -23,5 +23,5 @@ def test_an_installed_package_is_not_a_clone_and_has_its_own_list(
     monkeypatch.setattr(kiln_installation, "PACKAGE", tmp_path / "kiln")
     assert kiln_installation.lock_file("run.txt") == tmp_path / "kiln" / "requirements" / "run.txt"
     with pytest.raises(MissingTool, match="a test needs a clone of kiln's repository") as caught:
-        kiln_installation.require("a test", tmp_path)
+        kiln_installation.require_clone("a test", tmp_path)
     assert "FEEDSTOCK" in caught.value.hint

@@ -11,7 +11,7 @@ import yaml
 from kiln import expand, feedstock_loader, render
 from kiln.build import plan_outputs
 from kiln.build.added_info_files import collected
-from kiln.build.metadata_rewrite import stamp
+from kiln.build.metadata_rewrite import rewrite_package
 from kiln.build.packed_recipe import variant_values
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
@@ -99,7 +99,7 @@ def stamped(folder: Path, step: BuildStep, **info: object) -> dict[str, bytes]:
         **info,
     }
     old = conda_package(folder / "old.conda", engines, payload={"share/x": b"x"})
-    stamp(
+    rewrite_package(
         old, folder / "new.conda", index=step.index, edits=json.loads(json.dumps(step.edits)), pins=step.pins, epoch=7
     )
     return reader.info_files(folder / "new.conda")
@@ -280,7 +280,7 @@ def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path
     (folder / "recipe" / "fix.patch").write_text("patch")
     (folder / "recipe" / "variants.yaml").write_text("flavour:\n  - 3\n")
     (folder / "conda-forge.yml").write_text("conda_build_tool: rattler-build\nprovider: {osx_64: null, win_64: null}\n")
-    feedstock = feedstock_loader.find(folder)
+    feedstock = feedstock_loader.load(folder)
     (config,) = expand.configs(feedstock)
     rendered = render.finalise(render.render(feedstock, config))
     (step,) = plan_outputs(

@@ -10,13 +10,20 @@ import pytest
 
 from kiln import render
 from kiln.build import fifos_and_devices, in_order, plan_compile, plan_outputs, plan_rehearsal
-from kiln.build.engine_secrets import HANDED_OVER, UNPACK, for_fetching, handed_over, recipe_of, secrets_of
+from kiln.build.engine_secrets import (
+    HANDED_OVER,
+    UNPACK,
+    engine_environment,
+    fetch_environment,
+    recipe_with_secrets,
+    secret_names,
+)
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
 from kiln.model.build_steps import Platforms, RunExport, StagedFiles
 from kiln.model.feedstock_build_settings import PackageSettings
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
-from kiln.model.rendered import Output, OutputTest, Pin, Rendered, Requirements, Script, Source, Staging
+from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.script_commands import untraced
 
 if TYPE_CHECKING:
@@ -72,7 +79,7 @@ def test_a_cycle_of_outputs_is_refused() -> None:
 
 
 def test_the_plan_of_a_rehearsal() -> None:
-    rendered = Rendered(config=CUDA, outputs=(APP, LIB))
+    rendered = RenderedConfig(config=CUDA, outputs=(APP, LIB))
     lib, app = plan_rehearsal(
         rendered,
         recipe_folder=Path("/feedstock/recipe"),
@@ -116,7 +123,7 @@ def test_a_rehearsal_has_what_the_tools_of_its_omitted_build_section_export() ->
     for settings in (BuildSettings(), ignoring):
         outputs = (dataclasses.replace(LIB, requirements=tools, settings=settings),)
         (step,) = plan_rehearsal(
-            Rendered(config=CPU, outputs=outputs),
+            RenderedConfig(config=CPU, outputs=outputs),
             recipe_folder=Path("/r"),
             folder=Path("/making"),
             channels=(),
@@ -129,7 +136,7 @@ def test_a_rehearsal_has_what_the_tools_of_its_omitted_build_section_export() ->
 def test_a_rehearsal_installs_link_scripts() -> None:
     linked = dataclasses.replace(LIB, settings=BuildSettings(link_scripts={"post-link": "post-link.sh"}))
     (step,) = plan_rehearsal(
-        Rendered(config=CPU, outputs=(linked,)),
+        RenderedConfig(config=CPU, outputs=(linked,)),
         recipe_folder=Path("/r"),
         folder=Path("/making"),
         channels=(),
@@ -139,7 +146,7 @@ def test_a_rehearsal_installs_link_scripts() -> None:
     assert step.recipe["build"]["script"]["content"][-3] == line
 
 
-def planned(rendered: Rendered, compiled: Path | None = None) -> tuple[BuildStep, ...]:
+def planned(rendered: RenderedConfig, compiled: Path | None = None) -> tuple[BuildStep, ...]:
     return plan_outputs(
         rendered,
         recipe_folder=Path("/r"),
@@ -151,7 +158,7 @@ def planned(rendered: Rendered, compiled: Path | None = None) -> tuple[BuildStep
 
 
 def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
-    (step,) = planned(Rendered(config=CPU, outputs=(LIB,)))
+    (step,) = planned(RenderedConfig(config=CPU, outputs=(LIB,)))
     assert step.recipe["requirements"]["build"] == ["gcc_linux-64 14.*"]
     assert step.recipe["extra"] == {"sha": "1"}
     assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": True}
@@ -164,7 +171,7 @@ def test_overlinking_is_an_error_by_conda_forge_yml_unless_the_recipe_decides(tm
 
     def behavior(output: Output) -> str:
         (step,) = plan_outputs(
-            Rendered(config=CPU, outputs=(output,)),
+            RenderedConfig(config=CPU, outputs=(output,)),
             recipe_folder=tmp_path,
             folder=tmp_path,
             channels=(),
@@ -181,7 +188,7 @@ def test_overlinking_is_an_error_by_conda_forge_yml_unless_the_recipe_decides(tm
 
 
 def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_one(tmp_path: Path) -> None:
-    rendered = Rendered(config=CPU, outputs=(LIB,))
+    rendered = RenderedConfig(config=CPU, outputs=(LIB,))
     (release,) = plan_outputs(
         rendered,
         recipe_folder=tmp_path,
@@ -201,7 +208,7 @@ def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
     cross = dataclasses.replace(CPU, platform="linux-aarch64", build_platform="linux-64")
     assert (cross.is_cross, CPU.is_cross) == (True, False)
     for config, expected in ((cross, Platforms(target="linux-aarch64", build="linux-64")), (CPU, Platforms())):
-        rendered = Rendered(config=config, outputs=(LIB,))
+        rendered = RenderedConfig(config=config, outputs=(LIB,))
         compiling = plan_compile(
             rendered,
             Staging(script=Script(file="build.sh")),
@@ -215,27 +222,27 @@ def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
 
 def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
     as_is = dataclasses.replace(LIB, binary_relocation=False, detect_binary_files_with_prefix=False)
-    (step,) = planned(Rendered(config=CPU, outputs=(as_is,)))
+    (step,) = planned(RenderedConfig(config=CPU, outputs=(as_is,)))
     assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": False}
     assert step.recipe["build"]["prefix_detection"] == {"ignore_binary_files": True}
-    (step,) = planned(Rendered(config=CPU, outputs=(dataclasses.replace(LIB, binary_relocation=("lib/a*",)),)))
+    (step,) = planned(RenderedConfig(config=CPU, outputs=(dataclasses.replace(LIB, binary_relocation=("lib/a*",)),)))
     assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": ["lib/a*"]}
 
 
 def test_a_single_package_has_the_sources_itself() -> None:
     single = dataclasses.replace(LIB, sources=(Source(url=("https://a/b",), sha256="5"),))
-    (step,) = planned(Rendered(config=CPU, outputs=(single,)))
+    (step,) = planned(RenderedConfig(config=CPU, outputs=(single,)))
     assert step.recipe["source"] == [{"url": ["https://a/b"], "sha256": "5"}]
 
 
 def test_programs_that_fetch_sources_get_no_secret() -> None:
     environment = {"PATH": "/bin", "REMOTE": "x", "MY_TOKEN": "y", "SSH_AUTH_SOCK": "/s", "https_proxy": "p"}
-    fetching = for_fetching(environment, ("REMOTE", "PATH"))
+    fetching = fetch_environment(environment, ("REMOTE", "PATH"))
     assert fetching == {"PATH": "/bin", "SSH_AUTH_SOCK": "/s", "https_proxy": "p"}
 
 
 def test_several_packages_share_the_compiles_work_directory() -> None:
-    rendered = Rendered(
+    rendered = RenderedConfig(
         config=CUDA,
         name="whole",
         outputs=tuple(dataclasses.replace(item, staging="compile") for item in (LIB, APP)),
@@ -261,11 +268,11 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     assert content.index("bash -e /r/build.sh") < refusal < len(content) - 1, "before the archive is made, too"
     assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
     assert "secrets" not in step.recipe["build"]["script"], "secrets of a run do not change the result"
-    assert recipe_of(step)["build"]["script"] == {
+    assert recipe_with_secrets(step)["build"]["script"] == {
         "content": [*UNPACK, *content],
         "secrets": [HANDED_OVER],
     }
-    value = handed_over(secrets_of(step), {"REMOTE": "it's\nhere", "PATH": "/bin"})
+    value = engine_environment(secret_names(step), {"REMOTE": "it's\nhere", "PATH": "/bin"})
     assert value == {"PATH": "/bin", HANDED_OVER: "export REMOTE='it'\"'\"'s\nhere'"}
     lib, app = planned(rendered, compiled=Path("/c"))
     assert "source" not in lib.recipe
@@ -275,7 +282,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
 
 def test_what_runs_for_each_of_several_pythons_is_made_for_each() -> None:
     both = [dataclasses.replace(APP, build_string=f"py{item}", variant={"python": item}) for item in ("310", "311")]
-    steps = planned(Rendered(config=CPU, outputs=tuple(both)))
+    steps = planned(RenderedConfig(config=CPU, outputs=tuple(both)))
     assert [step.folder.name for step in steps] == ["app-py310", "app-py311"]
     assert "export python=310" in steps[0].recipe["build"]["script"]["content"]
 
@@ -291,7 +298,7 @@ LIBRARY = Staging(
 
 
 def test_a_staging_output_is_compiled_without_the_name_of_a_package() -> None:
-    rendered = Rendered(config=CPU, outputs=(), stagings=(LIBRARY,))
+    rendered = RenderedConfig(config=CPU, outputs=(), stagings=(LIBRARY,))
     step = plan_compile(
         rendered, LIBRARY, recipe_folder=Path("/r"), folder=Path("/c"), channels=("x",), settings=Path("/s")
     )
@@ -310,7 +317,7 @@ def test_a_staging_output_is_compiled_without_the_name_of_a_package() -> None:
 def planned_to_inherit(output: Output) -> BuildStep:
     exports = (RunExport(spec="zlib >=1", package="zlib-devel"), RunExport(spec="c >=2", package="c-devel"))
     (step,) = plan_outputs(
-        Rendered(config=CPU, outputs=(output,), stagings=(LIBRARY,)),
+        RenderedConfig(config=CPU, outputs=(output,), stagings=(LIBRARY,)),
         recipe_folder=Path("/r"),
         folder=Path("/w"),
         channels=(),
@@ -357,7 +364,7 @@ def test_settings_and_names_of_a_recipe_reach_the_engine() -> None:
         files=("lib",),
         pins=(("run", 1, pin),),
     )
-    (step,) = planned(Rendered(config=CPU, outputs=(app,)))
+    (step,) = planned(RenderedConfig(config=CPU, outputs=(app,)))
     assert step.recipe["context"] == {"label": "x"}
     assert step.recipe["build"]["python"] == {"skip_pyc_compilation": ["*"], "entry_points": ["app = app:main"]}
     assert step.recipe["build"]["prefix_detection"] == {"ignore_binary_files": False, "ignore": ["a"]}
@@ -375,7 +382,7 @@ def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
         OutputTest(downstreams=("user 1", "other"), by_engine=True),
         OutputTest(script=Script(file="check.py", environment={"A": "1"}), files=("d/*",), by_engine=True),
     )
-    (step,) = planned(Rendered(config=CPU, outputs=(dataclasses.replace(LIB, tests=tests),)))
+    (step,) = planned(RenderedConfig(config=CPU, outputs=(dataclasses.replace(LIB, tests=tests),)))
     assert step.recipe["tests"] == [
         {"python": {"imports": ["a"], "pip_check": True, "python_version": ["3.11"]}},
         {"perl": {"uses": ["B"]}},
@@ -393,7 +400,7 @@ def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
 
 def planned_alone(item: Output) -> BuildStep:
     (step,) = plan_outputs(
-        render.finalise(Rendered(config=CPU, outputs=(item,))),
+        render.finalise(RenderedConfig(config=CPU, outputs=(item,))),
         recipe_folder=Path("/recipe"),
         folder=Path("/f"),
         channels=(),

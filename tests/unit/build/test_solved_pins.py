@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.engine_recipe import concrete
-from kiln.build.metadata_rewrite import stamp
-from kiln.build.solved_pins import engine_requirement, environments, of_output, pinnable, with_solved_pins
-from kiln.conda_package.reader import read_info
+from kiln.build.engine_recipe import output_recipe
+from kiln.build.metadata_rewrite import rewrite_package
+from kiln.build.solved_pins import of_output, pin_placeholder, pinnable, recorded_packages, with_solved_pins
+from kiln.conda_package.reader import read_json
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, Pin, Requirements
 from tests.packages import conda_package
@@ -35,11 +35,11 @@ NUMPY = Pin(name="numpy", subpackage=False)
 
 
 def test_the_engine_gets_a_pin_that_fails_where_host_lacks_the_package() -> None:
-    assert engine_requirement(NUMPY) == '${{ pin_compatible("numpy", lower_bound="0", upper_bound=none) }}'
+    assert pin_placeholder(NUMPY) == '${{ pin_compatible("numpy", lower_bound="0", upper_bound=none) }}'
 
 
 def test_the_engine_gets_a_bare_name_for_pin_run_as_build() -> None:
-    assert engine_requirement(Pin(name="perl", subpackage=False, spec="perl 5.*")) == "perl"
+    assert pin_placeholder(Pin(name="perl", subpackage=False, spec="perl 5.*")) == "perl"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_engine_gets_a_bare_name_for_pin_run_as_build() -> None:
 )
 def test_the_pins_of_a_recipe_yaml_are_the_engines_own(pin: Pin, wanted: str) -> None:
     own = Pin(**{**{name: getattr(pin, name) for name in pin.__slots__}, "by_engine": True})
-    assert engine_requirement(own) == f'${{{{ pin_compatible("a", {wanted}) }}}}'
+    assert pin_placeholder(own) == f'${{{{ pin_compatible("a", {wanted}) }}}}'
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_pins_of_a_recipe_yaml_are_the_engines_own(pin: Pin, wanted: str) ->
 )
 def test_what_could_leave_the_engines_expression_is_refused(pin: Pin) -> None:
     with pytest.raises(RecipeFault):
-        engine_requirement(pin)
+        pin_placeholder(pin)
 
 
 def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) ->
         run_exports={"weak_constrains": ("numpy",)},
         pins=(("run", 1, NUMPY), ("run_exports/weak_constrains", 0, NUMPY)),
     )  # fmt: skip
-    recipe = concrete(output, recipe_folder=tmp_path, environment={})["requirements"]
-    placeholder = engine_requirement(NUMPY)
+    recipe = output_recipe(output, recipe_folder=tmp_path, environment={})["requirements"]
+    placeholder = pin_placeholder(NUMPY)
     assert (recipe["host"], recipe["run"]) == (["numpy"], ["six ==1.0", placeholder])
     assert (recipe["run_constraints"], recipe["run_exports"]) == (["numpy"], {"weak_constraints": [placeholder]})
     assert of_output(output) == (("run", NUMPY), ("run_exports/weak_constrains", NUMPY))
@@ -112,16 +112,16 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
     index = {"name": "p", "depends": ["numpy >=0", "lib ==1"], "constrains": ["short >=0"]}
     info = {"index.json": index, "run_exports.json": {"strong": ["numpy >=0"]}, "recipe/rendered_recipe.yaml": RENDERED}
     old = conda_package(tmp_path / "old.conda", info)
-    assert pinnable(environments(RENDERED.encode())) == SOLVED
+    assert pinnable(recorded_packages(RENDERED.encode())) == SOLVED
     short = Pin(name="short", subpackage=False, exact=True)
     pins = (("run", NUMPY), ("run_constrained", short), ("run_exports/strong", NUMPY))
-    stamp(old, tmp_path / "new.conda", index={}, pins=pins)
-    changed = read_info(tmp_path / "new.conda", "index.json")
+    rewrite_package(old, tmp_path / "new.conda", index={}, pins=pins)
+    changed = read_json(tmp_path / "new.conda", "index.json")
     assert changed["depends"] == ["numpy >=2.4.6,<3.0a0", "lib 1"]
     assert changed["constrains"] == ["short 5 h_1"]
-    assert read_info(tmp_path / "new.conda", "run_exports.json") == {"strong": ["numpy >=2.4.6,<3.0a0"]}
+    assert read_json(tmp_path / "new.conda", "run_exports.json") == {"strong": ["numpy >=2.4.6,<3.0a0"]}
 
 
 def test_without_a_host_environment_the_build_environment_counts() -> None:
     text = RENDERED[: RENDERED.index("  host:")] + "  host: null\n"
-    assert pinnable(environments(text.encode())) == {"gcc": ("14", "0")}
+    assert pinnable(recorded_packages(text.encode())) == {"gcc": ("14", "0")}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln import local_channel
-from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, persistent, unsatisfied
+from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, call_with_retries, solve_failure
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.messages import StepReporter
 from kiln.model.build_steps import BuildStep, CompileStep, FetchedSource
@@ -36,7 +36,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *errors: str) -> int:
 
     with StepReporter().step("build") as display:
         try:
-            persistent(do, display)
+            call_with_retries(do, display)
         except DownloadFailed:
             return -len(calls)
     return len(calls)
@@ -100,6 +100,6 @@ def test_a_failed_search_for_packages_has_its_own_reason(
     monkeypatch.setattr(local_channel, "machine_virtual_packages", lambda _: {})
     recipe = {"requirements": {"host": ["a"]}}
     step = BuildStep(output=OUTPUT, index={}, recipe=recipe, folder=Path("/w"), channels=("x",), environment={})
-    error = unsatisfied(step, failure)
+    error = solve_failure(step, failure)
     assert (type(error), error.why) == (type(failure), expected)
     assert found is None or error.what == f"host requirements: {found.what}"

@@ -10,14 +10,14 @@ import pytest
 
 from kiln import expand, rehearse
 from kiln.builder import rehearsal_inputs
-from kiln.builder.rehearsal import find_python, for_one_python
+from kiln.builder.rehearsal import find_python, one_python_config
 from kiln.builder.rehearsal_inputs import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.job_descriptions import BuildJob
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
 from kiln.model.build_config import BuildConfig
-from kiln.model.rendered import Output, OutputTest, Rendered
+from kiln.model.rendered import Output, OutputTest, RenderedConfig
 from kiln.rehearse import Interpreter
 from kiln.rehearse.rehearsal_plan import StandIn
 from kiln.store import build_cache
@@ -26,7 +26,7 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
-WHEELS = rehearse.plan(python="3.12")
+WHEELS = rehearse.rehearsal_wheels(python="3.12")
 
 
 def interpreter(executable: Path, base: Path) -> Interpreter:
@@ -49,7 +49,7 @@ def test_another_python_and_other_wheels_are_another_rehearsal(tmp_path: Path) -
     others = [
         replace(means, interpreter=None),
         replace(means, interpreter=interpreter(tmp_path / "other", tmp_path)),
-        replace(means, wheels=rehearse.plan(python="3.12", cuda="12.9")),
+        replace(means, wheels=rehearse.rehearsal_wheels(python="3.12", cuda="12.9")),
     ]
     assert len({means.key, *(other.key for other in others)}) == 4
     assert means.key == replace(means).key
@@ -95,14 +95,16 @@ def test_tests_for_other_pythons_run_with_the_rehearsals() -> None:
         tests=tests,
     )
     config = BuildConfig(name="a", platform="linux-64", variant={}, pin_run_as_build={})
-    (narrowed,) = for_one_python(Rendered(config=config, outputs=(output,)), "3.10").outputs
+    (narrowed,) = one_python_config(RenderedConfig(config=config, outputs=(output,)), "3.10").outputs
     assert [test.pythons for test in narrowed.tests] == [("3.10",), (), ()]
 
 
 def test_a_rehearsal_never_has_the_key_of_a_build(tmp_path: Path) -> None:
     feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n", files={".ci_support/a.yaml": "{}\n"})
-    build = build_cache.inputs(feedstock, "a", recipe="r", engine="rattler-build", where="host")
-    rehearsal = build_cache.inputs(feedstock, "a", recipe="r", engine="rattler-build", where="host", rehearsed_with="")
+    build = build_cache.input_hashes(feedstock, "a", recipe="r", engine="rattler-build", where="host")
+    rehearsal = build_cache.input_hashes(
+        feedstock, "a", recipe="r", engine="rattler-build", where="host", rehearsed_with=""
+    )
     assert not {build.key, build.shared} & {rehearsal.key, rehearsal.shared}
 
 
@@ -154,7 +156,9 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Interpret
     monkeypatch.setattr(rehearse, "find", find)
     monkeypatch.setattr(rehearse, "probe", probe)
     monkeypatch.setattr(
-        rehearse, "newest", lambda **_: next((known[item] for item in rehearse.PYTHONS[::-1] if item in known), None)
+        rehearse,
+        "first_available",
+        lambda **_: next((known[item] for item in rehearse.PYTHONS[::-1] if item in known), None),
     )
     return known
 
@@ -200,7 +204,7 @@ def test_another_interpreter_than_the_calling_one_is_noted(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.12"), pythons(tmp_path), on_host=True)
+    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), pythons(tmp_path), on_host=True)
     assert means[CONFIGS["3.12"]].interpreter == here["3.12"]
     assert notes == ("rehearsing with Python 3.12.9, /py/bin/python3.12",)
 
@@ -212,14 +216,14 @@ def test_a_named_python_that_cannot_be_used_is_not_replaced(
     own, machine = pythons(tmp_path), replace(MACHINE, insists=True)
     named = replace(own, machine=machine)
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
-        rehearsal_inputs.require_python(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
     monkeypatch.setattr(rehearse, "probe", lambda *_, **__: interpreter_of("3.11"))
     with pytest.raises(UnsupportedPython, match="/calling cannot be used for this rehearsal") as caught:
-        rehearsal_inputs.require_python(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
     assert caught.value.why == "it is Python 3.11, the rehearsal requires Python 3.12"
     both = configs(feedstock, "3.11", "3.12")
-    assert len(rehearsal_inputs.require_python(both, named, on_host=True)[0]) == 2
-    assert len(rehearsal_inputs.require_python(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
+    assert len(rehearsal_inputs.require_inputs(both, named, on_host=True)[0]) == 2
+    assert len(rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
 
 
 def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
@@ -233,7 +237,7 @@ def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
 
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True)
+    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True)
     (request,) = requests
     assert (request.python, request.channel, request.refusal) == ("3.11", "the-channel", "/calling is Python 3.14")
     assert means[CONFIGS["3.11"]].interpreter == interpreter_of("3.11")
@@ -248,19 +252,19 @@ def test_some_missing_pythons_are_noted_and_all_are_an_error(
 
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     with pytest.raises(UnsupportedPython, match=r"no Python 3\.13 can be had"):
-        rehearsal_inputs.require_python(configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True)
+        rehearsal_inputs.require_inputs(configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True)
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.12", "3.13"), pythons(tmp_path), on_host=True)
+    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.12", "3.13"), pythons(tmp_path), on_host=True)
     assert means[CONFIGS["3.13"]].interpreter is None
     assert notes[1:] == ("no Python 3.13 can be had: get it",)
-    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.13"), pythons(tmp_path), on_host=False)
+    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.13"), pythons(tmp_path), on_host=False)
     assert (means[CONFIGS["3.13"]].interpreter, notes) == (None, ()), "a container may have one"
 
 
 def test_a_dry_run_notes_the_pythons_to_fetch(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
-    _, notes = rehearsal_inputs.require_python(configs(feedstock, "3.13"), pythons(tmp_path, fetch=False), on_host=True)
+    _, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.13"), pythons(tmp_path, fetch=False), on_host=True)
     assert notes == ("Python 3.13 not found on this machine: it would be fetched from the-channel, or by uv",)
 
 
@@ -273,4 +277,4 @@ def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     pythons_here = replace(pythons(tmp_path, fetch=False), channel=rehearse.NO_CHANNEL)
     with pytest.raises(UnsupportedPython, match="nothing from none"):
-        rehearsal_inputs.require_python(configs(feedstock, "3.13"), pythons_here, on_host=True)
+        rehearsal_inputs.require_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)

@@ -20,7 +20,7 @@ def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatc
         raise UnsupportedPython(f"{executable} cannot be used")
 
     monkeypatch.setattr(rehearse, "probe", probe)
-    monkeypatch.setattr(rehearse, "newest", lambda **_: None)
+    monkeypatch.setattr(rehearse, "first_available", lambda **_: None)
     planner = RehearsalPlanner(
         feedstock=Feedstock(root=Path("/feedstock")),
         machine=HostMachine(environment={}, python=Path("/named"), insists=insists),

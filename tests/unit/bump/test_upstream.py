@@ -88,8 +88,8 @@ def test_the_tags_of_a_repository_tell_the_newest_release(tmp_path: Path) -> Non
     ],
 )
 def test_the_repository_and_the_tag_are_read_from_an_archives_url(url: str, repository: str, tag: str) -> None:
-    assert upstream.tag_of(url) == (repository, tag)
-    assert upstream.tag_of("https://example.org/a-1.2.tar.gz") is None
+    assert upstream.repository_and_tag(url) == (repository, tag)
+    assert upstream.repository_and_tag("https://example.org/a-1.2.tar.gz") is None
 
 
 def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
         "package:\n  name: a\n  version: 1.0\nsource:\n  - url: https://example.org/a-1.0.tar\n"
         "  - url: https://example.org/b-7.tar\n  - path: here\n"
     )
-    version, sources = bump.newest(feedstock(tmp_path, text), env={})
+    version, sources = bump.newest_versions(feedstock(tmp_path, text), env={})
     assert version == "1.0"
     assert {item.source: item.reason for item in sources} == {
         "https://example.org/a-1.0.tar": "no index has the versions of this kind of source",

@@ -74,7 +74,7 @@ def test_a_quiet_build_prints_no_notes(
 
 def test_the_report_as_json_has_the_whole_error_of_each_config() -> None:
     errors = {"a": SolveFailed("nothing satisfies x", why="the solver's tree", hint="see the channels")}
-    data = build.with_errors({"configs": [{"config": "a"}, {"config": "b"}]}, errors)
+    data = build.json_with_errors({"configs": [{"config": "a"}, {"config": "b"}]}, errors)
     assert data["configs"][0]["error"] == {
         "type": "SolveFailed",
         "exit_code": SolveFailed.exit_code,

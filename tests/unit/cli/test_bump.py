@@ -96,7 +96,7 @@ def test_the_rendering_of_the_same_process_stays_that_of_the_file(case: Feedstoc
     assert render(case, config).outputs[0].version == "1.0"
     plan = bumped(case, "2.0")
     assert render(case, config).outputs[0].version == "1.0"
-    bump.write(case, plan)
+    bump.write_recipe(case, plan)
     assert render(case, config).outputs[0].version == "2.0"
 
 
@@ -112,7 +112,7 @@ def test_a_recipe_that_is_a_link_or_was_changed_is_not_written(case: Feedstock, 
     plan = bump.bump_build(case)
     case.meta.write_text(f"# edited\n{case.meta.read_text()}")
     with pytest.raises(NotWritable, match="was changed meanwhile"):
-        bump.write(case, plan)
+        bump.write_recipe(case, plan)
     elsewhere = case.meta.rename(tmp_path / "elsewhere.yaml")
     case.meta.symlink_to(elsewhere)
     before = elsewhere.read_bytes()

@@ -17,7 +17,7 @@ from kiln.cli.fleet_prices import region_of
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import FleetLimit, MalformedYaml, UsageError
 from kiln.fleet import price_table
-from kiln.fleet.plan import Overheads, PoolShape, arrange
+from kiln.fleet.plan import Overheads, PoolShape, schedule
 from kiln.fleet.price_table import Price
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun
@@ -88,7 +88,7 @@ def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
     arguments(parser)
     none = Overheads(startup=0.0, collect=0.0, teardown=0.0)
     pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
-    way = arrange((), workers=6, machine_type=MACHINE, overheads=none)
+    way = schedule((), workers=6, machine_type=MACHINE, overheads=none)
     way = dataclasses.replace(way, worker_seconds=(36000.0,) * 6, seconds=36000.0)
     for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
         options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))

@@ -63,7 +63,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is removed at the provider, in its order."""
     names: list[str] = []
     monkeypatch.setattr(fleet_detached_runs, "LOOK", 0.0)
-    monkeypatch.setattr(fleet_detached_runs, "stored_site", lambda *_: "site")
+    monkeypatch.setattr(fleet_detached_runs, "controller_site", lambda *_: "site")
     monkeypatch.setattr(fleet_detached_runs, "site_of", lambda *words: words[3])
     monkeypatch.setattr(fleet_detached_runs, "remove_controller", lambda _, run: names.append(f"controller of {run}"))
     monkeypatch.setattr(fleet, "down", lambda site, run: names.append(f"workers of {run} at {site}"))
@@ -232,14 +232,16 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"name": "m", "ended": False}]
-    monkeypatch.setattr(fleet_detached_runs, "stored_site", lambda *_: "site")
+    monkeypatch.setattr(fleet_detached_runs, "controller_site", lambda *_: "site")
     monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(rows))
     options, feedstock = cast("Any", None), Feedstock(root=tmp_path)
-    assert fleet_detached_runs.exists(options, feedstock, key_of()) is True
+    assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is True
     rows[0]["ended"] = True
-    assert fleet_detached_runs.exists(options, feedstock, key_of()) is False
-    assert fleet_detached_runs.exists(options, None, key_of()) is None, "from another computer, with the key alone"
-    assert fleet_detached_runs.exists(options, feedstock, key_of(provider="static")) is None
+    assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is False
+    assert fleet_detached_runs.has_controller(options, None, key_of()) is None, (
+        "from another computer, with the key alone"
+    )
+    assert fleet_detached_runs.has_controller(options, feedstock, key_of(provider="static")) is None
     monkeypatch.setattr(fleet, "list_workers", refuse)
-    assert fleet_detached_runs.exists(options, feedstock, key_of()) is None
+    assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is None
     assert "could not be asked" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from kiln import bootstrap, cli, process_runner
 from kiln.cli import fleet_controller, fleet_detached_start, fleet_lost_runs
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
-from kiln.feedstock_loader import find
+from kiln.feedstock_loader import load
 from kiln.fleet import run as fleet
 from kiln.fleet.detached import start as starting
 from kiln.fleet.detached.attach_key import RunKey
@@ -79,14 +79,14 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     (tmp_path / "c" / "headers").chmod(0o600)
     executor = ("--remote-executor", "grpcs://e.example.org", "--remote-credentials", str(tmp_path / "c"))
     options = options_of("--provider", "aws", "--all", "--detach", "--rebuild", *executor)
-    settings = fleet_detached_start.settings_of(
-        options, find(tmp_path), ["a", "b"], run="0a1b2c3d", key="ssh-ed25519 A"
+    settings = fleet_detached_start.controller_settings(
+        options, load(tmp_path), ["a", "b"], run="0a1b2c3d", key="ssh-ed25519 A"
     )
     text = settings.as_json()
     assert "value-of-AWS_SECRET_ACCESS_KEY" in json.loads(text)["environment"].values()
     assert not [word for word in ("BINSTAR", "ANACONDA", "AWS_PROFILE") if word in text]
     assert settings.environment["KILN_FLEET_ID"] == "0a1b2c3d"
-    charge = fleet_controller.charge_of(settings.environment)
+    charge = fleet_controller.own_charge(settings.environment)
     assert charge is not None
     assert (charge.name, charge.currency, charge.hourly > 0.0416) == ("t3.medium", "USD", True), "with its disk"
     assert time.time() - charge.since < 60
@@ -128,7 +128,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     assert started == []
     assert cli.run(words) == 0
     assert len(started) == 1
-    monkeypatch.setattr(fleet_lost_runs, "require_alone", refuse_second)
+    monkeypatch.setattr(fleet_lost_runs, "require_no_other_run", refuse_second)
     assert cli.run(words) == AlreadyRunning.exit_code
     assert len(started) == 1, "nor does one beside another"
 
@@ -139,7 +139,7 @@ def test_the_users_lifetime_of_workers_does_not_end_a_controller(
     """It outlives the run by the time for which its packages are kept; the last file of variables prevails."""
     mine = tmp_path / "mine.yml"
     mine.write_text("kiln_lifetime: 3600\nkiln_machine_types: []\nkiln_aws_region: eu-west-1\n")
-    monkeypatch.setattr(bootstrap, "fleet", lambda *_, **__: Path("/python"))
+    monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/python"))
     options = options_of("--provider", "aws", "--all", "--detach", "--time-limit", "10h", "--vars", str(mine))
     site, kind = fleet_detached_start.controller_site(options, Feedstock(root=tmp_path), "0a1b2c3d")
     values: dict[str, object] = {**site.variables}
@@ -161,11 +161,11 @@ def test_a_start_that_fails_leaves_nothing_behind(
     def fail(*_: object, **__: object) -> None:
         raise MachinesUnknown("the run could not be started on its controller")
 
-    monkeypatch.setattr(starting, "new_key", lambda *_: ("private", "public"))
+    monkeypatch.setattr(starting, "new_key_pair", lambda *_: ("private", "public"))
     monkeypatch.setattr(starting, "provision", (lambda *_, **__: None) if begins else fail)
-    monkeypatch.setattr(starting, "key_of", lambda *_: key)
+    monkeypatch.setattr(starting, "run_key", lambda *_: key)
     monkeypatch.setattr(starting, "start", fail)
-    monkeypatch.setattr(fleet_detached_start, "settings_of", lambda *_, **__: None)
+    monkeypatch.setattr(fleet_detached_start, "controller_settings", lambda *_, **__: None)
     monkeypatch.setattr(fleet_detached_start, "controller_site", lambda *_: ("site", "controller"))
     monkeypatch.setattr(fleet_detached_start, "site_of", lambda *words: words[3])
     monkeypatch.setattr(fleet_detached_start, "remove_controller", lambda *_: calls.append("controller"))

@@ -12,7 +12,7 @@ import pytest
 from kiln.cli import fleet_executor
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import UsageError
-from kiln.feedstock_loader import find
+from kiln.feedstock_loader import load
 from kiln.fleet.run_config import FleetRunConfig
 from tests import small_tensorflow
 from tests.fleets import MACHINE
@@ -60,18 +60,18 @@ def test_builds_get_the_address_and_the_content_of_the_credentials_as_secrets(tm
 
 def test_the_actions_of_a_pool_run_in_the_image_of_the_recipe_or_of_a_variable(tmp_path: Path) -> None:
     variables, recipe = tmp_path / "vars.json", tmp_path / "f" / "recipe"
-    properties = fleet_executor.pool_properties(find(ROOT), options_of("--pool", "2"))
+    properties = fleet_executor.pool_properties(load(ROOT), options_of("--pool", "2"))
     assert properties.keys() == {"container-image", "Pool"}
     assert properties["container-image"].startswith("docker://us-docker.pkg.dev/")
     own = {"container-image": "docker://debian@sha256:00", "OSFamily": "linux"}
     variables.write_text(json.dumps({"kiln_pool_properties": own}))
-    assert fleet_executor.pool_properties(find(ROOT), options_of("--pool", "2", "--vars", str(variables))) == own
+    assert fleet_executor.pool_properties(load(ROOT), options_of("--pool", "2", "--vars", str(variables))) == own
     recipe.mkdir(parents=True)
     (recipe / "meta.yaml").write_text("package: {name: a, version: 1}\n")
     for text in ("", "[remote]\nproperties =\n    container-image=$(id)\n", "[remote\n"):
         (recipe / "compile.ini").write_text(text)
         with pytest.raises(UsageError, match=r"is unknown|cannot be read"):
-            fleet_executor.pool_properties(find(tmp_path / "f"), options_of("--pool", "2"))
+            fleet_executor.pool_properties(load(tmp_path / "f"), options_of("--pool", "2"))
 
 
 def test_a_compile_in_a_pool_uses_all_of_its_cores() -> None:
@@ -83,13 +83,13 @@ def test_a_compile_in_a_pool_uses_all_of_its_cores() -> None:
 
 def test_a_feedstock_whose_recipe_has_no_use_for_an_executor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BAZEL_REMOTE_EXECUTOR", raising=False)
-    feedstock = find(SERVING)
+    feedstock = load(SERVING)
     names = [path.stem for path in sorted((SERVING / ".ci_support").glob("*.yaml"))][:1]
-    fleet_executor.require(feedstock, names, options_of())
+    fleet_executor.require_recipe_support(feedstock, names, options_of())
     with pytest.raises(UsageError, match="--remote-executor"):
-        fleet_executor.require(feedstock, names, options_of("--remote-executor", URL))
+        fleet_executor.require_recipe_support(feedstock, names, options_of("--remote-executor", URL))
     with pytest.raises(UsageError, match="the image that the actions run in is unknown"):
-        fleet_executor.require(feedstock, names, options_of("--pool", "2"))
-    small = find(small_tensorflow.FIXTURE)
+        fleet_executor.require_recipe_support(feedstock, names, options_of("--pool", "2"))
+    small = load(small_tensorflow.FIXTURE)
     config = next(path.stem for path in sorted((small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")))
-    fleet_executor.require(small, [config], options_of("--remote-executor", URL))
+    fleet_executor.require_recipe_support(small, [config], options_of("--remote-executor", URL))

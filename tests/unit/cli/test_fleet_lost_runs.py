@@ -118,7 +118,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     def require(beside: bool = False, provider: str = "aws") -> None:
         with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
             options: Any = SimpleNamespace(provider=provider, beside=beside)
-            fleet_lost_runs.require_alone(options, feedstock, CONFIGS, ledger)
+            fleet_lost_runs.require_no_other_run(options, feedstock, CONFIGS, ledger)
 
     require()
     machines.append({"run": "r7", "inputs": KEY[:16], "ended": False})

@@ -11,14 +11,14 @@ import pytest
 
 from kiln import bootstrap
 from kiln.cli import fleet_playbook_vars
-from kiln.cli.fleet_playbook_vars import folder_of, keep_region, site_of
+from kiln.cli.fleet_playbook_vars import keep_region, run_folder, site_of
 from kiln.errors import UsageError
 from kiln.model.feedstock import Feedstock
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "fleet", lambda *_, **__: Path("/bin/python3"))
+    monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/bin/python3"))
     for name in ("AWS_REGION", "OS_REGION_NAME", "OS_AUTH_URL", "OS_CLOUD"):
         monkeypatch.delenv(name, raising=False)
 
@@ -33,7 +33,7 @@ def environment_of(folder: Path, provider: str, *files: Path) -> dict[str, str]:
 
 
 def begin(folder: Path, provider: str, *files: Path) -> None:
-    keep_region(options_of(*files), folder_of(Feedstock(root=folder), "r1"), provider)
+    keep_region(options_of(*files), run_folder(Feedstock(root=folder), "r1"), provider)
 
 
 @pytest.mark.parametrize(("provider", "name"), [("aws", "AWS_REGION"), ("openstack", "OS_REGION_NAME")])
@@ -81,7 +81,7 @@ def test_another_cloud_is_refused_and_an_earlier_run_has_none(tmp_path: Path, mo
 def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_playbook_vars, "contract_variables", lambda _: {})
+    monkeypatch.setattr(fleet_playbook_vars, "worker_variables", lambda _: {})
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
 
     def begin_run(previous: object) -> dict[str, str]:

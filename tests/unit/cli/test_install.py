@@ -31,8 +31,8 @@ def test_one_place_is_required(words: list[str]) -> None:
 
 
 def test_a_named_environment_is_activated_by_its_name(tmp_path: Path) -> None:
-    assert install.activation(tmp_path, "tf").startswith("activate  conda activate tf\n")
-    assert install.activation(tmp_path).startswith(f"activate  conda activate {tmp_path}\n")
+    assert install.activation_commands(tmp_path, "tf").startswith("activate  conda activate tf\n")
+    assert install.activation_commands(tmp_path).startswith(f"activate  conda activate {tmp_path}\n")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import signal, sys
 from kiln import signals
 from kiln.cli import lost_terminal
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the caller of the tests may ignore it, as nohup does
-with signals.termination_as_interrupt(), lost_terminal.survived():
+with signals.termination_as_interrupt(), lost_terminal.survive_hangup():
     print("ready", flush=True)
     for line in open(sys.argv[1]):
         sys.stderr.write(line)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.pasteable_commands import complete, pasteable
+from kiln.cli.pasteable_commands import pasteable, rewrite_hints
 from kiln.errors import RecipeFault, UnknownConfig, UsageError
 from tests.feedstocks import written
 
@@ -56,7 +56,7 @@ def test_the_name_is_enough_on_path(monkeypatch: pytest.MonkeyPatch, folder: Pat
 
 def test_all_hints_of_an_error_are_completed(folder: Path) -> None:
     error = RecipeFault("a", hint="kiln lint", others=(RecipeFault("b", hint="kiln render"),))
-    complete(error, folder)
+    rewrite_hints(error, folder)
     assert str(error) == "a\n  try: bin/kiln lint\nb\n  try: bin/kiln render"
 
 

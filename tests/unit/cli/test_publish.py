@@ -59,13 +59,13 @@ def test_results_are_printed_as_lines_or_json(capsys: pytest.CaptureFixture[str]
 
 
 def test_only_long_secrets_are_searched_in_packages() -> None:
-    assert publish.tokens({"MY_TOKEN": "0123456789abcdef", "A_TOKEN": "short"}) == ("0123456789abcdef",)
+    assert publish.environment_secrets({"MY_TOKEN": "0123456789abcdef", "A_TOKEN": "short"}) == ("0123456789abcdef",)
 
 
 def test_a_platform_whose_packages_may_be_untested_exists() -> None:
-    assert publish.untested(["linux-aarch64"]) == ("linux-aarch64",)
+    assert publish.untested_platforms(["linux-aarch64"]) == ("linux-aarch64",)
     with pytest.raises(UsageError, match="no such platform: 'linux_aarch64'") as error:
-        publish.untested(["linux_aarch64"])
+        publish.untested_platforms(["linux_aarch64"])
     assert "linux-aarch64" in error.value.hint
 
 

@@ -18,7 +18,7 @@ ASKED = st.fixed_dictionaries(
     {},
     optional={
         "tf": st.sampled_from(column("tf")),
-        "cuda": st.sampled_from(tables.cuda_lines()),
+        "cuda": st.sampled_from(tables.cuda_minor_versions()),
         "cudnn": st.sampled_from([*column("cudnn"), "9.8", "9.10.2"]),
         "python": st.sampled_from(["2.7", "3.6", "3.8", "3.11", "3.13", "3.14"]),
         "compiler": st.sampled_from(["gcc-4.8", "gcc-7", "gcc-13", "gcc-15", "clang-18"]),

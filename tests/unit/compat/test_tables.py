@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import gpu, plain
+from kiln.compat.combination import bare_capability, gpu
 from kiln.compat.rules import RULES
 
 # How many rows each table has at least: a row that is lost is noticed.
@@ -77,13 +77,15 @@ def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
 def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() -> None:
     expected = {row["cuda"] for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table(name)}
     assert [
-        cuda for cuda in (*expected, *tables.cuda_lines()) if not (tables.compiler(cuda) and tables.driver(cuda))
+        cuda
+        for cuda in (*expected, *tables.cuda_minor_versions())
+        if not (tables.compiler(cuda) and tables.driver(cuda))
     ] == []
 
 
 def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
     for machine in tables.table("cloud"):
-        assert tables.first_cuda(plain(gpu(machine["machine"]).capability)) is not None
+        assert tables.first_cuda(bare_capability(gpu(machine["machine"]).capability)) is not None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -
     row = tables.serving(version)
     assert row is not None
     assert [row[name] for name in ("bazel", "cuda", "cudnn")] == [bazel, cuda, cudnn]
-    assert max(plain(item) for item in row["capabilities"].split(",")) == newest
+    assert max(bare_capability(item) for item in row["capabilities"].split(",")) == newest
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_ranges_are_written_as_in_the_tables() -> None:
     assert version_ranges.in_ranges("2.7", "2.7 3.3-3.7")
     assert version_ranges.in_ranges("3.7.9", "2.7 3.3-3.7")
     assert not version_ranges.in_ranges("3.8", "2.7 3.3-3.7")
-    assert version_ranges.span("2.7 3.3-3.7") == ("2.7", "3.7")
+    assert version_ranges.lowest_and_highest("2.7 3.3-3.7") == ("2.7", "3.7")
 
 
 @pytest.mark.parametrize("text", ["", "12.", "12.x", "-1", "1" * 12, "1.2.3.4.5.6.7", "12 5"])

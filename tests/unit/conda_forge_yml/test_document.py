@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_forge_yml import TypedSettings, notes, parsed
-from kiln.conda_forge_yml.schema import table
+from kiln.conda_forge_yml import TypedSettings, no_effect_notes, parsed
+from kiln.conda_forge_yml.schema import types_by_name
 from kiln.errors import MalformedYaml, RecipeFault
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ NOTED = [
     ("azure: {max_parallel: many}\n", ["conda-forge.yml:1:9: azure.max_parallel is 'many', expected an integer"]),
     (
         "github: {}\ndocker:\n  command: sh\n",
-        [f"conda-forge.yml:3:3: docker.command has no effect in kiln ({table()['docker.command'].effect})"],
+        [f"conda-forge.yml:3:3: docker.command has no effect in kiln ({types_by_name()['docker.command'].effect})"],
     ),
 ]
 
@@ -82,7 +82,7 @@ def test_misspelled_and_invalid_settings_are_refused_all_at_once(
 def test_settings_without_effect_are_named(tmp_path: Path, text: str, lines: list[str]) -> None:
     path = written(tmp_path, text)
     parsed(path)
-    assert notes(path) == lines
+    assert no_effect_notes(path) == lines
 
 
 def test_a_missing_file_has_the_defaults(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_missing_file_has_the_defaults(tmp_path: Path) -> None:
     assert settings.text("channel_priority", "strict") == "strict"
     assert settings.nested("github_actions").number("timeout_minutes", 360) == 360
     assert settings.items("secrets", []) == []
-    assert notes(tmp_path / "conda-forge.yml") == []
+    assert no_effect_notes(tmp_path / "conda-forge.yml") == []
 
 
 def test_numbers_may_be_quoted(tmp_path: Path) -> None:

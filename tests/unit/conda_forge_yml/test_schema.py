@@ -37,7 +37,7 @@ def rows_of(part: UsedBy) -> list[str]:
 def test_the_table_has_all_keys_of_conda_smithy_and_kilns_own_section() -> None:
     keys = {line for line in KEYS.read_text().splitlines() if not line.startswith("#")}
     assert len(keys) > 100
-    assert {key for key in schema.table() if key and key.partition(".")[0] != "kiln"} == keys
+    assert {key for key in schema.types_by_name() if key and key.partition(".")[0] != "kiln"} == keys
 
 
 def test_every_setting_has_an_effect_or_the_reason_why_not() -> None:
@@ -54,7 +54,7 @@ def test_the_page_has_the_table(part: UsedBy) -> None:
 def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
     settings = {"provider": {"linux_46": "azure"}, "workflow_settings": {"pagefile_size": [{"platfrom": "linux_64"}]}}
     assert list(schema.faults(settings)) == []
-    assert [(fault.path, fault.cure) for fault in schema.ignored(settings)] == [
+    assert [(fault.path, fault.cure) for fault in schema.unknown_settings(settings)] == [
         (("provider", "linux_46"), "did you mean 'linux_64' or 'linux' or 'linux_32'?"),
         (("workflow_settings", "pagefile_size"), ""),
     ]
@@ -63,10 +63,10 @@ def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
 def test_settings_without_use_have_their_reason() -> None:
     settings = {"docker": {"command": "sh", "fallback_image": "x"}, "choco": None, "bot": {"automerge": True}}
     [fault] = schema.without_use(settings)
-    assert (fault.path, fault.cure) == (("docker", "command"), schema.table()["docker.command"].effect)
+    assert (fault.path, fault.cure) == (("docker", "command"), schema.types_by_name()["docker.command"].effect)
 
 
 def test_an_unlisted_setting_belongs_to_the_one_that_contains_it() -> None:
-    assert schema.setting_of(("conda_build", "filename_hashing")) == schema.table()["conda_build"]
-    assert schema.setting_of(("azure", "settings_linux", "other")) == schema.table()["azure.settings_linux"]
+    assert schema.setting_of(("conda_build", "filename_hashing")) == schema.types_by_name()["conda_build"]
+    assert schema.setting_of(("azure", "settings_linux", "other")) == schema.types_by_name()["azure.settings_linux"]
     assert schema.setting_of(("unknown",)) is None

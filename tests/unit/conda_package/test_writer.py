@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import rattler
 
-from kiln.conda_package.reader import read_info
-from kiln.conda_package.writer import PackageFacts, package
+from kiln.conda_package.reader import read_json
+from kiln.conda_package.writer import PackageFacts, write_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ LIBRARY = hashlib.sha256(b"library").hexdigest()
 def linked(tmp_path: Path) -> Path:
     """Return a package with links: to a file, to a link, to a folder, and out of the package."""
     facts = PackageFacts(name="lib", version="1", build="0")
-    with package(tmp_path, facts) as archive:
+    with write_package(tmp_path, facts) as archive:
         archive.add_link("lib/liba.so", "liba.so.1")
         archive.add_link("lib/liba.so.1", "./sub/liba.so.1.2")
         archive.add_bytes("lib/sub/liba.so.1.2", b"library")
@@ -33,7 +33,7 @@ def linked(tmp_path: Path) -> Path:
 
 
 def test_the_row_of_a_link_has_size_and_hash_as_every_row(linked: Path) -> None:
-    rows = {row["_path"]: (row["size_in_bytes"], row["sha256"]) for row in read_info(linked, "paths.json")["paths"]}
+    rows = {row["_path"]: (row["size_in_bytes"], row["sha256"]) for row in read_json(linked, "paths.json")["paths"]}
     assert rows == {
         "lib/liba.so": (9, LIBRARY),
         "lib/liba.so.1": (17, LIBRARY),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kiln.console.text import clock, fit, folded, indented, one_line, quantity, table
+from kiln.console.text import clock, fit, hanging_lines, one_line, quantity, table, wrapped_lines
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_a_table_that_cannot_fit_is_left_to_the_terminal() -> None:
     ],
 )
 def test_text_is_broken_where_a_reader_would(text: str, lines: list[str]) -> None:
-    assert folded(text, 15) == lines
+    assert wrapped_lines(text, 15) == lines
 
 
 def test_a_line_is_folded_under_its_own_indentation() -> None:
     line = "    host  " + " ".join(["numpy"] * 8)
-    assert indented(line, 30) == ["    host  numpy numpy numpy", "      numpy numpy numpy numpy", "      numpy"]
-    assert indented(line, None) == indented(line, 200) == [line]
-    assert indented("        x " * 3, 12) == ["        x " * 3]  # there is no room
+    assert hanging_lines(line, 30) == ["    host  numpy numpy numpy", "      numpy numpy numpy numpy", "      numpy"]
+    assert hanging_lines(line, None) == hanging_lines(line, 200) == [line]
+    assert hanging_lines("        x " * 3, 12) == ["        x " * 3]  # there is no room

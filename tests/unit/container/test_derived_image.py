@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kiln.container.arguments import create
-from kiln.container.derived_image import INSTALL, DerivedImage, changes, unknown_packages
+from kiln.container.derived_image import INSTALL, DerivedImage, restore_instructions, unknown_packages
 from tests.unit.container.test_arguments import DOCKER
 
 IMAGE = DerivedImage(image="anvil:1", digest="sha256:1", packages=("libX11", "mesa-libGL"))
@@ -46,7 +46,7 @@ def test_the_image_keeps_the_settings_of_the_one_below_and_no_proxy() -> None:
     variables = ['LANG="C.UTF-8"', 'no_proxy=a "$b\\']
     below = {"Config": {"User": "conda", "Entrypoint": ["/opt/entry", "--"], "Cmd": None, "Env": variables}}
     names = ("PATH", "no_proxy", "https_proxy", "HTTP_PROXY", "LANG")
-    assert list(changes(below, names, ("libX11", "mesa-libGL"))) == [
+    assert list(restore_instructions(below, names, ("libX11", "mesa-libGL"))) == [
         "USER conda",
         'ENTRYPOINT ["/opt/entry", "--"]',
         "CMD []",
@@ -56,4 +56,4 @@ def test_the_image_keeps_the_settings_of_the_one_below_and_no_proxy() -> None:
         "LABEL kiln.owner=",
         'LABEL kiln.system-packages="libX11 mesa-libGL"',
     ]
-    assert next(iter(changes({}, (), ()))) == "USER 0:0"
+    assert next(iter(restore_instructions({}, (), ()))) == "USER 0:0"

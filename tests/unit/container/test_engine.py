@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.container import ON_THE_HOST, EngineKind, choose
-from kiln.container.engine import Engine, find, parse
+from kiln.container.engine import Engine, engine_from_info, find
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -86,21 +86,27 @@ def test_a_program_is_what_it_calls_itself_whatever_its_name(tmp_path: Path) -> 
 
 
 def test_an_engine_that_cannot_bound_memory_has_a_note() -> None:
-    assert parse(EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": False}, environment={}).lacks
-    assert not parse(EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": True}, environment={}).lacks
-    assert parse(EngineKind.PODMAN, "podman", PODMAN_INFO, environment={}).lacks
+    assert engine_from_info(
+        EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": False}, environment={}
+    ).lacks
+    assert not engine_from_info(
+        EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": True}, environment={}
+    ).lacks
+    assert engine_from_info(EngineKind.PODMAN, "podman", PODMAN_INFO, environment={}).lacks
 
 
 def test_the_cores_and_memory_are_those_of_the_engines_machine() -> None:
-    engine = parse(EngineKind.DOCKER, "docker", {"NCPU": 4, "MemTotal": 8 << 30}, environment={})
+    engine = engine_from_info(EngineKind.DOCKER, "docker", {"NCPU": 4, "MemTotal": 8 << 30}, environment={})
     assert (engine.cores, engine.memory) == (4, 8 << 30)
     again = Engine.from_json(engine.as_json(), environment={})
     assert (again.cores, again.memory) == (4, 8 << 30)
-    unknown = parse(EngineKind.DOCKER, "docker", {}, environment={})
+    unknown = engine_from_info(EngineKind.DOCKER, "docker", {}, environment={})
     assert (unknown.cores, unknown.memory) == (None, None)
 
 
 def test_rootless_and_selinux_are_read_from_dockers_security_options() -> None:
     options = ["name=seccomp,profile=default", "name=rootless", "name=selinux"]
-    engine = parse(EngineKind.DOCKER, "docker", {"ServerVersion": "28", "SecurityOptions": options}, environment={})
+    engine = engine_from_info(
+        EngineKind.DOCKER, "docker", {"ServerVersion": "28", "SecurityOptions": options}, environment={}
+    )
     assert (engine.rootless, engine.selinux, engine.version) == (True, True, "28")

@@ -6,13 +6,13 @@ import subprocess
 
 import pytest
 
-from kiln.container.memory_watch import HELD, KILLS, figures, is_figure, watched
+from kiln.container.memory_watch import HELD, KILLS, figures, is_figure, watched_command
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("code", [0, 3, 137])
 def test_the_programs_output_and_exit_code_are_handed_on(code: int) -> None:
-    argv = watched(("bash", "-c", 'echo "$1"; exit "$2"', "me", "two  words * $HOME", str(code)))
+    argv = watched_command(("bash", "-c", 'echo "$1"; exit "$2"', "me", "two  words * $HOME", str(code)))
     result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     tail, _, _ = figures(result.stdout)
     assert (result.returncode, tail, result.stderr) == (code, "two  words * $HOME", "")
@@ -20,7 +20,9 @@ def test_the_programs_output_and_exit_code_are_handed_on(code: int) -> None:
 
 @pytest.mark.processes
 def test_a_program_that_is_not_there_has_the_shells_exit_code() -> None:
-    result = subprocess.run(watched(("nothing-of-this-name",)), capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(
+        watched_command(("nothing-of-this-name",)), capture_output=True, text=True, check=False, timeout=60
+    )
     assert result.returncode == 127
     assert "nothing-of-this-name" in result.stderr
 

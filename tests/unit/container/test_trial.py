@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.container import Engine, EngineKind
-from kiln.container.trial import REFUSALS, Refusal, _ulimits, answer, words
+from kiln.container.trial import REFUSALS, Refusal, _ulimits, avoid_refusal, smallest_command
 from kiln.errors import MissingTool
 from kiln.operating_system import resource_usage
 
@@ -34,11 +34,11 @@ def test_a_refusal_is_known_by_its_words(said: str, expected: Refusal | None) ->
 
 
 def test_an_answer_adds_options_to_every_run_and_a_note() -> None:
-    answered = answer(engine(), RLIMITS)
+    answered = avoid_refusal(engine(), RLIMITS)
     assert answered.options[0] == "--ulimit"
     assert answered.options[1].startswith("nofile=")
     assert answered.notes == (RLIMITS.note,)
-    assert set(answered.options) < set(words(answered, "image"))
+    assert set(answered.options) < set(smallest_command(answered, "image"))
 
 
 def test_limits_are_this_processs_but_not_above_what_podman_leaves_itself() -> None:
@@ -51,17 +51,17 @@ def test_limits_are_this_processs_but_not_above_what_podman_leaves_itself() -> N
 
 def test_runc_takes_cruns_place(tmp_path: Path) -> None:
     (tmp_path / "runc").touch(mode=0o755)
-    assert answer(engine(str(tmp_path)), CRUN).options == ("--runtime", str(tmp_path / "runc"))
+    assert avoid_refusal(engine(str(tmp_path)), CRUN).options == ("--runtime", str(tmp_path / "runc"))
 
 
 def test_without_runc_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(MissingTool, match="runc, which can, is not here"):
-        answer(engine(), CRUN)
+        avoid_refusal(engine(), CRUN)
 
 
 def test_a_foreign_image_is_tried_as_its_platform() -> None:
-    assert "--platform" not in words(engine(), "image:1")
-    assert words(engine(), "image:1", "linux/arm64")[-5:] == (
+    assert "--platform" not in smallest_command(engine(), "image:1")
+    assert smallest_command(engine(), "image:1", "linux/arm64")[-5:] == (
         *("--platform", "linux/arm64", "--entrypoint", "true", "image:1"),
     )

@@ -35,7 +35,7 @@ def conversion(name: str, folder: Path) -> Feedstock:
         for script, text in _SCRIPTS.items():
             (recipe / script).write_text(text)
     (folder / "conda-forge.yml").write_text(f"# settings\n{_FORGE[name]}")
-    feedstock = feedstock_loader.find(folder)
+    feedstock = feedstock_loader.load(folder)
     expand.write(feedstock, expand.configs(feedstock))
     return feedstock
 

@@ -23,7 +23,7 @@ PINNED = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - pyt
 def test_a_feedstock_is_converted(name: str, packages: int, tmp_path: Path) -> None:
     result = convert.convert(conversion(name, tmp_path / "a"))
     assert result.recipe == expected(name)
-    assert list(convert.faults(result)) == []
+    assert list(convert.blocking_differences(result)) == []
     assert (result.proof.holds, result.proof.packages) == (True, packages)
 
 
@@ -69,17 +69,17 @@ def test_each_difference_is_found(
 ) -> None:
     text = expected(name)
     assert old in text
-    monkeypatch.setattr(conversions, "converted", lambda _, __: text.replace(old, new, 1))
+    monkeypatch.setattr(conversions, "recipe_text", lambda _, __: text.replace(old, new, 1))
     result = convert.convert(conversion(name, tmp_path / "a"))
-    assert what in {item.what for item in convert.faults(result)}
+    assert what in {item.what for item in convert.blocking_differences(result)}
     assert not result.proof.holds
 
 
 def test_a_recipe_that_cannot_be_rendered_is_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = expected("single").replace("blas_impl }}", "blas }}", 1)
-    monkeypatch.setattr(conversions, "converted", lambda _, __: text)
+    monkeypatch.setattr(conversions, "recipe_text", lambda _, __: text)
     result = convert.convert(conversion("single", tmp_path / "a"))
-    assert [item.what for item in convert.faults(result)] == ["rendering"]
+    assert [item.what for item in convert.blocking_differences(result)] == ["rendering"]
     assert "recipe/recipe.yaml:" in result.proof.differences[0].new
 
 
@@ -90,7 +90,7 @@ def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
     convert.write(feedstock, convert.convert(feedstock))
     assert (feedstock.root / "conda-forge.yml").read_text().startswith("# settings\n")
     assert "\nconda_build_tool: rattler-build\n" in (feedstock.root / "conda-forge.yml").read_text()
-    after = {name: render.render(feedstock_loader.find(feedstock.root), expand.read(feedstock, name)) for name in names}
+    after = {name: render.render(feedstock_loader.load(feedstock.root), expand.read(feedstock, name)) for name in names}
     for name in names:
         assert len(after[name].outputs) == len(before[name].outputs) > 0
         (old,), (new,) = before[name].stagings, after[name].stagings
@@ -150,8 +150,8 @@ def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
     lines = ("PKG_BUILDNUM: ${{ number }}", "PKG_NAME: a-split", 'PKG_VERSION: "1.20"')
     assert "".join(f"          {line}\n" for line in lines) in result.recipe
     lost = result.recipe.replace(f"          {lines[2]}\n", "")
-    monkeypatch.setattr(conversions, "converted", lambda _, __: lost)
-    assert {item.what for item in convert.faults(convert.convert(feedstock))} == {"compile/script/env"}
+    monkeypatch.setattr(conversions, "recipe_text", lambda _, __: lost)
+    assert {item.what for item in convert.blocking_differences(convert.convert(feedstock))} == {"compile/script/env"}
 
 
 def test_a_feedstock_with_a_recipe_yaml_is_refused(tmp_path: Path) -> None:

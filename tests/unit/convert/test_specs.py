@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.expression_text import Expr
-from kiln.convert.specs import Specs, modern
+from kiln.convert.specs import SpecConverter, modern
 from kiln.convert.tree import Refused, ScalarPart
 
 
@@ -30,7 +30,7 @@ def test_a_spec(spec: str, section: str, wanted: str) -> None:
     assert modern(spec, section) == wanted
 
 
-SPECS = Specs(
+SPECS = SpecConverter(
     {"cuda": frozenset({"12.9", "13.0"}), "bounds": frozenset({">=1"})},
     {"version": "1.0"},
     {"zlib": {"max_pin": "x.x"}},

@@ -6,21 +6,21 @@ import re
 
 import pytest
 
-from kiln.convert.text_conversion import Given, converted
+from kiln.convert.text_conversion import FeedstockFacts, recipe_text
 from kiln.errors import ConversionRefused
 from tests.unit.convert.feedstocks import CONVERSIONS
 
 HEAD = "package:\n  name: a\n  version: '1'\n"
 
 
-def given(**more: object) -> Given:
+def given(**more: object) -> FeedstockFacts:
     keys = {"python": frozenset({"3.12"}), "cuda": frozenset({"None", "12"})}
-    return Given(always=frozenset(keys), values=keys, files=frozenset({"build.sh"}), **more)  # type: ignore[arg-type]
+    return FeedstockFacts(always=frozenset(keys), values=keys, files=frozenset({"build.sh"}), **more)  # type: ignore[arg-type]
 
 
 def body(meta: str, **more: object) -> str:
     """Return what follows the package's name and version."""
-    return converted(HEAD + meta, given(**more)).partition('version: "1"\n\n')[2]
+    return recipe_text(HEAD + meta, given(**more)).partition('version: "1"\n\n')[2]
 
 
 PLACES = """
@@ -70,12 +70,14 @@ def test_selectors_become_conditions(row: str) -> None:
 
 @pytest.mark.parametrize("name", ["build.sh", "bld.bat"])
 def test_the_script_of_the_folder_is_named(name: str) -> None:
-    result = converted(HEAD, Given(always=frozenset(), values={}, files=frozenset({name})))
+    result = recipe_text(HEAD, FeedstockFacts(always=frozenset(), values={}, files=frozenset({name})))
     assert f"script:\n    file: {name}\n" in result
 
 
 def test_tests_of_the_folder_run_on_their_platforms() -> None:
-    result = converted(HEAD, Given(always=frozenset(), values={}, files=frozenset({"run_test.py", "run_test.bat"})))
+    result = recipe_text(
+        HEAD, FeedstockFacts(always=frozenset(), values={}, files=frozenset({"run_test.py", "run_test.bat"}))
+    )
     assert "- if: win\n        then:\n          - call run_test.bat\n      - python run_test.py\n" in result
     assert "recipe:\n        - run_test.bat\n        - run_test.py\n" in result
 

@@ -77,15 +77,15 @@ def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
     )
     failure = conda_build_run.failure("conda-build", 1, "", log)
     last_words = ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
-    assert conda_build_run.last_words(failure, log) == last_words
-    assert not conda_build_run.last_words(None, log)
+    assert conda_build_run.failure_lines(failure, log) == last_words
+    assert not conda_build_run.failure_lines(None, log)
 
 
 def test_a_reason_that_is_at_the_logs_end_is_not_repeated(tmp_path: Path) -> None:
     log = logged(tmp_path, "the test's last word", "TESTS FAILED: a-1.conda")
     failure = conda_build_run.failure("conda-build", 1, "", log)
     assert isinstance(failure, TestsFailed)
-    assert not conda_build_run.last_words(failure, log)
+    assert not conda_build_run.failure_lines(failure, log)
 
 
 def test_the_shared_cache_is_one_that_conda_reads(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.executor.conda_forge_env import run_inside, start, variables, within
+from kiln.executor.conda_forge_env import build_container, container_path, module_command, variables
 from kiln.model.container import ContainerLimits, Mount, User
 from kiln.model.feedstock import Feedstock
 
@@ -30,8 +30,8 @@ def test_the_variables_are_conda_forges() -> None:
 
 def test_the_container_has_conda_forges_variables_and_sees_the_mounts_alone() -> None:
     mount = Mount(source=Path("/f/some-feedstock/recipe"), target="/home/conda/recipe_root")
-    plan = run_inside(
-        start(within(FEEDSTOCK.artifacts / "work" / "c" / "job.json", FEEDSTOCK), module="builder"),
+    plan = build_container(
+        module_command(container_path(FEEDSTOCK.artifacts / "work" / "c" / "job.json", FEEDSTOCK), module="builder"),
         image_name="localhost/i:1",
         environment={"CONFIG": "c"},
         user=User(uid=1, gid=2),

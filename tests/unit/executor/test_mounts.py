@@ -14,7 +14,7 @@ from kiln.executor.mounts import Folders, of_engine, of_scripts
 from kiln.model.build_config import BuildConfig
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock
-from kiln.model.rendered import Checkout, Rendered, Script, Source, Staging
+from kiln.model.rendered import Checkout, RenderedConfig, Script, Source, Staging
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def config(*channels: str) -> BuildConfig:
     return BuildConfig(name="c", platform="linux-64", variant=variant, zip_keys=(), pin_run_as_build={}, image=None)
 
 
-def rendered(*paths: str, script: str | None = None) -> Rendered:
+def rendered(*paths: str, script: str | None = None) -> RenderedConfig:
     sources = tuple(Source(path=path) for path in paths)
-    return Rendered(config=config(), stagings=(Staging(sources=sources, script=Script(file=script)),))
+    return RenderedConfig(config=config(), stagings=(Staging(sources=sources, script=Script(file=script)),))
 
 
 def folders(feedstock: Feedstock, **more: Path | tuple[Path, ...]) -> Folders:
@@ -58,7 +58,9 @@ def test_containers_see_files_and_repositories_that_the_recipe_names(feedstock: 
         Source(checkout=Checkout(program="hg", url="../up")),
         Source(checkout=Checkout(program="svn", url="https://a.org/c")),
     )
-    mounts = of_scripts(feedstock, Rendered(config=config(), stagings=(Staging(sources=sources),)), folders(feedstock))
+    mounts = of_scripts(
+        feedstock, RenderedConfig(config=config(), stagings=(Staging(sources=sources),)), folders(feedstock)
+    )
     seen = {mount.target: mount.source for mount in mounts if mount.read_only}
     assert seen[f"{INSIDE}/src/a.c"] == feedstock.root / "src" / "a.c"
     assert seen[f"{INSIDE}/up"] == feedstock.root / "up"
@@ -69,7 +71,7 @@ def test_containers_see_the_files_that_about_names(feedstock: Feedstock) -> None
     about = {"license_file": ["../LICENSE"], "prelink_message": "../src/a.c", "recipe_log_file": "../log.json"}
     (feedstock.root / "log.json").touch()
     (output,) = render.render(*_described(feedstock.root / "other", about)).outputs
-    mounts = of_scripts(feedstock, Rendered(config=config(), outputs=(output,)), folders(feedstock))
+    mounts = of_scripts(feedstock, RenderedConfig(config=config(), outputs=(output,)), folders(feedstock))
     seen = {mount.target for mount in mounts}
     assert {f"{INSIDE}/{name}" for name in ("LICENSE", "src/a.c", "log.json")} <= seen
 

@@ -9,13 +9,13 @@ import pytest
 
 from kiln.errors import RecipeFault
 from kiln.expand import (
+    ci_secret_names,
     conda_build_only,
     conda_settings,
     container_settings,
     package_settings,
-    require_channel_priority,
+    require_supported_priority,
     runs_emulated_tests,
-    secrets,
 )
 from kiln.model.source_position import Place
 
@@ -89,11 +89,11 @@ def test_priority_and_overlinking_are_those_of_the_settings(tmp_path: Path) -> N
 
 def test_a_flexible_priority_of_several_channels_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "bot: {}\nchannel_priority: flexible\n")
-    require_channel_priority(path, [("conda-forge",)])
+    require_supported_priority(path, [("conda-forge",)])
     with pytest.raises(RecipeFault, match="flexible, with the channels conda-forge, nvidia") as caught:
-        require_channel_priority(path, [("conda-forge",), ("conda-forge", "nvidia")])
+        require_supported_priority(path, [("conda-forge",), ("conda-forge", "nvidia")])
     assert caught.value.at == Place(file="conda-forge.yml", line=2, column=1)
-    require_channel_priority(written(tmp_path, "channel_priority: disabled\n"), [("conda-forge", "nvidia")])
+    require_supported_priority(written(tmp_path, "channel_priority: disabled\n"), [("conda-forge", "nvidia")])
 
 
 def test_settings_of_conda_build_alone_are_named(tmp_path: Path) -> None:
@@ -152,6 +152,6 @@ def test_tests_of_another_platform_run_unless_they_are_native(tmp_path: Path, te
 
 
 def test_secrets_are_names_of_variables(tmp_path: Path) -> None:
-    assert secrets(written(tmp_path, "secrets: [A_KEY, OTHER, A_KEY]\n")) == ("A_KEY", "OTHER")
+    assert ci_secret_names(written(tmp_path, "secrets: [A_KEY, OTHER, A_KEY]\n")) == ("A_KEY", "OTHER")
     with pytest.raises(RecipeFault, match="not the name of a variable"):
-        secrets(written(tmp_path, "secrets: ['A }} b']\n"))
+        ci_secret_names(written(tmp_path, "secrets: ['A }} b']\n"))

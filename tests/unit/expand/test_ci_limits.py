@@ -7,8 +7,10 @@ from kiln.expand.actions_settings import GITHUB, MINUTES
 
 
 def test_each_limit_has_a_source() -> None:
-    assert ci_limits.rows()
-    assert all(row.value > 0 and row.unit and row.source.startswith("https://") for row in ci_limits.rows().values())
+    assert ci_limits.all_limits()
+    assert all(
+        row.value > 0 and row.unit and row.source.startswith("https://") for row in ci_limits.all_limits().values()
+    )
 
 
 def test_a_job_lasts_as_long_as_the_service_allows() -> None:

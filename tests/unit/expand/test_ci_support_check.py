@@ -24,18 +24,18 @@ def test_changes_since_the_last_rerender_are_counted(tmp_path: Path, *, own_pinn
         settings.write_text(f"{settings.read_text()}exclusive_config_file: recipe/own.yaml\n")
         file.rename(feedstock.recipe / "own.yaml")
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
-    assert expand.changes_since_rerender(feedstock) == ""
+    assert expand.matrix_difference(feedstock) == ""
     (feedstock.recipe / ("own.yaml" if own_pinning else "conda_build_config.yaml")).write_text("zlib:\n  - '2'\n")
-    assert expand.changes_since_rerender(feedstock) == "1 changed"
+    assert expand.matrix_difference(feedstock) == "1 changed"
     feedstock.meta.write_text(META.replace("zlib", "zlib {{"))
-    assert expand.changes_since_rerender(feedstock) == "", "which the build reports"
+    assert expand.matrix_difference(feedstock) == "", "which the build reports"
 
 
 def test_a_feedstock_that_needs_a_pinning_is_not_compared(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META, variants="")
     feedstock.configs.mkdir()
     (feedstock.configs / "linux_64_.yaml").write_text("zlib:\n- '1'\n")
-    assert expand.changes_since_rerender(feedstock) == ""
+    assert expand.matrix_difference(feedstock) == ""
 
 
 def test_own_values_are_compared_where_a_pinning_is_needed(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_own_values_are_compared_where_a_pinning_is_needed(tmp_path: Path) -> No
     for number in (1, 2):
         (feedstock.configs / f"linux_64_zlib{number}.yaml").write_text(values.format(number))
     assert expand.keys_without_value(feedstock)
-    assert expand.changes_since_rerender(feedstock) == ""
+    assert expand.matrix_difference(feedstock) == ""
     (feedstock.recipe / "conda_build_config.yaml").write_text("zlib:\n  - '1'\n  - '3'\nother:\n  - true\n")
-    assert expand.changes_since_rerender(feedstock) == "zlib in 1 of 2 configs"
+    assert expand.matrix_difference(feedstock) == "zlib in 1 of 2 configs"
     migration = "migrator_ts: 1\nzlib:\n  - '2'\n"  # it may have changed the value
     (feedstock.configs / "migrations" / "zlib2.yaml").write_text(migration)
-    assert expand.changes_since_rerender(feedstock) == ""
+    assert expand.matrix_difference(feedstock) == ""

@@ -57,7 +57,7 @@ def test_a_checkout_that_was_made_with_a_pinning_is_left_as_it_is_without_one(
 def test_the_feedstocks_here_need_no_pinning(root: Path) -> None:
     from kiln import feedstock_loader
 
-    assert expand.keys_without_value(feedstock_loader.find(root)) == ()
+    assert expand.keys_without_value(feedstock_loader.load(root)) == ()
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_long_names_end_in_a_hash_and_odd_characters_are_left_out() -> None:
 
 def test_the_same_feedstock_is_expanded_the_same_way_again(tmp_path: Path) -> None:
     feedstock = copied("selectors", tmp_path)
-    assert expand.configs(feedstock, PINNING) == expand.configs(feedstock_loader.find(feedstock.root), PINNING)
+    assert expand.configs(feedstock, PINNING) == expand.configs(feedstock_loader.load(feedstock.root), PINNING)
 
 
 def test_linux_alone_has_no_other_configs(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Feedstock, d
     """A recipe where it may be written, and what the reference tools make of it without any pinning."""
     root = tmp_path / f"{request.param}-feedstock"
     shutil.copytree(RECIPES / request.param, root)
-    return feedstock_loader.find(root), json.loads((root / "expected.json").read_text())
+    return feedstock_loader.load(root), json.loads((root / "expected.json").read_text())
 
 
 def test_the_configs_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
@@ -37,6 +37,6 @@ def test_the_outputs_are_conda_builds(recipe: tuple[Feedstock, dict[str, Any]]) 
     feedstock, expected = recipe
     expand.write(feedstock, expand.configs(feedstock))
     for config, outputs in expected["render"].items():
-        result = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
+        result = render.as_plain_data(render.render(feedstock, expand.read(feedstock, config)))
         assert {item["name"]: item for item in result} == {item["name"]: item for item in outputs}
         assert len(result) == len(outputs)

@@ -28,7 +28,7 @@ def test_the_outputs_are_conda_builds(name: str, tmp_path: Path) -> None:
         (feedstock.configs / file).parent.mkdir(exist_ok=True)
         (feedstock.configs / file).write_text(text)
     for config, outputs in target["render"].items():
-        result = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
+        result = render.as_plain_data(render.render(feedstock, expand.read(feedstock, config)))
         assert sorted(result, key=identity) == sorted(outputs, key=identity)
 
 

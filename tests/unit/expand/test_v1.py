@@ -49,7 +49,7 @@ def feedstock(
     (folder / "recipe" / "meta.yaml").unlink()
     if not old:
         (folder / "recipe" / "conda_build_config.yaml").unlink()
-    return feedstock_loader.find(folder)
+    return feedstock_loader.load(folder)
 
 
 def texts(found: Feedstock) -> dict[str, str]:

@@ -557,23 +557,23 @@ def took(feedstock: Feedstock, seconds: dict[str, float]) -> None:
 
 
 def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
-    assert workflow.estimate_notes(feedstock, CONFIGS) == []
+    assert workflow.long_build_notes(feedstock, CONFIGS) == []
     took(feedstock, {CONFIGS[1].name: 7200.0 + 4e4})
-    (note,) = workflow.estimate_notes(feedstock, CONFIGS)
+    (note,) = workflow.long_build_notes(feedstock, CONFIGS)
     assert note.startswith(f"{CONFIGS[1].name} took 14 h when it was last built here")
     settings(feedstock, CHAIN)
-    assert workflow.estimate_notes(feedstock, CONFIGS) == []
+    assert workflow.long_build_notes(feedstock, CONFIGS) == []
 
 
 def test_a_config_of_another_service_that_takes_longer_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
     settings(feedstock, "provider: {linux_64: azure, linux_aarch64: travis, linux_ppc64le: github_actions}\n")
     configs = [*CONFIGS, a_config("None", "3.10", "linux-aarch64"), a_config("None", "3.10", "linux-ppc64le")]
     took(feedstock, {configs[0].name: 359 * 60, configs[1].name: 361 * 60, configs[2].name: 3600, configs[3].name: 1e6})
-    azure, travis = workflow.estimate_notes(feedstock, configs)
+    azure, travis = workflow.long_build_notes(feedstock, configs)
     assert azure.startswith(f"{configs[1].name} took 361 min when it was last built here, and azure allows 360 minutes")
     assert azure.endswith("build it over several, with --budget and --handover")
     assert travis.startswith(f"{configs[2].name} took 60 min")
-    assert workflow.estimate_notes(feedstock, configs[:1]) == []
+    assert workflow.long_build_notes(feedstock, configs[:1]) == []
 
 
 def test_a_chain_of_which_github_would_start_no_run_is_refused(feedstock: Feedstock) -> None:

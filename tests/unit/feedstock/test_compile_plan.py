@@ -100,7 +100,7 @@ def test_a_cuda_config(
 
 
 def test_every_config_of_the_matrix_can_be_planned(flags: Callable[..., tuple[str, ...]]) -> None:
-    configs = expand.configs(feedstock_loader.find(RECIPE.parent))
+    configs = expand.configs(feedstock_loader.load(RECIPE.parent))
     planned = {flags({**chosen(config), "PY_VER": config.variant["python"][0][:4]}) for config in configs}
     assert len(planned) == len(configs) == 12
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.release.candidates import allowed
+from kiln.release.candidates import allowed_names
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("folder", [ROOT, ROOT / "serving"], ids=["tensorflow", "serving"])
 def test_the_list_of_outputs_names_what_the_configs_render(folder: Path) -> None:
-    feedstock = feedstock_loader.find(folder)
+    feedstock = feedstock_loader.load(folder)
     configs = [expand.read(feedstock, file.stem) for file in feedstock.configs.glob("*.yaml")]
     names = {
         output.name for config in configs for output in render.render(feedstock, config).outputs if not output.skip
     }
-    assert set(allowed(feedstock)) == names
+    assert set(allowed_names(feedstock)) == names

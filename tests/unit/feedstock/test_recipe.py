@@ -13,7 +13,7 @@ import pytest
 
 from kiln import expand, feedstock_loader, render
 from kiln.compat import recipe_compute_capabilities
-from kiln.compat.combination import dotted, plain
+from kiln.compat.combination import bare_capability, dotted_capability
 from kiln.errors import TemplateFault
 from kiln.matchspec_notation import package_name
 from kiln.rehearse import conda_names
@@ -36,7 +36,7 @@ def name(cuda: str, python: str) -> str:
 
 @functools.cache
 def rendered() -> dict[str, dict[str, Output]]:
-    feedstock = feedstock_loader.find(ROOT)
+    feedstock = feedstock_loader.load(ROOT)
     configs = {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
     return {config: {item.name: item for item in result.outputs if not item.skip} for config, result in configs.items()}
 
@@ -52,7 +52,7 @@ def variants(tmp_path: Path) -> Callable[..., list[dict[str, Output]]]:
         for key in re.findall(r"^\w+(?=:)", text, re.MULTILINE):
             kept = re.sub(rf"^{key}:\n(?:[ #].*\n)*", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
             file.write_text(kept + text, encoding="utf-8")
-        feedstock = feedstock_loader.find(tmp_path)
+        feedstock = feedstock_loader.load(tmp_path)
         results = (render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock))
         return [{item.name: item for item in result.outputs if not item.skip} for result in results]
 
@@ -94,8 +94,8 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
     listed = recipe_compute_capabilities.built_for(ROOT / "recipe", cuda)
-    lowest = min((plain(capability) for capability in listed), default=0)
-    assert arch == ([f"__cuda_arch >={dotted(str(lowest))}"] if cuda != "None" else [])
+    lowest = min((bare_capability(capability) for capability in listed), default=0)
+    assert arch == ([f"__cuda_arch >={dotted_capability(str(lowest))}"] if cuda != "None" else [])
 
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
@@ -144,7 +144,7 @@ def with_list(tmp_path: Path) -> Callable[[str], dict[str, Output]]:
     shutil.copytree(ROOT / "recipe", tmp_path / "recipe")
     shutil.copytree(ROOT / ".ci_support", tmp_path / ".ci_support")
     shutil.copy(ROOT / "conda-forge.yml", tmp_path)
-    feedstock = feedstock_loader.find(tmp_path)
+    feedstock = feedstock_loader.load(tmp_path)
     file = feedstock.configs / f"{name('12.9', '3.12')}.yaml"
     config = file.read_text(encoding="utf-8")
 
@@ -203,7 +203,7 @@ def test_the_cuda_libraries_are_bounded_by_what_their_packages_export() -> None:
     exporters = {
         package_name(spec) for spec in rendered()[name("12.9", "3.12")]["libtensorflow_framework"].requirements.host
     }
-    assert exporters - {"cuda-version"} <= {row.exported_by for row in conda_names.known().values()}
+    assert exporters - {"cuda-version"} <= {row.exported_by for row in conda_names.known_names().values()}
 
 
 def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from kiln import compat, expand, feedstock_loader, render
 from kiln.compat import Verdict, tables
-from kiln.compat.combination import plain
+from kiln.compat.combination import bare_capability
 from kiln.run import compatibility
 
 if TYPE_CHECKING:
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 ROOT = Path(__file__).parents[3] / "serving"
 CPU = "linux_64_cuda_compiler_versionNoneserving_version2.20.0"
@@ -27,8 +27,8 @@ P3 = "linux_64_cuda_compiler_version9.0serving_version1.12.3"
 
 
 @functools.cache
-def rendered() -> dict[str, Rendered]:
-    feedstock = feedstock_loader.find(ROOT)
+def rendered() -> dict[str, RenderedConfig]:
+    feedstock = feedstock_loader.load(ROOT)
     return {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
 
 
@@ -43,7 +43,7 @@ def release_of(config: str) -> dict[str, str]:
 
 
 def test_its_configs_are_the_files_in_ci_support() -> None:
-    feedstock = feedstock_loader.find(ROOT)
+    feedstock = feedstock_loader.load(ROOT)
     assert {CPU, CUDA, NEWEST, P3} == set(rendered())
     assert not expand.drift(feedstock, expand.configs(feedstock))
 
@@ -105,7 +105,7 @@ def test_the_api_is_one_package_for_every_python() -> None:
 )
 def test_the_doctor_lets_every_config_through(config: str, verdict: Verdict) -> None:
     """Upstream builds with CUDA 12.5 alone, so 12.9 is of the same major version and untested."""
-    for combination in compatibility.combinations(feedstock_loader.find(ROOT), config):
+    for combination in compatibility.version_combinations(feedstock_loader.load(ROOT), config):
         assert combination.serving is not None
         assert compat.judge(combination, suggest=False).verdict is verdict
 
@@ -121,14 +121,14 @@ def test_a_release_is_compiled_with_the_doctors_bazel(key: tuple[str, str]) -> N
 
 def oldest_capability(config: str) -> int:
     """Return the oldest that there is machine code for, in tenths."""
-    return min(int(plain(item)) for item in release_of(config)["capabilities"].split(":"))
+    return min(int(bare_capability(item)) for item in release_of(config)["capabilities"].split(":"))
 
 
 @pytest.mark.parametrize(("config", "newest"), [(CUDA, 90), (NEWEST, 120)])
 def test_every_gpu_from_turing_to_blackwell_has_machine_code_or_ptx(config: str, newest: int) -> None:
     capabilities = release_of(config)["capabilities"].split(":")
-    code = {int(plain(item)) for item in capabilities if item.startswith("sm_")}
-    (ptx,) = (int(plain(item)) for item in capabilities if item.startswith("compute_"))
+    code = {int(bare_capability(item)) for item in capabilities if item.startswith("sm_")}
+    (ptx,) = (int(bare_capability(item)) for item in capabilities if item.startswith("compute_"))
     assert {item for item in (75, 80, 86, 89, 90, 100, 120) if item <= newest} <= code
     assert ptx == max(code) == newest, "what is newer than all machine code compiles this PTX"
     accepted = tables.compiler(release_of(config)["cuda"])
@@ -166,7 +166,7 @@ def test_sources_are_those_of_the_table_and_pinned_by_the_hash_of_the_commit() -
 
 
 def test_the_p3_config_compiles_for_volta_with_a_gcc_below_7() -> None:
-    (combination,) = compatibility.combinations(feedstock_loader.find(ROOT), P3)
+    (combination,) = compatibility.version_combinations(feedstock_loader.load(ROOT), P3)
     assert (combination.cuda, combination.cudnn, combination.host) == ("9.0", "7", "gcc 5.4")
     assert release_of(P3)["capabilities"] == "7.0"
 

@@ -9,8 +9,8 @@ import pytest
 
 from kiln.errors import FleetLimit
 from kiln.fleet import formatting
-from kiln.fleet.costs import of_run, spent
-from kiln.fleet.plan import FleetBounds, Overheads, arrange, plan
+from kiln.fleet.costs import of_run, of_workers
+from kiln.fleet.plan import FleetBounds, Overheads, plan, schedule
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -67,7 +67,7 @@ def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int
 
 def test_a_worker_that_is_requested_later_is_charged_from_then_on() -> None:
     configs = estimates(8, hours=3, warm=0.2, groups=1)
-    way = arrange(configs, workers=4, machine_type=PRICED, overheads=OVERHEADS, cache=PRICED)
+    way = schedule(configs, workers=4, machine_type=PRICED, overheads=OVERHEADS, cache=PRICED)
     observer, _ = executed(configs, max_workers=4, cache=PRICED)
     assert observer.costs[0].expected == pytest.approx(way.cost, rel=0.02)
     assert observer.costs[-1].spent == pytest.approx(way.cost - 8 * 2 * 0.09, rel=0.02)
@@ -111,12 +111,12 @@ JOB = JobRecord(config="a", worker="w", attempt=1, state=JobState.COLLECTED, sta
 
 
 def test_a_worker_costs_its_begun_steps_and_what_was_fetched_from_it() -> None:
-    assert spent([WORKER], [], 1.0) == pytest.approx(0.72)
-    assert spent([WORKER], [JOB], 3601.0) == pytest.approx(2 * 0.72 + 0.18)
+    assert of_workers([WORKER], [], 1.0) == pytest.approx(0.72)
+    assert of_workers([WORKER], [JOB], 3601.0) == pytest.approx(2 * 0.72 + 0.18)
     ended = dataclasses.replace(WORKER, terminated=10.0)
-    assert spent([ended], [], 99_999.0) == pytest.approx(0.72)
+    assert of_workers([ended], [], 99_999.0) == pytest.approx(0.72)
     refused = dataclasses.replace(WORKER, state=WorkerState.REFUSED)
-    assert spent([refused], [JOB], 3601.0) == 0.0
+    assert of_workers([refused], [JOB], 3601.0) == 0.0
 
 
 def test_the_ledger_has_the_cost_of_a_run(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
     )
     cost = of_run(run, detached.costs[-1], end + 9e9)
     assert cost is not None
-    assert cost.spent - spent(run.workers, (), end) == pytest.approx(4 * 0.5)
-    assert "0.500 an hour for the controller, a small" in formatting.status([run], {"r1": cost})
+    assert cost.spent - of_workers(run.workers, (), end) == pytest.approx(4 * 0.5)
+    assert "0.500 an hour for the controller, a small" in formatting.status_as_text([run], {"r1": cost})
 
 
 def test_a_budget_pays_for_the_controller() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kiln.fleet.fallback_offers import BACKOFF, ON_DEMAND, OfferList, combine
+from kiln.fleet.fallback_offers import BACKOFF, ON_DEMAND, OfferList, ordered_offers
 from tests.fleets import MACHINE
 
 OTHER = dataclasses.replace(MACHINE, type="other", name="made-up.other", hourly=1.0)
@@ -31,12 +31,12 @@ OTHER = dataclasses.replace(MACHINE, type="other", name="made-up.other", hourly=
 def test_offers_are_in_the_order_of_the_user_each_in_all_zones(
     fallbacks: list[object], zones: list[str], spot: bool, expected: list[tuple[object, bool, str]]
 ) -> None:
-    result = combine(MACHINE, fallbacks, zones=zones, spot=spot)  # type: ignore[arg-type]
+    result = ordered_offers(MACHINE, fallbacks, zones=zones, spot=spot)  # type: ignore[arg-type]
     assert [(offer.machine_type, offer.spot, offer.zone) for offer in result] == expected
 
 
 def test_a_refused_offer_is_asked_for_again_after_the_others() -> None:
-    first, second = combine(MACHINE, [OTHER])
+    first, second = ordered_offers(MACHINE, [OTHER])
     offers = OfferList((first, second))
     offers.refuse(first.key, 0.0)
     offers.refuse(first.key, 1.0)  # another worker of the same request
@@ -48,7 +48,7 @@ def test_a_refused_offer_is_asked_for_again_after_the_others() -> None:
 
 
 def test_waits_grow_up_to_a_quarter_of_an_hour_and_begin_anew_after_a_success() -> None:
-    (offer,) = combine(MACHINE, [])
+    (offer,) = ordered_offers(MACHINE, [])
     offers, now, waits = OfferList((offer,)), 0.0, []
     for _ in range(7):
         offers.refuse(offer.key, now)

@@ -29,7 +29,7 @@ RUN = FleetRun(
 
 
 def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
-    text = formatting.as_text(
+    text = formatting.plan_as_text(
         plan(
             {MACHINE: estimates(4, warm=0.2, groups=2)},
             overheads=OVERHEADS,
@@ -45,7 +45,7 @@ def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
 
 
 def test_a_plan_as_json_has_all_its_arrangements() -> None:
-    data = formatting.as_json(plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=FleetBounds(workers=2)))
+    data = formatting.plan_as_json(plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=FleetBounds(workers=2)))
     assert json.loads(json.dumps(data)) == json.loads(json.dumps(data))
     assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
     assert data["chosen"]["workers"] == len(data["chosen"]["worker_seconds"])
@@ -56,23 +56,23 @@ def test_a_plan_with_a_pool_says_what_it_assumes_and_compares() -> None:
     pool = PoolShape(machine_type=MACHINE, workers=3, cores=PoolCores(cores=48, parallel=0.99, transfer=0.1))
     jobs = estimates(4, warm=0.2, groups=2)
     both = plan({MACHINE: jobs}, overheads=OVERHEADS, bounds=FleetBounds(workers=2), pool=pool, alone=jobs)
-    lines = formatting.as_text(both).splitlines()
+    lines = formatting.plan_as_text(both).splitlines()
     assert sum("3 + server, compute-16 (made-up.16)" in line for line in lines) == 3, "all but that without the pool"
     assert [line.split()[2] for line in lines if line.startswith("no pool  ")] == ["2"], "a third one saves no time"
     (note,) = [line for line in lines if line.startswith("pool ")]
     assert "99% of a build's work runs on the pool's 48 cores" in note
     assert "10% slower for transfers" in note
-    data = json.loads(json.dumps(formatting.as_json(both)))
+    data = json.loads(json.dumps(formatting.plan_as_json(both)))
     assert (data["chosen"]["pool"]["workers"], data["without_pool"]["pool"]) == (3, None)
 
 
 def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() -> None:
-    text = formatting.status([RUN], {})
+    text = formatting.status_as_text([RUN], {})
     assert "r1: aws, compute-16, run 3, its controller is gone" in text
     assert "gone" in text
     assert "more" not in text, "of a reason the first line"
     assert "'kiln fleet run' resumes it, 'kiln fleet down r1' terminates its workers" in text
-    assert formatting.status([], {}) == "the ledger has no fleet runs"
+    assert formatting.status_as_text([], {}) == "the ledger has no fleet runs"
     (data,) = formatting.status_as_json([RUN], {})
     assert (data["workers"][0]["state"], data["jobs"][0]["state"]) == ("lost", "lost")
 
@@ -80,7 +80,7 @@ def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() 
 def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> None:
     running = dataclasses.replace(RUN, lives=True)
     cost = RunCost(spent=3.2, expected=16.204, currency="USD", end=1.79e9, config_ends={"a": 1.79e9, "b": 1.79e9})
-    text = formatting.status([running], {"r1": cost})
+    text = formatting.status_as_text([running], {"r1": cost})
     assert "cost 3.20 of about 16.20 USD, the end at about " in text
     (waiting,) = [line for line in text.splitlines() if line.startswith("b ")]
     assert "waiting" in waiting

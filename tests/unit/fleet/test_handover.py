@@ -14,7 +14,7 @@ from kiln import files
 from kiln.errors import BrokenHandover
 from kiln.fleet import collect, handover, worker_commands
 from kiln.fleet.executor_messages import Collect, Collected, CollectFailed, StartBuild
-from kiln.fleet.executor_state import ExecutorSession
+from kiln.fleet.executor_state import PlaybookSession
 from kiln.model.handover import ChainState, HandoverRecord
 from kiln.store import build_handover as folders
 
@@ -31,7 +31,7 @@ exec sh -c "${words#*runuser -u kiln -- }"
 """
 
 
-class Session(ExecutorSession):
+class Session(PlaybookSession):
     """A session whose worker is a folder of this computer; ``words`` are the other commands that it got."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ def hand_over(tmp_path: Path, text: str = "an action's result") -> str:
         links=(),
         archive=archive,
     )
-    folders.write(folder, record)
+    folders.write_record(folder, record)
     return archive.name
 
 
@@ -94,7 +94,7 @@ def test_what_one_worker_hands_over_is_sent_to_the_next(session: Session, tmp_pa
     files.remove(tmp_path / "jobs" / "c" / "handover")
     start = StartBuild(worker="w-2", config="c")
     assert handover.options_of(session, start) == f"--handover {tmp_path}/jobs/c/handover", "also on demand"
-    assert handover.send(session, start).ok
+    assert handover.send_to_worker(session, start).ok
     assert session.words == ["sudo kiln-job clear c"]
     assert files_of(tmp_path / "jobs" / "c" / "handover") == {name, folders.RECORD}
     session.words.clear()

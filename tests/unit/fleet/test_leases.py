@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.fleet.leases import bound, timer
-from kiln.fleet.plan import Overheads, arrange
+from kiln.fleet.leases import greatest_cost_text, sweep_timer_script
+from kiln.fleet.plan import Overheads, schedule
 from tests.fleets import MACHINE, estimates
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 )
 def test_a_plan_states_the_greatest_cost_after_the_controller_is_gone_for_good(provider: str, words: str) -> None:
     machine_type = dataclasses.replace(MACHINE, provider=provider)
-    way = arrange(
+    way = schedule(
         estimates(2), workers=2, machine_type=machine_type, overheads=Overheads(startup=1, collect=1, teardown=1)
     )
-    assert words in bound(way)
+    assert words in greatest_cost_text(way)
     dearer = dataclasses.replace(machine_type, disk_hourly=0.1)
     charged = dataclasses.replace(way, machine_type=dearer, worker_types=(dearer,) * 2)
-    assert (words in bound(charged)) == ("EUR" not in words), "disks are charged for as long"
+    assert (words in greatest_cost_text(charged)) == ("EUR" not in words), "disks are charged for as long"
 
 
 @pytest.mark.processes
@@ -46,7 +46,7 @@ def test_the_timer_script_writes_units_that_systemd_accepts(tmp_path: Path) -> N
     """A fake systemctl records its calls; the words of the command are unchanged in the unit."""
     argv = ("/usr/bin/env", "python", "-C", "a folder with 100% $HOME", 'a "quote"')
     environment = {"OS_CLOUD": "ovh", "OS_REGION_NAME": "GRA 11"}
-    script = timer("openstack", argv, folder="/tmp", environment=environment, every=900.0)
+    script = sweep_timer_script("openstack", argv, folder="/tmp", environment=environment, every=900.0)
     for name in ("systemctl", "loginctl"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >>"$HOME/done"\n')
         (tmp_path / name).chmod(0o755)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.fleet.log_stream import AT_ONCE, MARK, LogStream, status_of
+from kiln.fleet.log_stream import AT_ONCE, MARK, LogStream, job_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def test_the_command_waits_on_the_worker_unless_more_can_be_fetched_at_once() ->
 
 def test_a_job_that_the_worker_does_not_know_is_lost() -> None:
     with LogStream(None) as log:
-        assert status_of(log.take(answer(b""), "b")[0]) == ("lost", "", None)
+        assert job_status(log.take(answer(b""), "b")[0]) == ("lost", "", None)
 
 
 def test_an_invalid_answer_is_a_value_error() -> None:

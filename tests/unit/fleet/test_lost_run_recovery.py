@@ -14,7 +14,7 @@ from kiln.container.owner_labels import Owner
 from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import lost_run_recovery
 from kiln.fleet import run as fleet
-from kiln.fleet.lost_run_recovery import FILE, RunNote, elsewhere, forget, notes, recover, tag_of
+from kiln.fleet.lost_run_recovery import FILE, RunNote, notes, recover, remove_note, tag_of, unrecorded_runs
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -79,7 +79,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(site: Any) -> Any:
         return SimpleNamespace(site=site, playbooks=site, ssh=site.ssh)
 
-    monkeypatch.setattr(lost_run_recovery, "ExecutorSession", SimpleNamespace(of=session))
+    monkeypatch.setattr(lost_run_recovery, "PlaybookSession", SimpleNamespace(of=session))
 
 
 @pytest.mark.usefixtures("sites")
@@ -133,7 +133,7 @@ def test_only_runs_that_the_ledger_does_not_have_are_recovered(tmp_path: Path) -
     NOTE.write(tmp_path / "copied")  # a copy of the folder is no run
     assert list(notes(tmp_path, known=[])) == [dataclasses.replace(NOTE, owner=str(Owner.here()))]
     assert list(notes(tmp_path, known=["r1"])) == []
-    forget(tmp_path / "r1")
+    remove_note(tmp_path / "r1")
     assert list(notes(tmp_path, known=[])) == []
 
 
@@ -146,7 +146,7 @@ def test_the_workers_of_another_computer_are_found_by_the_hash_of_their_inputs()
         row("kiln-r4-1", run="r4", inputs=tag),
         row("kiln-r5-1", run="r5"),
     ]
-    assert elsewhere(machines, key=NOTE.key, known=["r4"]) == {"r1": 2}
+    assert unrecorded_runs(machines, key=NOTE.key, known=["r4"]) == {"r1": 2}
 
 
 @pytest.mark.usefixtures("sites")

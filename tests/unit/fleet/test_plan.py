@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import FleetLimit, UsageError
-from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, arrange, numbers, plan, price
+from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan, schedule, worker_cost, worker_counts
 from kiln.model.fleet import JobEstimate, JobSize
 from kiln.scheduling.pool import PoolCores
 from kiln.scheduling.simulation import Placement
@@ -27,7 +27,7 @@ def placements(
 
 def test_leaders_come_first_then_followers_on_the_machine_that_compiled() -> None:
     configs = estimates(6, hours=1, warm=0.25, groups=2)
-    way = arrange(configs, workers=2, machine_type=MACHINE, overheads=FREE)
+    way = schedule(configs, workers=2, machine_type=MACHINE, overheads=FREE)
     assert way.placements == (
         placements("config00", 0, 0, 1, group="cuda0"),
         placements("config01", 1, 0, 1, group="cuda1"),
@@ -56,8 +56,10 @@ def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
     cold = 2 * work / 64 + local
     assert way.placements[0].seconds == pytest.approx(cold)
     assert cold < without.placements[0].seconds == 3 * HOUR
-    builders = sum(price(0.4, seconds, billed=1) for seconds in way.worker_seconds)
-    assert way.cost == pytest.approx(builders + 5 * price(0.8, way.seconds, billed=1)), "its workers and its server"
+    builders = sum(worker_cost(0.4, seconds, billed=1) for seconds in way.worker_seconds)
+    assert way.cost == pytest.approx(builders + 5 * worker_cost(0.8, way.seconds, billed=1)), (
+        "its workers and its server"
+    )
     assert way.total_seconds == pytest.approx(sum(way.worker_seconds) + 5 * way.seconds)
     first = next(job for job in both.estimates if job.config == way.placements[0].config)
     assert (first.cold, first.warm) == pytest.approx((cold, cold * 0.2)), "as the run expects them"
@@ -78,7 +80,7 @@ def test_configs_that_share_nothing_go_the_longest_first() -> None:
     configs = [
         JobEstimate(config=name, group="cpu", cold=time * HOUR, warm=time * HOUR) for name, time in hours.items()
     ]
-    way = arrange(configs, workers=2, machine_type=MACHINE, overheads=FREE)
+    way = schedule(configs, workers=2, machine_type=MACHINE, overheads=FREE)
     assert {config.config: config.worker for config in way.placements} == {
         "a": 0,
         "b": 1,
@@ -92,25 +94,25 @@ def test_configs_that_share_nothing_go_the_longest_first() -> None:
 
 def test_a_machine_is_paid_for_from_its_request_to_its_end_not_for_the_others() -> None:
     configs = estimates(3, hours=1)
-    way = arrange(configs, workers=2, machine_type=MACHINE, overheads=SOME)
+    way = schedule(configs, workers=2, machine_type=MACHINE, overheads=SOME)
     assert way.worker_seconds == (240 + 2 * HOUR + 60 + 30, 240 + HOUR + 60 + 30)
     assert way.seconds == 240 + 2 * HOUR + 60 + 30
 
 
 def test_a_second_machine_repeats_a_compile_only_where_that_is_sooner() -> None:
     few, many = estimates(2, hours=1, warm=0.2, groups=1), estimates(10, hours=1, warm=0.2, groups=1)
-    assert arrange(few, workers=2, machine_type=MACHINE, overheads=SOME).workers == 2
-    assert arrange(many, workers=4, machine_type=MACHINE, overheads=SOME).seconds < 2 * HOUR
+    assert schedule(few, workers=2, machine_type=MACHINE, overheads=SOME).workers == 2
+    assert schedule(many, workers=4, machine_type=MACHINE, overheads=SOME).seconds < 2 * HOUR
     quick = estimates(2, hours=1, warm=0.01, groups=1)
-    assert arrange(quick, workers=2, machine_type=MACHINE, overheads=SOME).workers == 1
+    assert schedule(quick, workers=2, machine_type=MACHINE, overheads=SOME).workers == 1
 
 
 def test_with_a_cache_patient_followers_wait_for_the_leader_and_run_anywhere() -> None:
     configs = estimates(5, hours=1, warm=0.2, groups=1)
-    way = arrange(configs, workers=4, machine_type=MACHINE, overheads=FREE, cache=MACHINE)
+    way = schedule(configs, workers=4, machine_type=MACHINE, overheads=FREE, cache=MACHINE)
     assert [config.start for config in way.placements] == [0.0, HOUR, HOUR, HOUR, HOUR]
     assert way.workers == 4
-    eager = arrange(configs, workers=4, machine_type=MACHINE, overheads=FREE, cache=MACHINE, wait_for_cold=False)
+    eager = schedule(configs, workers=4, machine_type=MACHINE, overheads=FREE, cache=MACHINE, wait_for_cold=False)
     assert [config.start for config in eager.placements] == [0.0, 0.0, 0.0, 0.0, HOUR]
 
 
@@ -161,14 +163,14 @@ def test_nothing_to_build_or_nowhere_to_build_is_refused() -> None:
     ("seconds", "billed", "cost"), [(1.0, 1, 1 / 3600), (1.0, 3600, 1.0), (3600.0, 3600, 1.0), (3601.0, 3600, 2.0)]
 )
 def test_a_begun_step_is_paid_in_full(seconds: float, billed: float, cost: float) -> None:
-    assert price(1.0, seconds, billed=billed) == pytest.approx(cost)
+    assert worker_cost(1.0, seconds, billed=billed) == pytest.approx(cost)
 
 
 def test_the_numbers_of_machines_compared_are_few_and_hold_the_most() -> None:
-    assert numbers(15, 60) == (1, 2, 3, 4, 5, 8, 15)
-    assert numbers(15, 6) == (1, 2, 3, 4, 5, 6)
-    assert len(numbers(1000, 200)) <= 17
-    assert numbers(1000, 200)[-1] == 200
+    assert worker_counts(15, 60) == (1, 2, 3, 4, 5, 8, 15)
+    assert worker_counts(15, 6) == (1, 2, 3, 4, 5, 6)
+    assert len(worker_counts(1000, 200)) <= 17
+    assert worker_counts(1000, 200)[-1] == 200
 
 
 @given(
@@ -184,7 +186,7 @@ def test_every_config_is_placed_once_and_no_machine_does_two_at_a_time(
         JobEstimate(config=f"{number}", group=group, cold=full * HOUR, warm=full * part * HOUR)
         for number, (full, part, group) in enumerate(configs)
     ]
-    way = arrange(
+    way = schedule(
         all_works,
         workers=workers,
         machine_type=MACHINE,
@@ -234,9 +236,9 @@ def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
 
 def test_disks_addresses_and_collected_packages_are_part_of_the_cost() -> None:
     charged = dataclasses.replace(MACHINE, disk_hourly=0.1, address_hourly=0.05, egress=0.5)
-    plain = arrange(estimates(2), workers=1, machine_type=MACHINE, overheads=SOME)
+    plain = schedule(estimates(2), workers=1, machine_type=MACHINE, overheads=SOME)
     overheads = dataclasses.replace(SOME, packages=3.0)
-    way = arrange(estimates(2), workers=1, machine_type=charged, overheads=overheads)
+    way = schedule(estimates(2), workers=1, machine_type=charged, overheads=overheads)
     assert way.cost == pytest.approx(plain.cost + 0.15 * way.seconds / HOUR + 2 * 3 * 0.5)
 
 
@@ -258,7 +260,7 @@ def test_each_group_gets_the_cheapest_type_that_holds_it_and_stays_together() ->
     way = made.selection
     assert {way.worker_types[each.worker].type for each in way.placements if each.config == "config00"} == {"big"}
     charged = sum(
-        price(kind.hourly, seconds, billed=kind.billed)
+        worker_cost(kind.hourly, seconds, billed=kind.billed)
         for kind, seconds in zip(way.worker_types, way.worker_seconds, strict=True)
     )
     assert way.cost == pytest.approx(charged)
@@ -286,7 +288,7 @@ def test_a_type_has_no_more_workers_than_the_provider_has_machines() -> None:
 
 def test_a_scheduler_s_warm_builds_wait_for_the_cold_one() -> None:
     configs = estimates(4, hours=1, warm=0.25, groups=1)
-    way = arrange(configs, workers=4, machine_type=MACHINE, overheads=FREE, dependent=True)
+    way = schedule(configs, workers=4, machine_type=MACHINE, overheads=FREE, dependent=True)
     assert [(each.cold, each.start, each.seconds) for each in way.placements] == [
         (True, 0.0, HOUR),
         *[(False, HOUR, HOUR / 4)] * 3,

@@ -15,8 +15,8 @@ from kiln.fleet.playbook_runner import (
     PlaybookResult,
     PlaybookRunner,
     PlaybookSite,
-    nothing_left,
-    slots_of,
+    is_removal_confirmed,
+    slots_for_memory,
 )
 
 if TYPE_CHECKING:
@@ -60,19 +60,19 @@ def test_a_playbook_that_was_killed_has_not_succeeded(
     result = PlaybookRunner(site(tmp_path, *events, code=code)).play("down.yml")
     assert (result.ok, result.reason("m")) == (ok, reason)
     assert result.unreachable == ({"m"} if events and events[0]["kind"] == "unreachable" else frozenset())
-    assert nothing_left(result) is ok
+    assert is_removal_confirmed(result) is ok
 
 
 def test_nothing_is_left_only_after_a_successful_listing_of_nothing() -> None:
-    assert nothing_left(PlaybookResult(ok=True, reasons={}, answer={"left": []}))
-    assert not nothing_left(PlaybookResult(ok=True, reasons={}, answer={"left": ["kiln-a-1"]}))
-    assert not nothing_left(PlaybookResult(ok=False, reasons={}, answer={"left": []}))
-    assert not nothing_left(PlaybookResult(ok=True, reasons={}))
+    assert is_removal_confirmed(PlaybookResult(ok=True, reasons={}, answer={"left": []}))
+    assert not is_removal_confirmed(PlaybookResult(ok=True, reasons={}, answer={"left": ["kiln-a-1"]}))
+    assert not is_removal_confirmed(PlaybookResult(ok=False, reasons={}, answer={"left": []}))
+    assert not is_removal_confirmed(PlaybookResult(ok=True, reasons={}))
 
 
 @pytest.mark.parametrize(("memory", "slots"), [(0.2e9, 2), (1e9, 3), (4e9, 15), (64e9, 32)])
 def test_the_number_of_playbooks_at_a_time_follows_the_memory(memory: float, slots: int) -> None:
-    assert slots_of(memory) == slots
+    assert slots_for_memory(memory) == slots
 
 
 def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does_not_wait(

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.errors import ProvisionRefused, WorkersLost
 from kiln.fleet.executor_messages import Prepare, Provision, Renew, StartBuild, TearDown, Terminate, WatchService
-from kiln.fleet.run_config import FleetRunConfig, cache_of, pool_of
+from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, pool_workers
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState
@@ -145,7 +145,7 @@ def test_a_killed_controller_finds_its_pool_again(tmp_path: Path) -> None:
             started(simulation, ledger).execute()
         before = ledger.fleet("r1")
         assert before is not None
-        assert (pool_of(before), cache_of(before)) == (("large", 2), None)
+        assert (pool_workers(before), cache_worker_type(before)) == (("large", 2), None)
         simulation.revive()
         run = started(simulation, ledger, before)
         assert is_done(run.execute())
@@ -154,7 +154,7 @@ def test_a_killed_controller_finds_its_pool_again(tmp_path: Path) -> None:
         assert_nothing_left(run, simulation)
         after = ledger.fleet("r1")
         assert after is not None
-        assert pool_of(after) is None
+        assert pool_workers(after) is None
 
 
 def test_a_pool_that_is_no_longer_asked_for_is_terminated(tmp_path: Path) -> None:

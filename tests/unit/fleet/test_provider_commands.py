@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln.fleet.executor_messages import Provision, Provisioned, ProvisionFailed, Terminated
-from kiln.fleet.executor_state import ExecutorSession
+from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.provider_commands import probe, provision, terminate
 
@@ -44,7 +44,7 @@ class Provider:
 
 def probed(machines: list[dict[str, Any]] | None) -> tuple[Probed, list[str]]:
     provider = Provider(machines)
-    probe(cast("ExecutorSession", provider), WORKERS)
+    probe(cast("PlaybookSession", provider), WORKERS)
     return provider.events.get_nowait(), provider.played
 
 
@@ -84,7 +84,7 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
             played.append(name)
             return PlaybookResult(ok=True, reasons={}, answer={"up": [], "left": []})
 
-    session = ExecutorSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
+    session = PlaybookSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
     with session.removal():  # holds back the creation until the first removal has begun
         removals = [threading.Thread(target=terminate, args=(session, name), daemon=True) for name in WORKERS[:2]]
         creation = threading.Thread(target=provision, args=(session, requested(*WORKERS[2:])), daemon=True)
@@ -112,7 +112,7 @@ def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest
     (tmp_path / "inventory").mkdir()
     (tmp_path / "inventory" / "f-1.json").write_text(json.dumps(hosts))
     site = SimpleNamespace(folder=tmp_path)
-    session = ExecutorSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    session = PlaybookSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
     for _ in range(2):
         provision(session, requested("f-1"))
     assert [record.getMessage() for record in caplog.records] == [f"note: {note}"]
@@ -142,7 +142,7 @@ def test_a_worker_is_requested_by_its_offer_and_a_refusal_says_whether_capacity_
             return PlaybookResult(ok=False, reasons={}, answer={"up": []})
 
     site = SimpleNamespace(folder=tmp_path)
-    session = ExecutorSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    session = PlaybookSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
     provision(session, requested("f-1", zone="us-east-1b"))
     assert requests == [{"name": "f-1", "type": "compute-8", "spot": True, "zone": "us-east-1b"}]
     assert session.events.get_nowait() == ProvisionFailed(worker="f-1", reason=reason, scarce=scarce)

@@ -10,7 +10,7 @@ import pytest
 
 from kiln import expand, feedstock_loader
 from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_plan_inputs import sizes_of
+from kiln.cli.fleet_plan_inputs import config_sizes
 from kiln.errors import MalformedYaml
 from kiln.fleet import recipe_sizes
 from kiln.model.fleet import JobSize
@@ -50,9 +50,9 @@ def small(tmp_path: Path) -> Path:
 
 
 def sizes(root: Path) -> dict[str, JobSize]:
-    feedstock = feedstock_loader.find(root)
+    feedstock = feedstock_loader.load(root)
     names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
-    return sizes_of(feedstock, worker_results.remote_configs(feedstock, names, options=()))
+    return config_sizes(feedstock, worker_results.remote_configs(feedstock, names, options=()))
 
 
 def test_each_config_has_the_sizes_that_its_recipe_renders(small: Path) -> None:
@@ -106,7 +106,7 @@ def test_invalid_sizes_are_refused_with_the_recipe_s_line(tmp_path: Path, text: 
 
 
 def test_a_recipe_without_the_key_is_not_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    feedstock = feedstock_loader.find(SMALL)
+    feedstock = feedstock_loader.load(SMALL)
     monkeypatch.setattr("kiln.render.render", None)
     configs = expand.read_all(feedstock, sorted(path.stem for path in feedstock.configs.glob("*.yaml")))
     made: Mapping[str, Mapping[str, float]] = recipe_sizes.of_configs(feedstock, tuple(configs), seconds)

@@ -23,7 +23,7 @@ from kiln.errors import (
     TeardownIncomplete,
     WorkersLost,
 )
-from kiln.fleet.costs import spent
+from kiln.fleet.costs import of_workers
 from kiln.fleet.executor_messages import (
     BuildDequeued,
     BuildFinished,
@@ -41,7 +41,7 @@ from kiln.fleet.executor_messages import (
     TearDown,
     Terminate,
 )
-from kiln.fleet.run_config import FleetRunConfig, cache_of
+from kiln.fleet.run_config import FleetRunConfig, cache_worker_type
 from kiln.fleet.run_supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobRecord, JobSize, JobState, Offer, WorkerState
@@ -708,7 +708,7 @@ def test_a_cache_is_leased_charged_and_terminated_like_other_workers() -> None:
     assert "kiln-r1-cache" in {command.worker for command in commands(simulation, Renew)}
     cache = run.state.inventory.workers["kiln-r1-cache"].record
     assert cache.terminated is not None
-    assert spent([cache], (), simulation.clock) == pytest.approx(
+    assert of_workers([cache], (), simulation.clock) == pytest.approx(
         0.1 * (cache.terminated - cache.requested) / HOUR, abs=0.01
     )
     assert_nothing_left(run, simulation)
@@ -721,7 +721,7 @@ def test_a_killed_controller_finds_its_cache_again(tmp_path: Path) -> None:
             started(ledger, simulation, cache=SMALL).execute()
         before = ledger.fleet("r1")
         assert before is not None
-        assert cache_of(before) == "small"
+        assert cache_worker_type(before) == "small"
         simulation.revive()
         run = started(ledger, simulation, before, cache=SMALL)
         assert all_done(run.execute())
@@ -730,7 +730,7 @@ def test_a_killed_controller_finds_its_cache_again(tmp_path: Path) -> None:
         assert_nothing_left(run, simulation)
         after = ledger.fleet("r1")
         assert after is not None
-        assert cache_of(after) is None
+        assert cache_worker_type(after) is None
 
 
 def test_a_cache_that_is_no_longer_requested_is_terminated(tmp_path: Path) -> None:
@@ -975,7 +975,7 @@ def test_a_resumed_run_has_spent_what_its_earlier_process_has(tmp_path: Path) ->
         assert after is not None
         assert report is not None
         assert report.cost is not None
-        assert report.cost.spent == pytest.approx(spent(after.workers, after.jobs, simulation.clock))
+        assert report.cost.spent == pytest.approx(of_workers(after.workers, after.jobs, simulation.clock))
 
 
 @pytest.mark.parametrize("seed", range(12))

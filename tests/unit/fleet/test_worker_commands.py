@@ -10,10 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
-from kiln.fleet.executor_messages import BuildStarted, FollowBuild, LogLine, Reclaimed, StartBuild, Unreached
-from kiln.fleet.executor_state import ExecutorSession
+from kiln.fleet.executor_messages import (
+    BuildStarted,
+    CommandUndelivered,
+    FollowBuild,
+    LogLine,
+    ReclaimNotice,
+    StartBuild,
+)
+from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.log_stream import MARK
-from kiln.fleet.worker_commands import follow, job_settings, jobs_of, start
+from kiln.fleet.worker_commands import follow, job_settings, job_states, start
 
 
 def test_jobs_of_other_inputs_are_left_out() -> None:
@@ -23,7 +30,7 @@ def test_jobs_of_other_inputs_are_left_out() -> None:
         "three": {"state": "ended"},
     }
     keys = {"one": "a", "two": "other", "three": "c"}
-    assert jobs_of(status, keys) == {"one": "running", "three": "ended"}
+    assert job_states(status, keys) == {"one": "running", "three": "ended"}
 
 
 def test_the_settings_of_a_job_hold_its_key() -> None:
@@ -90,12 +97,12 @@ def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_run
     }
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
     answers = [event for event in events if not isinstance(event, LogLine)]
-    assert [type(event) for event in answers] == [Unreached, BuildStarted], (
+    assert [type(event) for event in answers] == [CommandUndelivered, BuildStarted], (
         "a server that does not answer is asked again"
     )
 
 
-class Answers(ExecutorSession):
+class Answers(PlaybookSession):
     """A session whose worker answers with the given states of its job ``c``, one after the other."""
 
     def __init__(self, *states: dict[str, object]) -> None:
@@ -117,4 +124,4 @@ def test_the_notice_to_a_worker_is_reported_once() -> None:
     session = Answers(running, noticed, noticed, ended)
     follow(session, FollowBuild(worker="f-1", config="c"))
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
-    assert [event for event in events if isinstance(event, Reclaimed)] == [Reclaimed(worker="f-1", at=at)]
+    assert [event for event in events if isinstance(event, ReclaimNotice)] == [ReclaimNotice(worker="f-1", at=at)]

@@ -11,9 +11,9 @@ import pytest
 from kiln import process_runner
 from kiln.errors import ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import worker_tests
-from kiln.fleet.executor_state import ExecutorSession
+from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
-from kiln.fleet.worker_tests import ConfigTest, WorkerTests
+from kiln.fleet.worker_tests import ConfigTestResult, WorkerTestInputs
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState
 from tests.fleets import MACHINE
@@ -50,16 +50,16 @@ class Site:
         return process_runner.Result(argv=(), exit_code=0, tail="", stdout="", seconds=1.0)
 
 
-def execute(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ConfigTest, ...]:
+def execute(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ConfigTestResult, ...]:
     session = SimpleNamespace(playbooks=site, ssh=site.ssh, send=site.send)
-    monkeypatch.setattr(ExecutorSession, "of", lambda _: session)
+    monkeypatch.setattr(PlaybookSession, "of", lambda _: session)
     monkeypatch.setattr("kiln.fleet.run.down", lambda *_: site.played.append("down.yml"))
     channel = tmp_path / "channel"
     (channel / "linux-64").mkdir(parents=True)
     packages = {name: (channel / "linux-64" / f"{name}.conda",) for name in ("one", "two")}
     for (path,) in packages.values():
         path.write_text("package")
-    tests = WorkerTests(
+    tests = WorkerTestInputs(
         run="r1",
         site=cast("Any", SimpleNamespace(folder=tmp_path / "run")),
         machine_type=MACHINE,

@@ -23,7 +23,7 @@ NUMPY = replace(
     PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
 )
 REQUEST = contents.ImageRequest(
-    kind=slim_kind.load("tensorflow"),
+    kind=slim_kind.read_kind("tensorflow"),
     channels=("c",),
     specs=("tensorflow",),
     suite="bookworm",

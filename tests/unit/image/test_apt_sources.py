@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.image.apt_sources import access, codename, lines, unknown_packages
+from kiln.image.apt_sources import codename, connection_settings, parsed_sources, unknown_packages
 
 TARGETS = """\
 http://mirror.example/debian/ bookworm main Debian
@@ -17,7 +17,7 @@ OS_RELEASE = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=boo
 
 
 def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
-    assert lines("bookworm", TARGETS, codename="bookworm") == (
+    assert parsed_sources("bookworm", TARGETS, codename="bookworm") == (
         "deb http://mirror.example/debian/ bookworm main contrib",
         "deb http://mirror.example/debian/ bookworm-updates main",
         "deb http://mirror.example/debian-security/ bookworm-security main",
@@ -25,7 +25,7 @@ def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
 
 
 def test_another_suite_comes_from_the_same_mirrors() -> None:
-    assert [line.split()[2] for line in lines("trixie", TARGETS, codename="bookworm")] == [
+    assert [line.split()[2] for line in parsed_sources("trixie", TARGETS, codename="bookworm")] == [
         "trixie",
         "trixie-updates",
         "trixie-security",
@@ -35,7 +35,7 @@ def test_another_suite_comes_from_the_same_mirrors() -> None:
 def test_a_system_that_is_no_debian_has_no_sources_of_debians() -> None:
     assert codename(OS_RELEASE) == "bookworm"
     assert codename(OS_RELEASE.replace("ID=debian", "ID=ubuntu")) == ""
-    assert lines("bookworm", TARGETS, codename="") == ()
+    assert parsed_sources("bookworm", TARGETS, codename="") == ()
 
 
 def test_settings_are_those_that_decide_whether_a_mirror_is_reached() -> None:
@@ -43,7 +43,7 @@ def test_settings_are_those_that_decide_whether_a_mirror_is_reached() -> None:
         'APT::Architecture "amd64";\nAcquire::http::Proxy "http://proxy:3128";\nAcquire::https::CaInfo "/ca.pem";\n'
         'Acquire::Check-Date "false";\nAcquire::IndexTargets "";\nAcquire::httpx "no";\n'
     )
-    assert access(dump).splitlines() == [
+    assert connection_settings(dump).splitlines() == [
         'Acquire::http::Proxy "http://proxy:3128";',
         'Acquire::https::CaInfo "/ca.pem";',
         'Acquire::Check-Date "false";',

@@ -10,8 +10,8 @@ import pytest
 
 from kiln.container import Engine, EngineKind
 from kiln.errors import MissingTool, UsageError
-from kiln.image import base, default_tag, recipe
-from kiln.image.build_base import AFTER, argv, make
+from kiln.image import default_tag, provide_image, recipe
+from kiln.image.build_base import AFTER, argv, write_archive
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 
@@ -48,14 +48,14 @@ def test_an_image_is_another_when_the_locked_engine_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tag", ["kiln-base:bookworm", "docker.io/library/x"])
 def test_a_name_that_engines_read_differently_is_refused(tag: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a name of a local image") as caught:
-        base(ENGINE, recipe(), tag=tag, folder=tmp_path, env={})
+        provide_image(ENGINE, recipe(), tag=tag, folder=tmp_path, env={})
     assert caught.value.hint == f"localhost/{tag}"
     assert default_tag("trixie") == "localhost/kiln-base:trixie"
 
 
 def test_without_mmdebstrap_its_package_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="mmdebstrap") as caught:
-        make(recipe(), tmp_path / "a.tar", env={"PATH": str(tmp_path)})
+        write_archive(recipe(), tmp_path / "a.tar", env={"PATH": str(tmp_path)})
     assert "mmdebstrap" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 

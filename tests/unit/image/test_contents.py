@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kiln.image import contents
 from kiln.image.layers import LayerEntry
-from kiln.rehearse.processor_packages import described
+from kiln.rehearse.processor_packages import level_metadata
 from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 def test_rarely_changing_layers_come_first() -> None:
     system, scripts = LayerEntry(path="/s", mode=0o644, data=b""), LayerEntry(path="/o", mode=0o644, data=b"")
     first, second = replace(scripts, path="/p"), replace(scripts, path="/q")
-    layers = contents.split(REQUEST, [system], {PACKAGE: (first,), NUMPY: (second,)}, [scripts])
+    layers = contents.split_into_layers(REQUEST, [system], {PACKAGE: (first,), NUMPY: (second,)}, [scripts])
     assert [[entry.path for entry in layer.entries] for layer in layers] == [["/s"], ["/q"], ["/p"], ["/o"]]
 
 
@@ -35,7 +35,7 @@ def test_its_processor_is_of_the_level_that_tensorflow_is_compiled_for() -> None
     version, processor = contents.virtual_packages("2.36", "")["__archspec"]
     accepted = [
         facts.version
-        for facts in described()
+        for facts in level_metadata()
         if all(re.match(pattern, processor) for pattern in facts.depends[0].split(" ")[2:])
     ]
     variants = (ROOT / "recipe" / "conda_build_config.yaml").read_text(encoding="utf-8")

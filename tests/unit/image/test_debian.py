@@ -11,7 +11,7 @@ from kiln.image.layers import LayerEntry
 
 
 def test_mmdebstrap_only_downloads() -> None:
-    words = debian.argv("trixie", ("libc6", "bash"), sources=Path("/s"), settings=Path("/c"), keyring=None)
+    words = debian.download_argv("trixie", ("libc6", "bash"), sources=Path("/s"), settings=Path("/c"), keyring=None)
     assert words[:4] == ["mmdebstrap", "--variant=extract", "--format=null", "--include=bash,libc6"]
     assert words[-3:] == ["trixie", "/dev/null", "/s"]
 
@@ -29,5 +29,5 @@ def test_licenses_in_another_package_require_that_package() -> None:
     link = LayerEntry(path="/usr/share/doc/libgcc-s1", mode=0o777, link="gcc-12-base")
     text = LayerEntry(path="/usr/share/doc/gcc-12-base/copyright", mode=0o644, data=b"")
     inside = LayerEntry(path="/usr/share/doc/libc6/other", mode=0o777, link="copyright")
-    assert debian.license_packages([link, inside]) == {"gcc-12-base"}
-    assert debian.license_packages([link, inside, text]) == set()
+    assert debian.missing_license_packages([link, inside]) == {"gcc-12-base"}
+    assert debian.missing_license_packages([link, inside, text]) == set()

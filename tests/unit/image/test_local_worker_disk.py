@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import BuildFailed, MissingTool
-from kiln.image import disk, disk_recipe, worker_recipe
+from kiln.image import disk_recipe, provide_disk, worker_recipe
 from kiln.image.local_worker_disk import KEY, NAMES
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def archived(folder: Path) -> Path:
 @pytest.mark.needs("mkfs.ext4", "fakeroot" if os.geteuid() else "sh")
 def test_a_disk_is_made_of_a_system_with_its_kernel_beside_it_and_found_again(tmp_path: Path) -> None:
     archive = archived(tmp_path)
-    made = disk(disk_recipe(), archive.parent, env=os.environ)
+    made = provide_disk(disk_recipe(), archive.parent, env=os.environ)
     assert made == dataclasses.replace(made, folder=archive.parent / "kiln-disk-bookworm", reused=False)
     assert sorted(file.name for file in made.folder.iterdir()) == sorted((*NAMES, KEY))
     assert (made.folder / "vmlinuz").read_text() == "kernel"
     assert (made.folder / "initrd.img").read_text() == "first"
     assert (made.folder / "disk.raw").read_bytes()[0x438:0x43A] == b"\x53\xef"  # EXT4_SUPER_MAGIC
     assert not archive.exists()
-    assert disk(disk_recipe(), archive.parent, env={}).reused
+    assert provide_disk(disk_recipe(), archive.parent, env={}).reused
 
 
 def test_what_is_no_system_leaves_no_disk(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_is_no_system_leaves_no_disk(tmp_path: Path) -> None:
         pytest.skip("fakeroot is not on this machine")
     (tmp_path / disk_recipe().file).write_bytes(b"no archive")
     with pytest.raises(BuildFailed, match="could not be made into a disk"):
-        disk(disk_recipe(), tmp_path, env=os.environ)
+        provide_disk(disk_recipe(), tmp_path, env=os.environ)
     assert not (tmp_path / "kiln-disk-bookworm").exists()
 
 
@@ -60,7 +60,7 @@ def test_who_is_not_root_is_told_of_fakeroot(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     (tmp_path / disk_recipe().file).touch()
     with pytest.raises(MissingTool, match="fakeroot") as caught:
-        disk(disk_recipe(), tmp_path, env={"PATH": str(tmp_path)})
+        provide_disk(disk_recipe(), tmp_path, env={"PATH": str(tmp_path)})
     assert "fakeroot" in caught.value.hint
 
 

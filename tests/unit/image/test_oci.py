@@ -73,7 +73,7 @@ def test_the_configuration_holds_what_the_image_is_to_do(tmp_path: Path) -> None
 def test_an_archive_of_a_layout_is_the_same_each_time(tmp_path: Path) -> None:
     written(tmp_path / "layout")
     for name in ("1.tar", "2.tar"):
-        oci.archive(tmp_path / "layout", tmp_path / name)
+        oci.write_archive(tmp_path / "layout", tmp_path / name)
     assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
     with tarfile.open(tmp_path / "1.tar") as archive:
         assert {"oci-layout", "index.json", "manifest.json"} < set(archive.getnames())

@@ -25,16 +25,16 @@ def generating(monkeypatch: pytest.MonkeyPatch, errors: dict[bool, str]) -> None
 
 def test_names_are_mapped_where_the_table_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     generating(monkeypatch, {})
-    assert generator_process.answer("a", "1") == {"recipe": "a 1", "mapped": True}
+    assert generator_process.generate_recipe("a", "1") == {"recipe": "a 1", "mapped": True}
 
 
 def test_without_the_table_the_names_are_those_of_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
     generating(monkeypatch, {True: "failed to download pypi name mapping"})
-    assert generator_process.answer("a", None) == {"recipe": "a None", "mapped": False}
+    assert generator_process.generate_recipe("a", None) == {"recipe": "a None", "mapped": False}
 
 
 def test_an_error_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     generating(monkeypatch, {True: "404"})
-    assert generator_process.answer("a", None) == {"error": "404"}
+    assert generator_process.generate_recipe("a", None) == {"error": "404"}
     generating(monkeypatch, {True: "no name mapping", False: "404"})
-    assert generator_process.answer("a", None) == {"error": "404"}
+    assert generator_process.generate_recipe("a", None) == {"error": "404"}

@@ -11,7 +11,7 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.init import kiln_requirement
-from kiln.init.kiln_requirement import given, of_origin, web_address
+from kiln.init.kiln_requirement import given, of_origin, remote_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,14 +55,14 @@ def test_pips_record_of_the_origin_is_pinned_without_credentials(origin: Mapping
 
 def test_a_version_alone_is_used_only_where_pip_took_kiln_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kiln_requirement, "_record", lambda: ("1.2", None))
-    assert kiln_requirement.running(env={}).line == "kiln==1.2"
+    assert kiln_requirement.of_running_kiln(env={}).line == "kiln==1.2"
 
 
 def test_an_unknown_origin_is_refused_and_not_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kiln_requirement, "_record", lambda: None)
     monkeypatch.setattr(kiln_requirement, "_CLONE", tmp_path)
     with pytest.raises(UsageError, match="the origin of this kiln is unknown") as caught:
-        kiln_requirement.running(env={"PATH": ""})
+        kiln_requirement.of_running_kiln(env={"PATH": ""})
     assert "--kiln" in caught.value.hint
     assert "kiln==" not in caught.value.hint
 
@@ -81,14 +81,14 @@ def test_a_clone_gives_its_commit_at_the_repository_that_it_came_from(
     env = {"PATH": os.environ["PATH"]}
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "one")
-    assert kiln_requirement.running(env=env).line == f"kiln @ {tmp_path.as_uri()}"
+    assert kiln_requirement.of_running_kiln(env=env).line == f"kiln @ {tmp_path.as_uri()}"
     git("remote", "add", "origin", "https://u:p@h.example/kiln.git")
     commit = git("rev-parse", "HEAD")
-    assert kiln_requirement.running(env=env).line == f"kiln @ git+https://h.example/kiln.git@{commit}"
-    assert not kiln_requirement.running(env=env).note
+    assert kiln_requirement.of_running_kiln(env=env).line == f"kiln @ git+https://h.example/kiln.git@{commit}"
+    assert not kiln_requirement.of_running_kiln(env=env).note
     (tmp_path / "kiln").mkdir()
     (tmp_path / "kiln" / "new.py").touch()
-    assert "not committed" in kiln_requirement.running(env=env).note
+    assert "not committed" in kiln_requirement.of_running_kiln(env=env).note
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_clone_gives_its_commit_at_the_repository_that_it_came_from(
     ],
 )
 def test_remotes_become_addresses_for_pip(remote: str, address: str | None) -> None:
-    assert web_address(remote) == address
+    assert remote_url(remote) == address
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output
 
-PROJECT = pypi.facts(GENERATED, mapped=True)
+PROJECT = pypi.facts_of_recipe(GENERATED, mapped=True)
 COMPILED = replace(PROJECT, noarch=False, entry_points=())
 VARIANTS = (
     "python_min:\n  - '3.12'\nc_compiler:\n  - gcc\nc_compiler_version:\n  - '14'\nc_stdlib:\n  - sysroot\n"
@@ -31,7 +31,7 @@ def made(folder: Path, project: PythonProject, form: RecipeFormat) -> Feedstock:
     tool = "conda_build_tool: rattler-build\n" if form is RecipeFormat.V1 else ""
     files = {**recipe.files, "conda-forge.yml": tool, "recipe/conda_build_config.yaml": VARIANTS}
     scaffold.write(folder, PlannedFiles(added=files))
-    return feedstock_loader.find(folder)
+    return feedstock_loader.load(folder)
 
 
 def rendered(feedstock: Feedstock) -> Output:

@@ -21,13 +21,13 @@ RECIPE = starter("a", "1", RecipeFormat.V1, ["jane"])
 
 
 def test_the_entry_point_of_this_repository_is_that_of_all_feedstocks(tmp_path: Path) -> None:
-    text = scaffold.new(tmp_path, RECIPE, KILN).added["build-locally.py"]
+    text = scaffold.new_feedstock(tmp_path, RECIPE, KILN).added["build-locally.py"]
     assert text == (ROOT / "build-locally.py").read_text()
 
 
 def test_a_new_folder_appears_complete_with_its_modes(tmp_path: Path) -> None:
     root = tmp_path / "a" / "f"
-    scaffold.write(root, scaffold.new(root, RECIPE, KILN))
+    scaffold.write(root, scaffold.new_feedstock(root, RECIPE, KILN))
     assert os.access(root / "build-locally.py", os.X_OK)
     assert not os.access(root / "conda-forge.yml", os.X_OK)
     assert (root / "requirements" / "kiln.txt").read_text().splitlines()[-1] == "kiln==1"
@@ -39,34 +39,34 @@ def test_a_file_that_exists_is_named_and_nothing_is_written(tmp_path: Path, name
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("theirs")
     with pytest.raises(NotWritable, match="overwrites nothing") as caught:
-        scaffold.new(tmp_path, RECIPE, KILN)
+        scaffold.new_feedstock(tmp_path, RECIPE, KILN)
     assert caught.value.why == name
 
 
 def test_a_dangling_link_counts_as_existing_and_a_linked_folder_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "conda-forge.yml").symlink_to(tmp_path / "nowhere")
     with pytest.raises(NotWritable):
-        scaffold.new(tmp_path, RECIPE, KILN)
+        scaffold.new_feedstock(tmp_path, RECIPE, KILN)
     (tmp_path / "conda-forge.yml").unlink()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "recipe").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotWritable, match="is a link"):
-        scaffold.write(tmp_path, scaffold.new(tmp_path, RECIPE, KILN))
+        scaffold.write(tmp_path, scaffold.new_feedstock(tmp_path, RECIPE, KILN))
     assert not (tmp_path / "conda-forge.yml").exists()
 
 
 def test_a_feedstock_gets_what_it_lacks(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META)
-    planned = scaffold.missing(feedstock, KILN)
+    planned = scaffold.missing_files(feedstock, KILN)
     assert list(planned.added) == [".gitignore", "build-locally.py", "requirements/kiln.txt"]
     assert planned.kept == ("conda-forge.yml",)
     scaffold.write(tmp_path, planned)
-    assert scaffold.missing(feedstock, KILN).added == {}
+    assert scaffold.missing_files(feedstock, KILN).added == {}
 
 
 def test_conda_smithys_entry_point_stays_and_needs_no_requirement(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META, files={"build-locally.py": "import subprocess\n"})
-    planned = scaffold.missing(feedstock, KILN)
+    planned = scaffold.missing_files(feedstock, KILN)
     assert list(planned.added) == [".gitignore"]
     assert planned.kept == ("conda-forge.yml", "build-locally.py")
 
@@ -74,16 +74,16 @@ def test_conda_smithys_entry_point_stays_and_needs_no_requirement(tmp_path: Path
 def test_a_recipe_yaml_without_settings_gets_those_of_its_format(tmp_path: Path) -> None:
     files = {"recipe/recipe.yaml": "package:\n  name: a\n  version: '1'\n"}
     scaffold.write(tmp_path, PlannedFiles(added=files))
-    planned = scaffold.missing(feedstock_loader.find(tmp_path), KILN)
+    planned = scaffold.missing_files(feedstock_loader.load(tmp_path), KILN)
     assert "conda_build_tool: rattler-build\n" in planned.added["conda-forge.yml"]
 
 
 def test_the_list_of_outputs_is_written_once(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META)
-    planned = scaffold.outputs(feedstock, ["b", "a", "a"])
+    planned = scaffold.outputs_file(feedstock, ["b", "a", "a"])
     assert planned.added["outputs.txt"].splitlines()[1:] == ["a", "b"]
     scaffold.write(tmp_path, planned)
-    assert scaffold.outputs(feedstock, ["c"]) == PlannedFiles(added={}, kept=("outputs.txt",))
+    assert scaffold.outputs_file(feedstock, ["c"]) == PlannedFiles(added={}, kept=("outputs.txt",))
 
 
 @pytest.mark.parametrize(("name", "hint"), [("A", "kiln init a"), ("a b", ""), ("../a", ""), ("", ""), ("-x", "")])

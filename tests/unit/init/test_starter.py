@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def test_a_starter_renders_as_asked_and_has_no_lints(tmp_path: Path, form: RecipeFormat, version: str) -> None:
     root = tmp_path / "f"
     recipe = starter("a-b.c", version, form, ["jane", "org/team"])
-    scaffold.write(root, scaffold.new(root, recipe, KilnRequirement(line="kiln==1")))
-    feedstock = feedstock_loader.find(root)
+    scaffold.write(root, scaffold.new_feedstock(root, recipe, KilnRequirement(line="kiln==1")))
+    feedstock = feedstock_loader.load(root)
     assert lint.check(feedstock) == []
     (config,) = expand.configs(feedstock, None, {})
     (output,) = render.render(feedstock, config).outputs

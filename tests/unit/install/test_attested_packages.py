@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import ProvenanceBroken, UsageError
 from kiln.install import attested_packages
-from kiln.install.attested_packages import Rules
+from kiln.install.attested_packages import RequiredSigners
 from kiln.provenance import bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner
 from kiln.rattler_process.package_records import loaded
@@ -23,14 +23,14 @@ OTHER = another_key()
 SIGNERS = {"us": TrustedSigner(key=KEY.public), "them": TrustedSigner(key=OTHER.public)}
 
 
-def rules(*texts: str, channels: tuple[str, ...] = ("https://a.example/c",)) -> Rules:
+def rules(*texts: str, channels: tuple[str, ...] = ("https://a.example/c",)) -> RequiredSigners:
     names = {**{name: name for name in channels}, "c": channels[0]}
-    return Rules.parse(texts, channel_of=names.get, signers=lambda text: (SIGNERS[text],))
+    return RequiredSigners.parse(texts, channel_of=names.get, signers=lambda text: (SIGNERS[text],))
 
 
 def record(folder: Path, *made: bytes, channel: str = "https://a.example/c", **changed: Any) -> Any:
     """Return the record of a package whose attestations are in a folder."""
-    data = bundles.sidecar(made)
+    data = bundles.sidecar_content(made)
     digest = hashlib.sha256(data).hexdigest()
     (folder / f"{FILE}.sigs.{digest}").write_bytes(data)
     fields = {"name": "small", "version": "1", "build": "0", "build_number": 0, "depends": [], "subdir": "noarch"}
@@ -41,7 +41,7 @@ def record(folder: Path, *made: bytes, channel: str = "https://a.example/c", **c
 
 
 def published(channel: str = "https://a.example/c", sha256: str = SHA256) -> bytes:
-    return KEY.bundle(statements.publish_statement(FILE, sha256, channel))
+    return KEY.bundle(statements.publication_statement(FILE, sha256, channel))
 
 
 def test_what_a_required_signer_published_to_the_channel_is_accepted(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_every_package_that_lacks_one_is_named(tmp_path: Path) -> None:
 def test_attestations_that_were_replaced_are_not_read(tmp_path: Path) -> None:
     one = record(tmp_path, published())
     (place,) = tmp_path.glob("*.sigs.*")
-    place.write_bytes(bundles.sidecar([published(), published()]))
+    place.write_bytes(bundles.sidecar_content([published(), published()]))
     with pytest.raises(ProvenanceBroken, match="are not those of the index"):
         attested_packages.require([one], rules("us"))
 
@@ -105,5 +105,5 @@ def test_a_rule_for_a_text_that_is_no_channel_is_a_signer() -> None:
         raise UsageError("no key")
 
     with pytest.raises(UsageError):
-        Rules.parse(["d=https://github.com/a?b=c"], channel_of=lambda _: None, signers=signers)
+        RequiredSigners.parse(["d=https://github.com/a?b=c"], channel_of=lambda _: None, signers=signers)
     assert asked == ["d=https://github.com/a?b=c"]

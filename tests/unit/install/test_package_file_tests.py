@@ -8,7 +8,7 @@ import pytest
 
 from kiln import expand
 from kiln.errors import UnsupportedPlatform
-from kiln.install.package_file_tests import channels_of, rendered_as, require_runnable
+from kiln.install.package_file_tests import channels_of, find_output, require_runnable
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def test_a_package_is_tested_as_the_platform_of_its_folder_renders_it(tmp_path: 
     feedstock = written(tmp_path / "feedstock", meta, "", forge)
     expand.write(feedstock, expand.configs(feedstock))
     for subdir in ("linux-64", "linux-aarch64"):
-        rendered, output = rendered_as(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")
+        rendered, output = find_output(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")
         assert (rendered.config.platform, output.subdir) == (subdir, subdir)
-    assert rendered_as(feedstock, tmp_path / "a-1-same.conda")[1].subdir == "linux-64"
+    assert find_output(feedstock, tmp_path / "a-1-same.conda")[1].subdir == "linux-64"
 
 
 def test_a_package_whose_programs_do_not_run_here_is_refused(tmp_path: Path) -> None:

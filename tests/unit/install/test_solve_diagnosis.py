@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from kiln.install.solve_diagnosis import (
     TargetMachine,
+    conflicting_specs,
     cudas,
-    excluded,
-    newer,
+    is_newer_cuda,
     newest_versions,
     no_driver,
-    smallest,
+    smallest_conflict,
 )
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ def test_the_smallest_set_of_conflicting_specs_is_found() -> None:
     def solves(specs: Sequence[str]) -> bool:
         return not {"b", "d"} <= set(specs)
 
-    assert smallest(("a", "b", "c", "d"), solves) == ("b", "d")
+    assert smallest_conflict(("a", "b", "c", "d"), solves) == ("b", "d")
 
 
 def test_a_spec_that_alone_cannot_be_had_stands_alone() -> None:
-    assert smallest(("a", "b"), lambda specs: "b" not in specs) == ("b",)
-    assert smallest(("a",), lambda _: False) == ("a",)
+    assert smallest_conflict(("a", "b"), lambda specs: "b" not in specs) == ("b",)
+    assert smallest_conflict(("a",), lambda _: False) == ("a",)
 
 
 def test_drivers_are_tried_for_each_cuda_and_for_those_that_the_solver_names() -> None:
@@ -35,9 +35,9 @@ def test_drivers_are_tried_for_each_cuda_and_for_those_that_the_solver_names() -
 
 
 def test_a_cuda_is_newer_by_its_numbers() -> None:
-    assert newer("12.10", "12.9")
-    assert not newer("12.0", "12.0")
-    assert newer("11.0", None)
+    assert is_newer_cuda("12.10", "12.9")
+    assert not is_newer_cuda("12.0", "12.0")
+    assert is_newer_cuda("11.0", None)
 
 
 def test_an_old_driver_is_reported_with_the_required_version() -> None:
@@ -57,7 +57,7 @@ def test_a_missing_driver_is_reported() -> None:
 
 
 def test_the_two_variants_are_both_named() -> None:
-    what, _, hint = excluded(("tensorflow-gpu 2.21.*", "tensorflow-cpu"), ("conda-forge",))
+    what, _, hint = conflicting_specs(("tensorflow-gpu 2.21.*", "tensorflow-cpu"), ("conda-forge",))
     assert what == "tensorflow-gpu 2.21.* and tensorflow-cpu exclude each other, on any machine"
     assert hint == "request one of them; tensorflow alone selects the build for the machine"
 
@@ -66,7 +66,7 @@ def test_a_version_that_does_not_exist_is_answered_with_those_that_do() -> None:
     answers = {"app": "3", "app <3": "2.1", "app <2.1": "1"}
     versions = newest_versions("app", lambda spec: answers.get(spec, ""))
     assert versions == ("3", "2.1", "1")
-    what, why, hint = excluded(("app 7.*",), ("conda-forge",), versions)
+    what, why, hint = conflicting_specs(("app 7.*",), ("conda-forge",), versions)
     assert what == "app 7.* cannot be installed from conda-forge on any machine"
     assert why == "the newest versions there of app are 3, 2.1, 1"
     assert hint.startswith("request another version")
@@ -77,4 +77,4 @@ def test_the_versions_of_a_package_are_limited() -> None:
     assert newest_versions("app", lambda _: str(next(endless))) == ("100", "99", "98", "97", "96")
     assert newest_versions("app", lambda _: "1") == ("1",)
     assert newest_versions("nothing", lambda _: "") == ()
-    assert excluded(("nothing",), ("c",))[2].startswith("check its name")
+    assert conflicting_specs(("nothing",), ("c",))[2].startswith("check its name")

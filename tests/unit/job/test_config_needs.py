@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from kiln.job.config_needs import channels_for, needs_network, pythons_of
+from kiln.job.config_needs import needed_channels, needs_network, pythons_of
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Source
 from tests.unit.job.test_output_matching import CONFIG, rendered
 
@@ -15,21 +15,21 @@ APP = dataclasses.replace(LIB, name="app", requirements=Requirements(run=("lib 1
 
 
 def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
-    assert channels_for(rendered(LIB, APP)) == ()
+    assert needed_channels(rendered(LIB, APP)) == ()
     assert not needs_network(rendered(LIB, APP, sources=(Source(path="src"),)))
 
 
 def test_the_variants_channels_are_used_in_their_order() -> None:
     needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
-    assert channels_for(rendered(needy)) == ("conda-forge",)
-    assert channels_for(rendered(needy, channel_sources="a, b")) == ("a", "b")
+    assert needed_channels(rendered(needy)) == ("conda-forge",)
+    assert needed_channels(rendered(needy, channel_sources="a, b")) == ("a", "b")
     assert needs_network(rendered(needy))
     assert not needs_network(rendered(needy, channel_sources="file:///c"))
 
 
 def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
     skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
-    assert channels_for(rendered(LIB, skipped)) == ()
+    assert needed_channels(rendered(LIB, skipped)) == ()
     assert needs_network(rendered(LIB, sources=(Source(url=("https://a",)),)))
     assert needs_network(rendered(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),)))
 

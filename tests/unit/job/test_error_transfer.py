@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, OutOfMemory
-from kiln.job.error_transfer import end_of_config, error_as_json, error_from
+from kiln.job.error_transfer import error_as_json, error_from, failed_config_result
 from kiln.model.run import ConfigState
 
 
@@ -29,4 +29,4 @@ def test_the_step_in_which_it_came_up_stands_first() -> None:
     ],
 )
 def test_what_ended_a_config_decides_its_state(error: KilnError, state: ConfigState) -> None:
-    assert end_of_config(error)["state"] == state.value
+    assert failed_config_result(error)["state"] == state.value

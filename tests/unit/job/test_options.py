@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.job.options import BuildOptions
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from kiln.serialization import from_json, to_json
     ids=["defaults", "paths and lists", "flags"],
 )
 def test_options_survive_json(options: BuildOptions) -> None:
-    assert from_json(BuildOptions, json.loads(json.dumps(to_json(options)))) == options
+    assert from_json_values(BuildOptions, json.loads(json.dumps(to_json(options)))) == options
 
 
 @pytest.mark.parametrize(

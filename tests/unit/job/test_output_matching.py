@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 from kiln.model.build_config import BuildConfig
-from kiln.model.rendered import Output, Rendered, Source, Staging
-from kiln.store.compile_cache_key import group_of
+from kiln.model.rendered import Output, RenderedConfig, Source, Staging
+from kiln.store.compile_cache_key import compile_group
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
 
 
-def rendered(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> Rendered:
+def rendered(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> RenderedConfig:
     config = dataclasses.replace(CONFIG, variant={key: (value,) for key, value in variant.items()})
-    return Rendered(config=config, outputs=outputs, stagings=(Staging(sources=sources),))
+    return RenderedConfig(config=config, outputs=outputs, stagings=(Staging(sources=sources),))
 
 
 def test_configs_of_one_cuda_share_a_group() -> None:
-    groups = [group_of(rendered(cuda_compiler_version=version).config) for version in ("None", "12.9")]
+    groups = [compile_group(rendered(cuda_compiler_version=version).config) for version in ("None", "12.9")]
     assert groups == ["cpu", "cuda12.9"]
 
 
 def test_configs_of_two_platforms_share_no_compile() -> None:
     arm = dataclasses.replace(rendered(cuda_compiler_version="12.9").config, platform="linux-aarch64")
-    assert group_of(arm) == "cuda12.9-linux-aarch64"
+    assert compile_group(arm) == "cuda12.9-linux-aarch64"

@@ -56,12 +56,14 @@ def package(folder: Path) -> Path:
 def test_a_package_is_copied_under_its_name_with_its_hash(folder: Path, package: Path, tmp_path: Path) -> None:
     told = report(package, folder)
     known = f"noarch/{package.name}"
-    assert untrusted_build_results.packages([told], folder, expected=known.__eq__, into=tmp_path / "to") == [
+    assert untrusted_build_results.accept_packages([told], folder, expected=known.__eq__, into=tmp_path / "to") == [
         (tmp_path / "to" / known, told)
     ]
     assert (tmp_path / "to" / known).read_bytes() == package.read_bytes()
     assert (tmp_path / "to" / known).stat().st_nlink == 1
-    assert untrusted_build_results.packages([told], folder, expected=known.__eq__, into=None) == [(package, told)]
+    assert untrusted_build_results.accept_packages([told], folder, expected=known.__eq__, into=None) == [
+        (package, told)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "link above", "missing"])
@@ -81,7 +83,7 @@ def test_only_a_regular_file_is_opened_and_no_link_followed(folder: Path, packag
     elif kind == "pipe":
         os.mkfifo(package)
     with pytest.raises(BuildFailed, match=r"file not found|not a regular file"):
-        untrusted_build_results.packages([told], folder, expected=lambda _: True, into=None)
+        untrusted_build_results.accept_packages([told], folder, expected=lambda _: True, into=None)
 
 
 @pytest.mark.parametrize(
@@ -98,25 +100,25 @@ def test_a_report_that_differs_from_its_package_is_refused(
     folder: Path, package: Path, changes: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BuildFailed, match=message):
-        untrusted_build_results.packages(
+        untrusted_build_results.accept_packages(
             [report(package, folder, **changes)], folder, expected=lambda _: True, into=None
         )
 
 
 def test_a_package_that_is_not_of_the_recipe_or_called_otherwise_is_refused(folder: Path, package: Path) -> None:
     with pytest.raises(BuildFailed, match="which is not a package of this recipe"):
-        untrusted_build_results.packages([report(package, folder)], folder, expected=lambda _: False, into=None)
+        untrusted_build_results.accept_packages([report(package, folder)], folder, expected=lambda _: False, into=None)
     renamed = package.rename(package.with_name("b-1-0.conda"))
     with pytest.raises(BuildFailed, match=r"the metadata of b-1-0\.conda names a-1-0"):
-        untrusted_build_results.packages([report(renamed, folder)], folder, expected=lambda _: True, into=None)
+        untrusted_build_results.accept_packages([report(renamed, folder)], folder, expected=lambda _: True, into=None)
 
 
 def test_a_result_is_read(tmp_path: Path) -> None:
-    assert untrusted_build_results.result(tmp_path, "result.json") is None
+    assert untrusted_build_results.read_result(tmp_path, "result.json") is None
     error = {"type": "BuildFailed", "what": "a", "why": "b", "hint": "c", "step": "compile"}
     for told in (RESULT, {**RESULT, "packages": [BUILT]}, {**RESULT, "error": error}):
         (tmp_path / "result.json").write_text(json.dumps(told))
-        assert untrusted_build_results.result(tmp_path, "result.json") == told
+        assert untrusted_build_results.read_result(tmp_path, "result.json") == told
 
 
 @pytest.mark.parametrize(
@@ -140,14 +142,14 @@ def test_a_result_is_read(tmp_path: Path) -> None:
 def test_a_result_that_a_script_made_up_is_refused(tmp_path: Path, told: str) -> None:
     (tmp_path / "result.json").write_text(told)
     with pytest.raises(BuildFailed, match="invalid result of the build"):
-        untrusted_build_results.result(tmp_path, "result.json")
+        untrusted_build_results.read_result(tmp_path, "result.json")
 
 
 def test_a_result_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text(json.dumps(RESULT))
     (tmp_path / "result.json").symlink_to("outside")
     with pytest.raises(BuildFailed, match="file not found"):
-        untrusted_build_results.result(tmp_path, "result.json")
+        untrusted_build_results.read_result(tmp_path, "result.json")
 
 
 def test_of_messages_only_those_of_a_building_process_count() -> None:

@@ -128,7 +128,7 @@ def test_a_ledger_is_repaired_where_users_are_not_told_apart(path: Path, monkeyp
     monkeypatch.setattr(os, "access", windows_access)
     path.write_bytes(b"x" * 4096)
     read_all(path)
-    assert [place.name for place in damage_repair.backups(path)] == ["ledger.sqlite.broken"]
+    assert [place.name for place in damage_repair.damaged_files(path)] == ["ledger.sqlite.broken"]
 
 
 def test_every_damaged_ledger_is_kept(path: Path) -> None:

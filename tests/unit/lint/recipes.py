@@ -297,7 +297,7 @@ def feedstock(folder: Path, recipe: str, files: Mapping[str, str] | None = None)
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode())
-    return feedstock_loader.find(folder)
+    return feedstock_loader.load(folder)
 
 
 def messages(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import MalformedYaml
-from kiln.lint.located_yaml import branch_texts, branches, read_values, repeated_keys
+from kiln.lint.located_yaml import branch_items, branch_texts, read_values, repeated_keys
 from kiln.yamltext import PlacedText
 
 VALUES = [
@@ -38,6 +38,6 @@ def test_malformed_yaml_has_its_place() -> None:
 
 def test_branches_of_conditions_are_flat() -> None:
     value = read_values("a:\n- x\n- if: b\n  then: y\n  else:\n  - if: c\n    then: [z, w]\n", "f")["a"]
-    assert list(branches(value)) == ["x", "y", "z", "w"]
+    assert list(branch_items(value)) == ["x", "y", "z", "w"]
     assert branch_texts("x") == ["x"]
     assert branch_texts(None) == []

@@ -288,7 +288,7 @@ def test_a_feedstock_without_configs_builds_nothing(tmp_path: Path) -> None:
 def lint_feedstock(folder: Path) -> Any:
     from kiln import feedstock_loader
 
-    return feedstock_loader.find(folder)
+    return feedstock_loader.load(folder)
 
 
 def test_every_rule_is_broken_by_a_test() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.errors import BrokenPackage, TestsFailed
 from kiln.model.build_results import TestVerdict
-from kiln.package_test.wheel_install_test import commands, execute, interpreter, plan, script
+from kiln.package_test.wheel_install_test import execute, import_script, install_commands, plan, wheel_interpreter
 from kiln.package_test.wheel_name import WheelName
 from tests.unit.package_test.wheels import written
 
@@ -23,16 +23,18 @@ def test_what_a_wheel_requires_decides_how_it_is_tried_out(tmp_path: Path) -> No
     bound = written(tmp_path, "d-1-py3-none-any.whl", files, "Requires-Dist: numpy")
     folder, python = tmp_path / "venv", Path("/p/python")
     alone = plan(free, python=python, folder=folder, network=False)
-    assert [words[-1] for words in commands(alone)] == [str(folder), str(free), "check"]
-    assert "--no-index" in commands(alone)[1]
-    assert "--no-deps" not in commands(alone)[1]
-    assert script(alone)[-1].endswith("'import a, b, c'")
+    assert [words[-1] for words in install_commands(alone)] == [str(folder), str(free), "check"]
+    assert "--no-index" in install_commands(alone)[1]
+    assert "--no-deps" not in install_commands(alone)[1]
+    assert import_script(alone)[-1].endswith("'import a, b, c'")
     indexed = plan(bound, python=python, folder=folder, network=True)
-    assert "--no-index" not in commands(indexed)[1]
-    assert "--only-binary" in commands(indexed)[1], "nothing of what it requires is run by pip"
+    assert "--no-index" not in install_commands(indexed)[1]
+    assert "--only-binary" in install_commands(indexed)[1], "nothing of what it requires is run by pip"
     without = plan(bound, python=python, folder=folder, network=False)
-    assert {"--no-index", "--no-deps"} <= set(commands(without)[1])
-    assert (len(commands(without)), script(without)) == (2, ()), "nothing can be imported without what it requires"
+    assert {"--no-index", "--no-deps"} <= set(install_commands(without)[1])
+    assert (len(install_commands(without)), import_script(without)) == (2, ()), (
+        "nothing can be imported without what it requires"
+    )
 
 
 def test_a_file_that_is_not_a_wheel_is_refused(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ def test_a_file_that_is_not_a_wheel_is_refused(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_wheel_is_installed_into_a_venv_and_imported(tmp_path: Path) -> None:
     good = written(tmp_path, "a-1-py3-none-any.whl", {"a/__init__.py": b"print('imported a')\n"})
-    python = interpreter(WheelName.of(good), (tmp_path / "none", Path(sys.executable)), environment=os.environ)
+    python = wheel_interpreter(WheelName.of(good), (tmp_path / "none", Path(sys.executable)), environment=os.environ)
     assert python == Path(sys.executable)
     log = tmp_path / "log"
     run = partial(execute, environment=os.environ, apart=lambda: nullcontext(os.environ), log=log)

@@ -36,14 +36,14 @@ def private(key: Any) -> PrivateKey:
 
 KEY, STRANGER = private(ed25519.Ed25519PrivateKey.generate()), private(ec.generate_private_key(ec.SECP256R1()))
 BY_KEY = TrustedSigner(key=KEY.public)
-PUBLISH = statements.publish_statement(FILE, SHA256, CHANNEL)
+PUBLISH = statements.publication_statement(FILE, SHA256, CHANNEL)
 MADE = statements.slsa_statement(FILE, SHA256, {"buildDefinition": {"buildType": "x"}})
 Values = list[dict[str, Any]]
 
 
 def check(data: bytes, signer: TrustedSigner, channel: str | None = CHANNEL, **changed: str) -> Any:
     facts = {"file": FILE, "sha256": SHA256, **changed}
-    return attestation_check.checked(data, channel=channel, signers=[signer], **facts)
+    return attestation_check.attested_facts(data, channel=channel, signers=[signer], **facts)
 
 
 def by_key(payload: bytes, key: PrivateKey = KEY) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def test_a_file_that_is_not_a_list_of_bundles_is_refused(case: str) -> None:
 
 
 def test_a_stranger_beside_the_signer_changes_nothing() -> None:
-    lie = statements.publish_statement(FILE, "cd" * 32, CHANNEL)
+    lie = statements.publication_statement(FILE, "cd" * 32, CHANNEL)
     many = packed(by_key(lie, STRANGER), by_key(lie), {"a": []}, by_key(PUBLISH, STRANGER), by_key(PUBLISH))
     assert check(many, BY_KEY).signer == f"the key {KEY.public.name}"
     made = statements.slsa_statement(FILE, SHA256, {"forged": True})
@@ -320,8 +320,8 @@ def test_a_stranger_beside_the_signer_changes_nothing() -> None:
 
 def test_bundles_are_appended_without_changing_a_byte() -> None:
     first = b'[ {"a":1}\n ]\n'
-    assert bundles.appended(first, [KEY.bundle(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
-    assert check(bundles.appended(first, [KEY.bundle(PUBLISH)]), BY_KEY)
+    assert bundles.extended_sidecar(first, [KEY.bundle(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
+    assert check(bundles.extended_sidecar(first, [KEY.bundle(PUBLISH)]), BY_KEY)
 
 
 def test_a_file_in_the_current_folder_is_not_taken_for_an_identity(
@@ -371,9 +371,9 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
     one = record(FILE, sha256=SHA256, image="quay.io/a@sha256:12", commit="c" * 40, remote="https://a.org/b")
     values = json.loads(json.dumps(dataclasses.asdict(one)))
     predicate = json.loads(json.dumps(slsa.predicate(values, builder=WORKFLOW, run_url="https://a.org/run")))
-    assert slsa.is_own(predicate)
+    assert slsa.is_kiln_predicate(predicate)
     assert slsa.record_of(predicate, FILE, SHA256) == values
-    assert slsa.described(predicate) == [
+    assert slsa.build_facts(predicate) == [
         f"built by {WORKFLOW} (kiln 0.1.0 rattler-build 0.73.0)",
         "in the run https://a.org/run",
         "built as the config config, by rattler-build in the image quay.io/a@sha256:12",
@@ -383,8 +383,8 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
         "built from docker://quay.io/a, sha256 12",
     ]
     host = slsa.predicate({**values, "image": None, "sources": []})
-    assert "built as the config config, by rattler-build on a host" in slsa.described(host)
-    assert slsa.described({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == ["built by None"]
+    assert "built as the config config, by rattler-build on a host" in slsa.build_facts(host)
+    assert slsa.build_facts({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == ["built by None"]
 
 
 @pytest.mark.parametrize("internal", [{}, [], ["text"], "text", 7, None, [["package", 1], ["times", 2]]], ids=str)

@@ -32,7 +32,7 @@ def verified(file: Path, offered: dict[str, str] | None = None, **changed: Any) 
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     bill = b"bill of materials"
     fields = {"sha256": sha256, "commit": COMMIT, "sbom_sha256": hashlib.sha256(bill).hexdigest(), **changed}
-    chain = provenance.sealed([record("other-1-0.conda"), record(FILE, **fields)], "")
+    chain = provenance.sealed_lines([record("other-1-0.conda"), record(FILE, **fields)], "")
     return provenance.verify(file, chain, bill_of={sha256: bill}.get, offered=offered or {})
 
 
@@ -88,7 +88,7 @@ def test_of_two_records_of_a_hash_the_last_counts(tmp_path: Path) -> None:
     file = package(tmp_path)
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     fields = {"sha256": sha256, "commit": COMMIT, "sbom_sha256": hashlib.sha256(b"").hexdigest()}
-    chain = provenance.sealed([record(FILE, **fields, cores=1), record(FILE, **fields, cores=64)], "")
+    chain = provenance.sealed_lines([record(FILE, **fields, cores=1), record(FILE, **fields, cores=64)], "")
     link, _ = provenance.verify(file, chain, bill_of=lambda _: b"", offered={})
     assert link.record["cores"] == 64
 
@@ -98,7 +98,7 @@ def test_a_missing_or_changed_bill_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProvenanceBroken, match="bill of materials is missing or is not the one"):
         verified(file, sbom_sha256="0" * 64)
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    chain = provenance.sealed([record(FILE, sha256=sha256, commit=COMMIT, sbom_sha256=None)], "")
+    chain = provenance.sealed_lines([record(FILE, sha256=sha256, commit=COMMIT, sbom_sha256=None)], "")
     with pytest.raises(ProvenanceBroken, match="bill of materials is missing"):
         provenance.verify(file, chain, bill_of=lambda _: None, offered={})
 
@@ -114,13 +114,13 @@ def test_a_broken_about_json_is_the_packages_fault(tmp_path: Path) -> None:
 
 
 def test_with_signers_an_unsigned_record_is_refused(tmp_path: Path) -> None:
-    class Nobody(provenance.Signers):
+    class Nobody(provenance.AllowedSigners):
         def signer_of(self, text: str, signature: str) -> str:
             raise ProvenanceBroken(f"nobody signed {text} {signature!r}")
 
     file = package(tmp_path)
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    chain = provenance.sealed(
+    chain = provenance.sealed_lines(
         [record(FILE, sha256=sha256, commit=COMMIT, sbom_sha256=hashlib.sha256(b"").hexdigest())], ""
     )
     digest = provenance.last_hash(chain)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kiln.provenance.attestation_check import TrustedSigner
-from kiln.provenance.signature_list import ListedAttestation, listed
-from kiln.provenance.statements import publish_statement, slsa_statement
+from kiln.provenance.signature_list import ListedAttestation, package_attestations
+from kiln.provenance.statements import publication_statement, slsa_statement
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
 from tests.publishing import KEY, another_key
 
 FILE, SHA256, CHANNEL = "small-1.2-h0_0.conda", "ab" * 32, "https://channel.example/small"
-PUBLISH, MADE = publish_statement(FILE, SHA256, CHANNEL), slsa_statement(FILE, SHA256, {"buildDefinition": {}})
+PUBLISH, MADE = publication_statement(FILE, SHA256, CHANNEL), slsa_statement(FILE, SHA256, {"buildDefinition": {}})
 OTHER, SIGSTORE = another_key(), FakeSigstore()
 ROOT = json.dumps(SIGSTORE.trusted_root())
 IDENTITY = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=ROOT)
@@ -23,7 +23,7 @@ NAME, OTHER_NAME = f"the key {KEY.public.name}", f"the key {OTHER.public.name}"
 
 def all_listed(*values: Any, signers: list[TrustedSigner]) -> tuple[ListedAttestation, ...]:
     data = json.dumps([value if isinstance(value, dict) else json.loads(value) for value in values]).encode()
-    return listed(data, file=FILE, sha256=SHA256, channel=CHANNEL, signers=signers)
+    return package_attestations(data, file=FILE, sha256=SHA256, channel=CHANNEL, signers=signers)
 
 
 def test_each_attestation_has_its_signer() -> None:
@@ -66,7 +66,7 @@ def test_several_identities_are_told_apart() -> None:
 
 
 def test_invalid_attestations_and_those_of_other_packages_say_why() -> None:
-    other = KEY.bundle(publish_statement("other-1-0.conda", SHA256, CHANNEL))
+    other = KEY.bundle(publication_statement("other-1-0.conda", SHA256, CHANNEL))
     first, second = all_listed({"junk": 1}, other, signers=[TrustedSigner(key=KEY.public)])
     assert (first.verified, second.verified) == (False, False)
     assert first.text(2) == "attestation 1 of 2: invalid, it is not a Sigstore bundle of a known version"

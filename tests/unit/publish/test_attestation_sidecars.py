@@ -14,9 +14,9 @@ import pytest
 
 from kiln import repodata
 from kiln.errors import BrokenPackage, NotWritable, ProvenanceBroken, UsageError
-from kiln.model.provenance import Attestation
+from kiln.model.provenance import ReleaseAttestations
 from kiln.provenance import bundles, statements
-from kiln.provenance.attestation_check import TrustedSigner, checked
+from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.publish import attestation_sidecars, transaction
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
@@ -58,7 +58,7 @@ def stranger(sha256: str, file: str = FILE) -> bytes:
 
 def append(channel: Path, bundle: bytes) -> bytes:
     mutable = channel / f"{PATH}.sigs"
-    data = bundles.appended(mutable.read_bytes(), [bundle])
+    data = bundles.extended_sidecar(mutable.read_bytes(), [bundle])
     mutable.write_bytes(data)
     return data
 
@@ -94,7 +94,7 @@ def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> No
 
     def sign(sha256: str) -> tuple[bytes, ...]:
         signed.append(sha256)
-        return (KEY.bundle(statements.publish_statement(FILE, sha256, "file:///c")),)
+        return (KEY.bundle(statements.publication_statement(FILE, sha256, "file:///c")),)
 
     paths = publishing.packages(folder, ("fresh",))
     entries = [repodata.read(path) for path in paths]
@@ -102,10 +102,10 @@ def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> No
 
     def is_own(sha256: str, sidecar: bytes) -> bool:
         with contextlib.suppress(ProvenanceBroken):
-            return bool(checked(sidecar, file=FILE, sha256=sha256, channel="file:///c", signers=signers))
+            return bool(attested_facts(sidecar, file=FILE, sha256=sha256, channel="file:///c", signers=signers))
         return False
 
-    attestation = Attestation(seal=seal, boms={entries[0].sha256: b"{}"}, bundles=sign, is_own=is_own)
+    attestation = ReleaseAttestations(seal=seal, boms={entries[0].sha256: b"{}"}, bundles=sign, is_own=is_own)
     transaction.publish(target(folder), paths, entries, lambda _: None, attestation)
 
 
@@ -137,11 +137,11 @@ def test_a_withdrawn_package_keeps_its_attestations_and_a_deleted_one_does_not(c
 def test_a_later_publication_a_patch_and_an_indexing_keep_the_field(channel: Path, tmp_path: Path) -> None:
     before = record(channel)["attestations_sha256"]
     publishing.publish_old(tmp_path)
-    index_edits.patch(target(tmp_path), FILE, {"depends": ["python"]})
+    index_edits.patch_record(target(tmp_path), FILE, {"depends": ["python"]})
     assert reindexed(tmp_path) == (0, ())
     assert record(channel) == {**record(channel), "attestations_sha256": before, "depends": ["python"]}
     with pytest.raises(UsageError, match="is not patched"):
-        index_edits.patch(target(tmp_path), FILE, {"attestations_sha256": "0" * 64})
+        index_edits.patch_record(target(tmp_path), FILE, {"attestations_sha256": "0" * 64})
 
 
 def test_an_index_from_scratch_finds_the_attestations_again(channel: Path, tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_appended_attestations_come_into_the_index_and_the_old_file_stays(channe
 
 def _wrong(channel: Path) -> Iterator[tuple[str, bytes]]:
     sha256 = record(channel)["sha256"]
-    yield "lacks attestations", bundles.sidecar([stranger(sha256)])
-    yield "no attestation of this package", bundles.sidecar([stranger("cd" * 32)])
-    yield "no attestation of this package", bundles.sidecar([stranger(sha256, "other-1-0.conda")])
+    yield "lacks attestations", bundles.sidecar_content([stranger(sha256)])
+    yield "no attestation of this package", bundles.sidecar_content([stranger("cd" * 32)])
+    yield "no attestation of this package", bundles.sidecar_content([stranger(sha256, "other-1-0.conda")])
     yield "no attestation of this package", b"[]"
     yield "no attestation of this package", b"\xff"
 
@@ -186,10 +186,10 @@ def test_attestations_that_are_wrong_or_dropped_are_reported_and_not_taken(chann
 def test_a_sidecar_of_another_file_of_the_name_is_replaced(tmp_path: Path) -> None:
     place = tmp_path / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
-    place.write_bytes(bundles.sidecar([stranger("cd" * 32)]))
+    place.write_bytes(bundles.sidecar_content([stranger("cd" * 32)]))
     publishing.publish_new(tmp_path)
     publishing.require_attestations(tmp_path / "channel")
-    assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() != bundles.sidecar([stranger("cd" * 32)])
+    assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() != bundles.sidecar_content([stranger("cd" * 32)])
 
 
 OTHER = another_key()
@@ -198,10 +198,10 @@ OTHER = another_key()
 def put_theirs(folder: Path, *more: bytes) -> bytes:
     """Put another signer's publication to the same channel next to a package that is not published yet."""
     sha256 = repodata.read(publishing.packages(folder, ("fresh",))[0]).sha256
-    theirs = OTHER.bundle(statements.publish_statement(FILE, sha256, target(folder).address()))
+    theirs = OTHER.bundle(statements.publication_statement(FILE, sha256, target(folder).address()))
     place = folder / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
-    place.write_bytes(bundles.sidecar([theirs, *more]))
+    place.write_bytes(bundles.sidecar_content([theirs, *more]))
     return place.read_bytes()
 
 
@@ -210,13 +210,13 @@ def test_the_attestations_of_others_stay_and_the_own_ones_are_added(tmp_path: Pa
     publishing.publish_new(tmp_path)
     channel = tmp_path / "channel"
     data = (channel / f"{PATH}.sigs").read_bytes()
-    assert bundles.values(data)[:1] == bundles.values(theirs)
-    assert len(bundles.values(data)) == 3
+    assert bundles.json_bundles(data)[:1] == bundles.json_bundles(theirs)
+    assert len(bundles.json_bundles(data)) == 3
     assert (channel / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}").read_bytes() == theirs
     publishing.require_attestations(channel)
     facts: dict[str, Any] = {"file": FILE, "sha256": record(channel)["sha256"], "channel": target(tmp_path).address()}
     for key in (KEY, OTHER):
-        attested = checked(data, signers=[TrustedSigner(key=key.public)], **facts)
+        attested = attested_facts(data, signers=[TrustedSigner(key=key.public)], **facts)
         assert attested.signer == f"the key {key.public.name}"
         assert bool(attested.provenance) is (key is KEY), "their publication does not vouch for this provenance"
 
@@ -225,7 +225,7 @@ def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path
     theirs = put_theirs(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         publish(tmp_path, killed, [])
-    assert len(bundles.values((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
+    assert len(bundles.json_bundles((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
     transaction.abort(target(tmp_path))
     assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() == theirs
     assert sidecar_files(tmp_path / "channel") == [f"{FILE}.sigs", f"{FILE}.sigs.{hashlib.sha256(theirs).hexdigest()}"]
@@ -234,8 +234,8 @@ def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path
 def test_invalid_attestations_are_left_out_and_stay_in_a_copy(tmp_path: Path) -> None:
     theirs = put_theirs(tmp_path, b'{"junk": 1}', stranger("cd" * 32))
     publishing.publish_new(tmp_path)
-    values = bundles.values((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())
-    assert values[0] == bundles.values(theirs)[0]
+    values = bundles.json_bundles((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())
+    assert values[0] == bundles.json_bundles(theirs)[0]
     assert len(values) == 3
     copy = tmp_path / "channel" / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}"
     assert copy.read_bytes() == theirs
@@ -252,15 +252,17 @@ def test_the_uploaded_attestation_is_the_own_one(tmp_path: Path) -> None:
     folder = target(tmp_path).store
     assert isinstance(folder, Folder)
     theirs, own = (
-        FakeSigstore().bundle(statements.publish_statement(FILE, "ab" * 32, url)) for url in ("a://b", "c://d")
+        FakeSigstore().bundle(statements.publication_statement(FILE, "ab" * 32, url)) for url in ("a://b", "c://d")
     )
     folder.write(f"{PATH}.sigs", json.dumps([theirs, own]).encode())
-    file = attestation_sidecars.own_bundle(folder, PATH)
+    file = attestation_sidecars.own_bundle_file(folder, PATH)
     assert file is not None
     assert json.loads(file.read_bytes()) == own
-    by_key = KEY.bundle(statements.publish_statement(FILE, "ab" * 32, "c://d"))
-    folder.write(f"{PATH}.sigs", bundles.appended(json.dumps([theirs]).encode(), [by_key]))
-    assert attestation_sidecars.own_bundle(folder, PATH) is None, "a key's own attestation is not replaced by theirs"
+    by_key = KEY.bundle(statements.publication_statement(FILE, "ab" * 32, "c://d"))
+    folder.write(f"{PATH}.sigs", bundles.extended_sidecar(json.dumps([theirs]).encode(), [by_key]))
+    assert attestation_sidecars.own_bundle_file(folder, PATH) is None, (
+        "a key's own attestation is not replaced by theirs"
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links")
@@ -270,7 +272,7 @@ def test_no_sidecar_is_written_through_a_link_out_of_the_channel(tmp_path: Path)
     (tmp_path / "channel").mkdir()
     (tmp_path / "channel" / "linux-64").symlink_to(outside)
     entry = repodata.read(publishing.packages(tmp_path, ("fresh",))[0])
-    attestation = Attestation(seal=lambda _: b"", boms={}, bundles=lambda sha256: (stranger(sha256),))
+    attestation = ReleaseAttestations(seal=lambda _: b"", boms={}, bundles=lambda sha256: (stranger(sha256),))
     with pytest.raises(NotWritable, match="nothing is written through links"):
-        attestation_sidecars.attested(target(tmp_path).store, [entry], attestation)
+        attestation_sidecars.write_sidecars(target(tmp_path).store, [entry], attestation)
     assert list(outside.iterdir()) == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiln.publish.order import in_order, runs
+from kiln.publish.order import in_order, subdir_groups
 from kiln.repodata import IndexEntry
 
 
@@ -46,5 +46,7 @@ def test_packages_that_need_each_other_come_together() -> None:
 
 
 def test_a_release_is_parted_where_the_subdir_changes() -> None:
-    result = runs([entry("top", "middle", subdir="noarch"), entry("middle", "base"), entry("base", subdir="noarch")])
+    result = subdir_groups(
+        [entry("top", "middle", subdir="noarch"), entry("middle", "base"), entry("base", subdir="noarch")]
+    )
     assert [[item.record["name"] for item in part] for part in result] == [["base"], ["middle"], ["top"]]

@@ -13,7 +13,7 @@ import yaml
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.recipe.keys import ANY, key_faults, recipe_keys
-from kiln.yamltext import Scalars, parse
+from kiln.yamltext import ScalarTypes, parse
 from tests.compared_recipes import RECIPES
 from tests.feedstocks import written
 
@@ -57,7 +57,7 @@ FURTHER = {
 
 
 def faults(text: str) -> tuple[KeyFault, ...]:
-    return key_faults(parse(text, "recipe/meta.yaml", Scalars.WORDS).value, text, "recipe/meta.yaml")
+    return key_faults(parse(text, "recipe/meta.yaml", ScalarTypes.WORDS).value, text, "recipe/meta.yaml")
 
 
 def test_the_table_has_every_key_of_conda_build() -> None:

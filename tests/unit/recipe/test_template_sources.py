@@ -304,7 +304,7 @@ def test_a_repository_with_a_link_out_of_the_feedstock_is_refused(tmp_path: Path
     place = tmp_path / "a" / "src" / ".git" / link
     place.rename(tmp_path / "before")
     place.symlink_to(tmp_path / "b" / ".git" / link)
-    git_repository.names.cache_clear()
+    git_repository.revision_variables.cache_clear()
     require_refused(feedstock, UnsafeTemplate, "the template reads the git repository 'src'")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
-from kiln.recipe.specs import name_of, sections, with_versions, without
+from kiln.recipe.specs import name_of, sections, with_versions, without_package
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.recipe.usage_regions import region
 
@@ -134,4 +134,4 @@ def test_bare_names_take_the_variants_versions() -> None:
 def test_small_readings_of_specs() -> None:
     assert name_of("conda-forge::Zlib>=1") == "zlib"
     assert sections(["a", "b"]) == {"host": ["a", "b"], "run": ["a", "b"]}
-    assert without(["a", "a 1", "ab"], "a") == ["ab"]
+    assert without_package(["a", "a 1", "ab"], "a") == ["ab"]

@@ -22,7 +22,7 @@ TWO = "outputs:\n" + ONE.format("b", "run", "c") + ONE.format("c", "host", "b")
 def rendered(folder: Path, meta: str) -> list[dict[str, Any]]:
     feedstock = written(folder, meta)
     (config,) = expand.configs(feedstock)
-    return render.as_json(render.render(feedstock, config))
+    return render.as_plain_data(render.render(feedstock, config))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_cross_compiled_output_may_require_another_of_the_build_platform(tmp_p
         files={".ci_support/linux_aarch64_.yaml": "target_platform:\n- linux-aarch64\n"},
     )
     config = expand.read(feedstock, "linux_aarch64_")
-    assert {output["name"] for output in render.as_json(render.render(feedstock, config))} == {"b", "c"}
+    assert {output["name"] for output in render.as_plain_data(render.render(feedstock, config))} == {"b", "c"}
 
 
 def test_the_legacy_noarch_python_is_no_noarch_of_conda_build(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.compiled_expression import expression, template
-from kiln.recipe_v1.expression_evaluation import Malformed
-from kiln.recipe_v1.expression_values import Invalid, text
+from kiln.recipe_v1.compiled_expression import compile_expression, compile_template
+from kiln.recipe_v1.expression_evaluation import MalformedExpression
+from kiln.recipe_v1.expression_values import InvalidOperation, text
 from kiln.recipe_v1.scope import VariantScope
 from kiln.yamltext.typed_text import TypedText
 
@@ -29,7 +29,7 @@ def scope() -> VariantScope:
 
 
 def rendered(given: str) -> str:
-    return text(template(given).steps(scope()))
+    return text(compile_template(given).steps(scope()))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_template_renders_as_rattler_build_renders_it(given: str, wanted: str)
     ],
 )
 def test_what_has_no_value_is_told(given: str, why: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidOperation) as caught:
         rendered(given)
     assert why in str(caught.value)
 
@@ -136,28 +136,28 @@ def test_what_has_no_value_is_told(given: str, why: str) -> None:
     ],
 )
 def test_what_is_no_expression_is_refused(given: str, why: str) -> None:
-    with pytest.raises(Malformed) as caught:
-        template(given)
+    with pytest.raises(MalformedExpression) as caught:
+        compile_template(given)
     assert why in str(caught.value)
 
 
 def test_a_condition_stands_without_delimiters() -> None:
-    with pytest.raises(Malformed):
-        expression("${{ linux }}")
-    assert expression("linux and mpi == 'openmpi'").steps(scope()) is True
+    with pytest.raises(MalformedExpression):
+        compile_expression("${{ linux }}")
+    assert compile_expression("linux and mpi == 'openmpi'").steps(scope()) is True
 
 
 def test_an_attribute_of_python_is_out_of_reach() -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidOperation):
         rendered("${{ ''.__class__ }}")
 
 
 def test_the_keys_of_the_variant_that_are_read_are_recorded() -> None:
     here = scope()
-    template("${{ mpi if linux else python }} ${{ compiler('c') }}").steps(here)
+    compile_template("${{ mpi if linux else python }} ${{ compiler('c') }}").steps(here)
     assert here.reads == {"mpi", "c_compiler", "c_compiler_version"}
 
 
 def test_the_names_of_every_branch_are_known() -> None:
-    names = template("${{ mpi if linux else python }} ${{ stdlib('c') }}").names
+    names = compile_template("${{ mpi if linux else python }} ${{ stdlib('c') }}").names
     assert names == {"mpi", "linux", "python", "c_stdlib", "c_stdlib_version", "CONDA_BUILD_SYSROOT"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.requirement import OpenPin, canonical, free_name, requirement
+from kiln.recipe_v1.requirement import OpenPin, canonical_spec, free_name, requirement
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from kiln.recipe_v1.requirement import OpenPin, canonical, free_name, requiremen
     ],
 )
 def test_a_match_spec_is_printed(given: str, wanted: str) -> None:
-    assert canonical(given) == wanted
+    assert canonical_spec(given) == wanted
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_match_spec_is_printed(given: str, wanted: str) -> None:
 )
 def test_what_is_no_match_spec_is_refused(given: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        canonical(given)
+        canonical_spec(given)
 
 
 def test_a_pin_stays_open() -> None:
@@ -71,6 +71,6 @@ def test_what_only_looks_like_a_pin_is_refused(given: str) -> None:
 
 
 def test_only_a_bare_name_is_free() -> None:
-    assert [free_name(canonical(spec)) for spec in ("python", "python *", "c::python", "a[build=x]")] == [
+    assert [free_name(canonical_spec(spec)) for spec in ("python", "python *", "c::python", "a[build=x]")] == [
         "python", "", "", "",
     ]  # fmt: skip

@@ -10,14 +10,14 @@ import pytest
 from kiln import process_runner
 from kiln.errors import RehearsalRefused
 from kiln.model.build_config import BuildConfig
-from kiln.model.rendered import Output, Rendered, Requirements
+from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import resolution
-from kiln.rehearse.compile_plan import PlanRequest, general_plan, python_of
+from kiln.rehearse.compile_plan import PlanRequest, config_plan, fitting_python
 from kiln.rehearse.rehearsal_plan import LockedWheel, RehearsalPlan
 from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for, required_packages
 from kiln.rehearse.resolution import RequirementsConflict, Resolution, UnavailableProject
 from kiln.rehearse.source_search import SourceSearch
-from kiln.serialization import from_json, to_json
+from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,10 +72,10 @@ def _split(text: str) -> list[str]:
 def plan(
     *outputs: Output, test_specs: tuple[tuple[str, str], ...] = (), python: str = "3.11", path: str = ""
 ) -> RehearsalPlan:
-    rendered = Rendered(config=CONFIG, name="a", outputs=outputs)
+    rendered = RenderedConfig(config=CONFIG, name="a", outputs=outputs)
     search = SourceSearch(store=Path("/none"), folder=None, mirror=None, projects=(), env={})
     required = required_packages(rendered, test_specs=test_specs)
-    return general_plan(
+    return config_plan(
         PlanRequest(
             rendered=rendered,
             required=required,
@@ -95,7 +95,7 @@ def test_python_packages_are_resolved_together_and_known_under_the_channels_name
     (alias,) = result.stand_ins
     assert (alias.name, alias.depends) == ("jupyter_thing", ("jupyter-thing ==2.0",))
     assert "taken from pip's index by their names alone: jupyter_thing" in result.notes
-    assert from_json(RehearsalPlan, to_json(result)) == result
+    assert from_json_values(RehearsalPlan, to_json(result)) == result
 
 
 def test_programs_of_this_machine_do_not_get_pips_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,18 +186,18 @@ def required(*specs: str) -> list[RequiredPackage]:
     ],
 )
 def test_one_python_satisfies_all_outputs(specs: tuple[str, ...], preferred: tuple[str, ...], python: str) -> None:
-    assert python_of(required(*specs), preferred) == python
+    assert fitting_python(required(*specs), preferred) == python
 
 
 def test_pythons_that_exclude_each_other_are_refused_with_their_places() -> None:
     with pytest.raises(RehearsalRefused, match="no Python of a rehearsal satisfies") as caught:
-        python_of(required("python 3.10.*", "python >=3.11"), ())
+        fitting_python(required("python 3.10.*", "python >=3.11"), ())
     assert caught.value.why == "python 3.10.* (host of a); python >=3.11 (host of a)"
 
 
 def test_a_free_threaded_python_is_refused() -> None:
     with pytest.raises(RehearsalRefused, match="no free-threaded Python"):
-        python_of(required("python 3.13.* *_cp313t"), ())
+        fitting_python(required("python 3.13.* *_cp313t"), ())
 
 
 def test_outputs_of_other_pythons_are_left_out() -> None:
@@ -206,7 +206,7 @@ def test_outputs_of_other_pythons_are_left_out() -> None:
         output("a", variant={"python": "3.11.* *_cpython"}),
         output("all"),
     )
-    chosen = outputs_for(Rendered(config=CONFIG, outputs=outputs), "3.11")
+    chosen = outputs_for(RenderedConfig(config=CONFIG, outputs=outputs), "3.11")
     assert [(entry.name, entry.variant) for entry in chosen] == [
         ("a", {"python": "3.11.* *_cpython"}),
         ("all", {}),

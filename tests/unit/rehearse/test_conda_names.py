@@ -97,10 +97,10 @@ def test_requirements_hold_for_the_target_only() -> None:
 def test_an_unknown_package_keeps_its_normalized_name() -> None:
     assert conda_names.conda_name("Not_In.The-Table") == "not-in-the-table"
     assert conda_names.wheel_layout("Not_In.The-Table") is conda_names.WheelLayout.PYTHON
-    assert conda_names.exported_by("Not_In.The-Table") == ""
+    assert conda_names.exporting_package("Not_In.The-Table") == ""
 
 
 def test_each_row_of_the_table_has_its_source() -> None:
-    for row in conda_names.known().values():
+    for row in conda_names.known_names().values():
         assert "conda-forge/" in row.source or "conda/grayskull" in row.source, row
         assert rattler.PackageName(row.conda).normalized == row.conda

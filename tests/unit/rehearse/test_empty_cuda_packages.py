@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.rehearse.empty_cuda_packages import cuda_packages, described
-from kiln.rehearse.wheel_locks import plan
+from kiln.rehearse.empty_cuda_packages import cuda_packages, package_metadata
+from kiln.rehearse.wheel_locks import rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget
 from tests.unit.rehearse.sample import info, unpacked
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) -> None:
-    wheels = plan(python="3.11", cuda=cuda).dependencies
-    facts = {item.name: item for item in described(wheels, PackageTarget(python="3.11", cuda=cuda))}
+    wheels = rehearsal_wheels(python="3.11", cuda=cuda).dependencies
+    facts = {item.name: item for item in package_metadata(wheels, PackageTarget(python="3.11", cuda=cuda))}
     assert facts["cuda-version"].version == cuda
     (cudart,) = (wheel.version for wheel in wheels if wheel.name == "nvidia-cuda-runtime-cu12")
     assert facts["cuda-cudart-dev"].depends == (f"cuda-version {cuda}.*", f"cuda-cudart =={cudart}")
@@ -28,7 +28,7 @@ def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) ->
 
 
 def test_they_are_written_once(tmp_path: Path) -> None:
-    planned, target = plan(python="3.11", cuda="12.9"), PackageTarget(python="3.11", cuda="12.9")
+    planned, target = rehearsal_wheels(python="3.11", cuda="12.9"), PackageTarget(python="3.11", cuda="12.9")
     packages = cuda_packages(planned.dependencies, tmp_path, target)
     times = [package.stat().st_mtime_ns for package in packages]
     assert cuda_packages(planned.dependencies, tmp_path, target) == packages
@@ -38,4 +38,4 @@ def test_they_are_written_once(tmp_path: Path) -> None:
 
 
 def test_a_config_without_cuda_has_no_cuda_packages(tmp_path: Path) -> None:
-    assert cuda_packages(plan(python="3.11").dependencies, tmp_path, PackageTarget(python="3.11")) == ()
+    assert cuda_packages(rehearsal_wheels(python="3.11").dependencies, tmp_path, PackageTarget(python="3.11")) == ()

@@ -13,7 +13,7 @@ from kiln import process_runner
 from kiln.errors import UnsupportedPython
 from kiln.rehearse.interpreter_facts import (
     facts_of,
-    interpreter_of,
+    interpreter_from_facts,
     own_libraries,
     probe,
     require_supported,
@@ -49,7 +49,7 @@ def facts(**changes: object) -> dict[str, Any]:
 
 def test_a_good_interpreter_is_described() -> None:
     require_supported(BASE / "bin/python", facts())
-    result = interpreter_of(facts())
+    result = interpreter_from_facts(facts())
     assert (result.version, result.python, result.standard_layout, result.include) == ("3.12.1", "3.12", True, None)
     assert result.libraries == (BASE / "lib/libpython3.12.so.1.0",)
 
@@ -87,7 +87,7 @@ def test_debians_layout_is_recognized() -> None:
         scheme="/usr/local/lib/python3.12/dist-packages",
         mapped=["/usr/lib/x86_64-linux-gnu/libssl.so.3"],
     )
-    result = interpreter_of(debian)
+    result = interpreter_from_facts(debian)
     assert (result.standard_layout, result.libraries) == (False, ())
 
 
@@ -129,7 +129,7 @@ def test_a_program_that_is_not_python_3_is_reported(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.processes
 def test_this_very_interpreter_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = interpreter_of(facts_of(Path(sys.executable), env={}))
+    result = interpreter_from_facts(facts_of(Path(sys.executable), env={}))
     assert result.version == ".".join(str(number) for number in sys.version_info[:3])
     assert result.base_prefix == Path(sys.base_prefix).resolve()
     assert result.executable.is_file()

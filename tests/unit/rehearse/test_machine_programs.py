@@ -9,7 +9,7 @@ import pytest
 from kiln.rehearse import compilers, machine_programs
 from kiln.rehearse.machine_programs import UNKNOWN_VERSION, find, fits, fitting_version, paths
 from kiln.rehearse.rehearsal_plan import StandIn
-from kiln.rehearse.stand_in_writer import stand_in_facts, stand_in_packages
+from kiln.rehearse.stand_in_writer import stand_in_metadata, stand_in_packages
 from tests.unit.rehearse.sample import content, info, unpacked
 
 if TYPE_CHECKING:
@@ -111,5 +111,5 @@ def test_the_package_of_a_stand_in_is_marked_and_runs_the_machines_program(tmp_p
     assert info(package, "run_exports") == {"strong": ["libx >=3"]}
     assert info(package, "about")["extra"]["rehearsal"] is True
     assert info(package, "about")["extra"]["stand_in_for"] == "tool"
-    assert "rehearsal" in stand_in_facts(stand_in).build
+    assert "rehearsal" in stand_in_metadata(stand_in).build
     assert stand_in_packages([stand_in], tmp_path) == (package,)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.rehearse.processor_packages import NAME, described, processor_packages
+from kiln.rehearse.processor_packages import NAME, level_metadata, processor_packages
 from tests.unit.rehearse.sample import info, unpacked
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 def test_a_processor_has_its_level_and_those_below(processor: str, levels: set[str]) -> None:
     accepted = set()
-    for facts in described():
+    for facts in level_metadata():
         (spec,) = facts.depends
         _, version, *build = spec.split(" ")
         assert version == "1.*"

@@ -18,8 +18,8 @@ from kiln.rehearse import python_package
 from kiln.rehearse.interpreter_facts import Interpreter
 from kiln.rehearse.python_package import (
     movable_rpath,
-    python_abi_package,
-    python_facts,
+    python_abi_metadata,
+    python_metadata,
     python_packages,
     with_conda_schemes,
 )
@@ -117,11 +117,11 @@ def matches(spec: str, facts: PackageFacts) -> bool:
     ],
 )
 def test_the_build_strings_match_the_variants(python: str, spec: str, tmp_path: Path) -> None:
-    facts = python_facts(installed(tmp_path, python), key="h0123456")
+    facts = python_metadata(installed(tmp_path, python), key="h0123456")
     assert matches(f"python {spec}", facts)
-    assert matches(f"python_abi {python}.* *_cp{python.replace('.', '')}", python_abi_package(python))
+    assert matches(f"python_abi {python}.* *_cp{python.replace('.', '')}", python_abi_metadata(python))
     assert facts.run_exports == {"noarch": ("python",), "weak": facts.constrains}
-    assert matches(python_abi_package(python).constrains[0], facts)
+    assert matches(python_abi_metadata(python).constrains[0], facts)
 
 
 def test_the_package_holds_the_interpreter_and_no_one_elses_packages(tmp_path: Path, patchelf: Patchelf) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import UnsupportedPython
 from kiln.rehearse import pythons
 from kiln.rehearse.interpreter_facts import Interpreter
-from kiln.rehearse.pythons import candidates, find, newest
+from kiln.rehearse.pythons import candidates, find, first_available
 from tests.unit.rehearse.test_interpreter_facts import answering, facts
 
 
@@ -93,8 +93,8 @@ def test_the_newest_that_can_be_used_is_taken(tmp_path: Path, monkeypatch: pytes
         str(paths["3.11"]): facts(version=[3, 11, 9]),
     }
     asked = answering(monkeypatch, answers)
-    interpreter = newest(env={"PATH": str(tmp_path / "bin")})
+    interpreter = first_available(env={"PATH": str(tmp_path / "bin")})
     assert interpreter is not None
     assert interpreter.version == "3.12.5"
     assert asked == [paths["3.13"], paths["3.12"]]
-    assert newest(env={"PATH": str(tmp_path / "nothing")}) is None
+    assert first_available(env={"PATH": str(tmp_path / "nothing")}) is None

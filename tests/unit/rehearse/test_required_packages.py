@@ -12,7 +12,7 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import RenderedConfig
 
 META = """\
 package:
@@ -43,7 +43,7 @@ outputs:
 """
 
 
-def rendered(folder: Path) -> Rendered:
+def rendered(folder: Path) -> RenderedConfig:
     feedstock = written(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
     return render.finalise(render.render(feedstock, expand.read(feedstock, "linux_64_")))
 

@@ -136,8 +136,8 @@ def test_a_download_that_breaks_off_is_reported_with_its_origin(tmp_path: Path, 
 
 
 def test_a_name_cannot_lead_out_of_the_folder() -> None:
-    assert source_search.names_of(Source(url=("https://a.example/x/..", "https://a.example/%2e%2e"))) == ()
-    assert source_search.names_of(Source(url=("https://a.example/%2Fetc%2Fpasswd",))) == (Path("/etc/passwd").name,)
+    assert source_search.file_names(Source(url=("https://a.example/x/..", "https://a.example/%2e%2e"))) == ()
+    assert source_search.file_names(Source(url=("https://a.example/%2Fetc%2Fpasswd",))) == (Path("/etc/passwd").name,)
 
 
 def test_a_download_has_the_credentials_of_pips_index_in_any_process(

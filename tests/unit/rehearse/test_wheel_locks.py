@@ -11,7 +11,7 @@ from packaging.utils import parse_wheel_filename
 
 from kiln.errors import UnsupportedPython, VariantFault
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, plan, read
+from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, read, rehearsal_wheels
 
 if TYPE_CHECKING:
     from kiln.rehearse.rehearsal_plan import LockedWheel
@@ -30,7 +30,7 @@ def test_the_cuda_versions_of_the_matrix_can_be_rehearsed() -> None:
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("cuda", [None, "12.5", "12.9"])
 def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda: str | None) -> None:
-    planned = plan(python=python, cuda=cuda)
+    planned = rehearsal_wheels(python=python, cuda=cuda)
     assert planned.upstream is not None
     assert planned.upstream.name == ("tensorflow" if cuda else "tensorflow-cpu")
     assert planned.upstream.version == "2.21.0"
@@ -42,14 +42,16 @@ def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_the_libraries_are_those_of_the_configs_cuda(cuda: str) -> None:
-    result = versions(plan(python="3.11", cuda=cuda).wheels)
+    result = versions(rehearsal_wheels(python="3.11", cuda=cuda).wheels)
     coupled = ("cublas", "cuda-cupti", "cuda-nvcc", "cuda-nvrtc", "cuda-runtime", "nvjitlink")
     assert all(result[f"nvidia-{name}-cu12"].startswith(f"{cuda}.") for name in coupled)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_configs_of_one_python_share_their_python_packages(python: str) -> None:
-    cpu, *others = (versions(plan(python=python, cuda=cuda).dependencies) for cuda in (None, "12.5", "12.9"))
+    cpu, *others = (
+        versions(rehearsal_wheels(python=python, cuda=cuda).dependencies) for cuda in (None, "12.5", "12.9")
+    )
     for other in others:
         assert {name: version for name, version in other.items() if not name.startswith("nvidia-")} == cpu
 
@@ -72,13 +74,13 @@ def test_no_address_is_in_the_locks(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", ALL)
 def test_the_conda_name_of_each_package_is_known(lock: str) -> None:
-    assert {wheel.name for wheel in read(lock)} <= conda_names.known().keys()
+    assert {wheel.name for wheel in read(lock)} <= conda_names.known_names().keys()
 
 
 def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
     with pytest.raises(UnsupportedPython, match=r"no wheels for Python 3\.9") as python:
-        plan(python="3.9")
+        rehearsal_wheels(python="3.9")
     assert "use Python 3.10, 3.11, 3.12 or 3.13" in str(python.value)
     with pytest.raises(VariantFault, match=r"no wheels for CUDA 11\.8") as cuda:
-        plan(python="3.11", cuda="11.8")
+        rehearsal_wheels(python="3.11", cuda="11.8")
     assert "CUDA 12.5 or 12.9" in str(cuda.value)

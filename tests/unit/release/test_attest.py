@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kiln.model.build_config import BuildConfig
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
-from kiln.model.rendered import Checkout, Rendered, Source, Staging
+from kiln.model.rendered import Checkout, RenderedConfig, Source, Staging
 from kiln.provenance.license_files import LicenseFile
 from kiln.release import attest
 from tests.packages import release_package
@@ -34,7 +34,7 @@ def test_sources_are_recorded_without_their_passwords(tmp_path: Path) -> None:
         Source(git_url="https://me:swordfish@a.org/d"),
         Source(url=("https://me:swordfish@a.org/e",)),
     )
-    rendered = Rendered(config=CONFIG, stagings=(Staging(sources=sources),))
+    rendered = RenderedConfig(config=CONFIG, stagings=(Staging(sources=sources),))
     matrix = cast("Any", SimpleNamespace(feedstock=SimpleNamespace(recipe=tmp_path)))
     record = attest._sources(matrix, rendered)
     assert "swordfish" not in str(record)
@@ -52,7 +52,7 @@ def test_sources_are_recorded_without_their_passwords(tmp_path: Path) -> None:
 
 def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = release_package(tmp_path, "a", payload={"share/a/NOTICE.txt": b"of others"})
-    monkeypatch.setattr(attest, "record_of", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0"))
+    monkeypatch.setattr(attest, "provenance_record", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0"))
     monkeypatch.setattr(attest, "recipe_digest", lambda _: "ab")
     monkeypatch.setattr(attest, "_report", lambda *_: None)
     candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))

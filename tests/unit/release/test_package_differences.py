@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.release.package_differences import build_folder, differences, first_difference
+from kiln.release.package_differences import differences, feedstock_folder, first_difference
 from tests.packages import conda_package, release_package
 
 if TYPE_CHECKING:
@@ -46,6 +46,6 @@ def test_the_first_difference_is_shown_without_hidden_characters(
 
 def test_the_folder_of_a_build_is_in_the_placeholders_of_a_package(tmp_path: Path) -> None:
     paths = {"paths": [{"_path": "a"}, {"_path": "b", "prefix_placeholder": "/f/s/build_artifacts/work/c/host_env_pl"}]}
-    assert build_folder(conda_package(tmp_path / "a-1-0.conda", {"paths.json": paths})) == "/f/s"
-    assert build_folder(conda_package(tmp_path / "b-1-0.conda", {"paths.json": {"paths": 7}})) == ""
-    assert build_folder(release_package(tmp_path, "c")) == ""
+    assert feedstock_folder(conda_package(tmp_path / "a-1-0.conda", {"paths.json": paths})) == "/f/s"
+    assert feedstock_folder(conda_package(tmp_path / "b-1-0.conda", {"paths.json": {"paths": 7}})) == ""
+    assert feedstock_folder(release_package(tmp_path, "c")) == ""

@@ -17,14 +17,14 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
 
 HEAD = "package:\n  name: a\n  version: 1\n"
 OUTPUTS = "outputs:\n  - name: a\n  - name: b\n"
 LINUX_AND_WINDOWS = "build_platform: {}\nprovider:\n  linux_64: default\n  win_64: default\n"
 
 
-def rendered(folder: Path, recipe: str, **files: str) -> Rendered:
+def rendered(folder: Path, recipe: str, **files: str) -> RenderedConfig:
     feedstock = written(folder, HEAD + recipe, files={f"recipe/{name}.sh": text for name, text in files.items()})
     (config,) = expand.configs(feedstock)
     return render.render(feedstock, config)

@@ -21,7 +21,7 @@ from tests.feedstocks import PINNING, copied, written
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
     from kiln.model.source_position import Place
 
 RECIPE = """\
@@ -89,13 +89,13 @@ python:
 """
 
 
-def rendered(folder: Path, recipe: str = RECIPE, variants: str = VARIANTS) -> Rendered:
+def rendered(folder: Path, recipe: str = RECIPE, variants: str = VARIANTS) -> RenderedConfig:
     feedstock = written(folder, recipe, variants, files={"recipe/build.sh": "", "recipe/install.sh": ""})
     (config,) = expand.configs(feedstock)
     return render.render(feedstock, config)
 
 
-def named(found: Rendered, name: str) -> list[Output]:
+def named(found: RenderedConfig, name: str) -> list[Output]:
     return [output for output in found.outputs if output.name == name]
 
 
@@ -254,8 +254,8 @@ def test_every_output_may_be_skipped(tmp_path: Path) -> None:
 def test_several_configs_of_a_feedstock_do_not_mix(tmp_path: Path) -> None:
     feedstock = copied("cuda", tmp_path)
     configs = [config for config in expand.configs(feedstock, PINNING) if config.platform == "linux-64"]
-    first = [render.as_json(render.render(feedstock, config)) for config in configs]
-    again = [render.as_json(render.render(feedstock, config)) for config in reversed(configs)]
+    first = [render.as_plain_data(render.render(feedstock, config)) for config in configs]
+    again = [render.as_plain_data(render.render(feedstock, config)) for config in reversed(configs)]
     assert first == again[::-1]
     assert len({str(outputs) for outputs in first}) == len(configs)
 
@@ -359,5 +359,5 @@ def test_run_exports_that_are_selected_away_leave_their_kind(tmp_path: Path) -> 
     feedstock = written(tmp_path, recipe)
     (config,) = expand.configs(feedstock)
     found = render.render(feedstock, config)
-    assert render.as_json(found)[0]["run_exports"] == {"strong": None, "weak": ["c"]}
+    assert render.as_plain_data(found)[0]["run_exports"] == {"strong": None, "weak": ["c"]}
     assert render.finalise(found).outputs[0].run_exports == {"weak": ("c",)}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, RenderedConfig
 
 HEAD = "package:\n  name: P\n  version: '1.2'\n"
 CONFIG = "python:\n- 3.11.* *_cpython\nflag:\n- false\nnumber:\n- 13\ntext:\n- '13'\ntarget_platform:\n- linux-64\n"
@@ -39,10 +39,10 @@ def feedstock(folder: Path, recipe: str, config: str = CONFIG, forge: str = "") 
     written(folder, "", "", f"{LINUX_ONLY}{forge}conda_build_tool: rattler-build\n", files)
     for name in ("meta.yaml", "conda_build_config.yaml"):
         (folder / "recipe" / name).unlink()
-    return feedstock_loader.find(folder)
+    return feedstock_loader.load(folder)
 
 
-def rendered(folder: Path, recipe: str, config: str = CONFIG) -> Rendered:
+def rendered(folder: Path, recipe: str, config: str = CONFIG) -> RenderedConfig:
     result = feedstock(folder, recipe, config)
     return render.render(result, expand.read(result, "linux_64_"))
 
@@ -132,7 +132,7 @@ def test_numbers_and_truth_values_of_a_config_keep_their_kind(tmp_path: Path) ->
     assert output.build_number == 14
     assert json.dumps(output.used) == '{"flag": false, "number": 13, "target_platform": "linux-64", "text": "13"}'
     assert output.build_string.startswith("1313_")
-    assert render.as_json(rendered(tmp_path, recipe))[0]["used"]["text"] == "13"
+    assert render.as_plain_data(rendered(tmp_path, recipe))[0]["used"]["text"] == "13"
 
 
 def test_a_config_that_is_read_is_written_as_it_was(tmp_path: Path) -> None:
@@ -202,5 +202,5 @@ def test_a_cross_compiled_config_sees_the_machine_that_builds(tmp_path: Path) ->
 
 def test_the_variables_that_scripts_get_are_those_of_secrets(tmp_path: Path) -> None:
     recipe = HEAD + "build:\n  script:\n    secrets: [TOKEN]\n    content: [make]\n"
-    assert run.callers_variables(feedstock(tmp_path, recipe), ["linux_64_"]) == {"TOKEN"}
-    assert run.callers_variables(feedstock(tmp_path / "other", HEAD), ["linux_64_"]) == frozenset()
+    assert run.caller_variable_names(feedstock(tmp_path, recipe), ["linux_64_"]) == {"TOKEN"}
+    assert run.caller_variable_names(feedstock(tmp_path / "other", HEAD), ["linux_64_"]) == frozenset()

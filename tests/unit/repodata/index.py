@@ -21,5 +21,5 @@ def index(tmp_path: Path, *names: str) -> Subdir:
 
 def offered(subdir: Subdir, form: str = "repodata.json") -> dict[str, Any]:
     """Return the records of one form of an index."""
-    records: dict[str, Any] = json.loads(repodata.forms(subdir)[form])["packages.conda"]
+    records: dict[str, Any] = json.loads(repodata.index_files(subdir)[form])["packages.conda"]
     return records

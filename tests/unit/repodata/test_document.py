@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.document import IndexDocument, file_of, kind_of, require_known
+from kiln.repodata.document import IndexDocument, file_of, require_writable, section_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_other_json_is_not_an_index(data: bytes) -> None:
 def test_records_are_found_in_every_section_by_their_files() -> None:
     assert set(document().records()) == {OLD, NEW, "b-1-0.conda", f"{WHEEL}.whl"}
     assert (file_of(("v3", "whl"), WHEEL), file_of(("packages",), OLD)) == (f"{WHEEL}.whl", OLD)
-    assert (kind_of(OLD), kind_of(NEW)) == ("packages", "packages.conda")
+    assert (section_of(OLD), section_of(NEW)) == ("packages", "packages.conda")
 
 
 def test_removing_a_record_leaves_all_else() -> None:
@@ -83,14 +83,14 @@ def test_the_number_of_a_revisions_records_follows_them() -> None:
 
 
 def test_a_later_version_of_the_format_is_refused() -> None:
-    require_known("linux-64", document(repodata_version=2))
+    require_writable("linux-64", document(repodata_version=2))
     for version in (3, "1", None):
         with pytest.raises(BrokenIndex, match="has repodata_version"):
-            require_known("linux-64", document(repodata_version=version))
+            require_writable("linux-64", document(repodata_version=version))
 
 
 @pytest.mark.parametrize("section", [{"name": "x", "version": "1"}, {"x.conda": {"name": "x", "version": "1"}}])
 def test_an_unknown_section_of_packages_is_refused(section: dict[str, Any]) -> None:
     """A client that reads it would not find the packages that kiln adds."""
     with pytest.raises(BrokenIndex, match=r"lists packages below 'packages\.new'"):
-        require_known("linux-64", document(**{"packages.new": section}))
+        require_writable("linux-64", document(**{"packages.new": section}))

@@ -38,8 +38,8 @@ def test_a_withdrawn_package_stays_withdrawn_when_it_is_added_again(tmp_path: Pa
 def test_a_removed_package_leaves_no_trace(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1", "large-1").patched("small-1-0.conda", {"license": "MIT"})
     without = subdir.withdrawn(["small-1-0.conda"]).without(["small-1-0.conda"])
-    expected = repodata.forms(index(tmp_path, "large-1"))
-    assert repodata.forms(without) == expected
+    expected = repodata.index_files(index(tmp_path, "large-1"))
+    assert repodata.index_files(without) == expected
     assert without.changed == {"small", "large"}
 
 
@@ -48,7 +48,7 @@ def test_only_the_names_of_removed_packages_count_as_changed(tmp_path: Path) -> 
     subdir = dataclasses.replace(index(tmp_path, "small-1", "large-1"), changed=frozenset())
     assert subdir.without(["small-1-0.conda"]).changed == {"small"}
     assert subdir.withdrawn(["small-1-0.conda"]).changed == {"small"}
-    assert repodata.forms(subdir.without(["missing-1-0.conda"])) == repodata.forms(subdir)
+    assert repodata.index_files(subdir.without(["missing-1-0.conda"])) == repodata.index_files(subdir)
 
 
 def test_the_patches_of_a_record_add_up(tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_package_files_are_next_to_the_index_unless_it_has_another_url(tmp_path:
 
 def test_withdrawing_twice_changes_nothing(tmp_path: Path) -> None:
     once = index(tmp_path, "small-1").withdrawn(["small-1-0.conda"])
-    assert repodata.forms(once.withdrawn(["small-1-0.conda"])) == repodata.forms(once)
+    assert repodata.index_files(once.withdrawn(["small-1-0.conda"])) == repodata.index_files(once)

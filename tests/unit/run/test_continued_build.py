@@ -15,7 +15,7 @@ from kiln.model.feedstock import Feedstock
 from kiln.model.handover import ChainState
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.run import continued_build as chains
-from kiln.run.continued_build import Chain
+from kiln.run.continued_build import ContinuedBuild
 from kiln.store import build_handover
 from kiln.store.layout import ArtifactLayout
 from tests.unit.run.test_plan import a_plan
@@ -36,7 +36,7 @@ class Machine:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("{}\n")
         self.layout = ArtifactLayout(root=root / "build_artifacts")
-        self.chain = Chain.open(self.feedstock, self.layout, config, chain, bound=BOUND)
+        self.chain = ContinuedBuild.open(self.feedstock, self.layout, config, chain, bound=BOUND)
         self.cache = self.layout.compile_caches.folder("key")
 
     def begin(self, **more: Any) -> tuple[RunPlan, tuple[str, ...]]:
@@ -110,7 +110,7 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
     assert "4 files" in note
 
     second = Machine(tmp_path / "2", folder)
-    recorded = build_handover.read(folder)
+    recorded = build_handover.read_record(folder)
     assert recorded is not None
     recorded_seconds = recorded.seconds
     plan, (note,) = second.begin()
@@ -170,7 +170,7 @@ def test_a_finished_chain_hands_on_its_record_alone(tmp_path: Path, folder: Path
     assert [path.name for path in folder.iterdir()] == [build_handover.RECORD]
     third = Machine(tmp_path / "3", folder)
     assert third.chain.finished().startswith("a is already finished: 1 package after 2 jobs")
-    record = build_handover.read(folder)
+    record = build_handover.read_record(folder)
     assert record is not None
     assert (record.state, record.packages) == (ChainState.FINISHED, (("p-1-0.conda", "5"),))
 
@@ -230,7 +230,7 @@ def test_steps_that_leave_no_room_for_actions_are_not_handed_on(tmp_path: Path, 
     (machine.layout.work("a") / "build-p" / "large").write_bytes(bytes(BOUND))
     _, notes = stopped("build p", machine=machine)
     assert "finished steps have 1.0 MB, and are not handed on" in notes[0]
-    record = build_handover.read(folder)
+    record = build_handover.read_record(folder)
     assert record is not None
     assert record.archive is not None
     assert record.archive.files == 1
@@ -253,6 +253,6 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_handed_on(tmp_path:
 
 def test_a_recipe_whose_compile_has_no_cache_is_known(tmp_path: Path, folder: Path) -> None:
     machine = Machine(tmp_path / "1", folder)
-    assert not chains.continues(machine.feedstock)
+    assert not chains.has_continuable_compile(machine.feedstock)
     (machine.feedstock.recipe / "build.sh").write_text('bazel build --disk_cache="$BAZEL_DISK_CACHE" //:all\n')
-    assert chains.continues(machine.feedstock)
+    assert chains.has_continuable_compile(machine.feedstock)

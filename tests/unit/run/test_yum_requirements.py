@@ -88,10 +88,10 @@ def test_all_invalid_names_are_reported_in_the_files_order(tmp_path: Path) -> No
 @pytest.mark.parametrize("rehearsal", [False, True])
 def test_nothing_is_installed_on_the_host_and_a_note_says_so(tmp_path: Path, *, rehearsal: bool) -> None:
     options = RunOptions(configs=("a",), command="", build=BuildOptions(rehearsal=rehearsal))
-    places, notes = yum_requirements.install(feedstock(tmp_path, "b\na\n"), HOST, options, None, None)
+    places, notes = yum_requirements.add_to_images(feedstock(tmp_path, "b\na\n"), HOST, options, None, None)
     assert places == HOST
     assert [note.startswith(f"{yum_requirements.FILE} is installed into images only") for note in notes] == [True]
-    assert yum_requirements.install(written(tmp_path / "w", META), HOST, options, None, None) == (HOST, ())
+    assert yum_requirements.add_to_images(written(tmp_path / "w", META), HOST, options, None, None) == (HOST, ())
 
 
 def test_the_note_has_the_command_where_the_names_are_this_systems() -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kiln.fleet.plan import Overheads, arrange
+from kiln.fleet.plan import Overheads, schedule
 from tests.fleets import HOUR, MACHINE, estimates, lower_bound
 
 FREE = Overheads(startup=0.0, collect=0.0, teardown=0.0)
@@ -21,7 +21,7 @@ def test_a_schedule_is_within_a_tenth_of_the_lower_bound(configs: int, workers: 
     jobs = estimates(configs, hours=3, warm=warm, groups=groups)
     sizes = [len(range(group, configs, groups)) for group in range(groups)]
     least = lower_bound(3 * HOUR, 3 * warm * HOUR, sizes, workers)
-    seconds = arrange(jobs, workers=workers, machine_type=MACHINE, overheads=FREE).seconds
+    seconds = schedule(jobs, workers=workers, machine_type=MACHINE, overheads=FREE).seconds
     assert least <= seconds * (1 + 1e-6)
     assert seconds <= 1.1001 * least
 

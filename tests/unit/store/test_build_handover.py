@@ -110,10 +110,10 @@ def test_the_record_survives_and_archives_that_it_does_not_name_are_removed(tmp_
     old = put(tmp_path, "made-0123456789abcdef.tar.zst", b"")
     archive = build_handover.pack(tmp_path, [("cache/" + action(1), put(tmp_path / "c", action(1), b"result"))]).archive
     assert old.exists()
-    build_handover.write(tmp_path, a_record(archive))
+    build_handover.write_record(tmp_path, a_record(archive))
     assert not old.exists()
-    assert build_handover.read(tmp_path) == a_record(archive)
-    assert build_handover.read(tmp_path / "nothing") is None
+    assert build_handover.read_record(tmp_path) == a_record(archive)
+    assert build_handover.read_record(tmp_path / "nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ def test_the_record_survives_and_archives_that_it_does_not_name_are_removed(tmp_
 def test_an_invalid_record_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / build_handover.RECORD).write_bytes(text)
     with pytest.raises(BrokenHandover, match="is invalid") as raised:
-        build_handover.read(tmp_path)
+        build_handover.read_record(tmp_path)
     assert raised.value.why
     assert "remove the folder" in raised.value.hint
 
 
 def test_a_record_cannot_name_an_archive_elsewhere(tmp_path: Path) -> None:
     archive = HandoverArchive(name="../made-0123456789abcdef.tar.zst", size=1, unpacked=1, files=1, sha256="")
-    build_handover.write(tmp_path, a_record(archive))
+    build_handover.write_record(tmp_path, a_record(archive))
     with pytest.raises(BrokenHandover, match="is invalid"):
-        build_handover.read(tmp_path)
+        build_handover.read_record(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_an_archive_is_refused_that_is_damaged_missing_or_larger_than_it_says(tm
 
 
 def test_a_record_of_this_version_can_be_read_by_other_programs(tmp_path: Path) -> None:
-    build_handover.write(tmp_path, a_record(None))
+    build_handover.write_record(tmp_path, a_record(None))
     data = json.loads((tmp_path / build_handover.RECORD).read_text())
     assert (data["state"], data["links"][0]["steps"]) == ("unfinished", ["compile"])
 

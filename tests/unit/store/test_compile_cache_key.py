@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.store.compile_cache_key import cache_key, toolchain
+from kiln.store.compile_cache_key import cache_key, toolchain_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_machine_without_images_is_known_by_its_compilers(tmp_path: Path) -> N
     compiler = tmp_path / "gcc"
     compiler.write_text("#!/bin/sh\n")
     compiler.chmod(0o755)
-    before = toolchain(str(tmp_path))
-    assert toolchain(str(tmp_path)) == before
+    before = toolchain_digest(str(tmp_path))
+    assert toolchain_digest(str(tmp_path)) == before
     compiler.write_text("#!/bin/sh\n# another release\n")
-    assert toolchain(str(tmp_path)) != before
+    assert toolchain_digest(str(tmp_path)) != before

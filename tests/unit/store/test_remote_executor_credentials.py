@@ -40,10 +40,10 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
     assert remote_executor_credentials.is_variable(variable)
     assert not remote_executor_credentials.is_variable(str(place))
     assert not remote_executor_credentials.is_variable(base64.b64encode(b'{"token": "a"}').decode())
-    assert remote_executor_credentials.parts(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
-    secrets = compile_step_variables.with_parts({compile_step_variables.CREDENTIALS: variable})
+    assert remote_executor_credentials.inner_secrets(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
+    secrets = compile_step_variables.with_inner_secrets({compile_step_variables.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
-    assert compile_step_variables.with_parts({"A": "b"}) == {"A": "b"}
+    assert compile_step_variables.with_inner_secrets({"A": "b"}) == {"A": "b"}
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> 
 def test_a_missing_folder_and_an_invalid_variable(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the folder of credentials"):
         remote_executor_credentials.read(tmp_path / "none")
-    assert remote_executor_credentials.parts("") == remote_executor_credentials.parts("?") == ()
+    assert remote_executor_credentials.inner_secrets("") == remote_executor_credentials.inner_secrets("?") == ()

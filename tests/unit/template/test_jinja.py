@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
 from kiln.template.jinja import Environment, Template
 from kiln.template.pieces import NotSeparable, cut
-from kiln.template.selectors import Selected
+from kiln.template.selectors import SelectedText
 
 
 def environment() -> Environment:
@@ -18,7 +18,7 @@ def environment() -> Environment:
 
 
 def rendered(text: str, **context: Any) -> str:
-    selected = Selected(text=text, numbers=tuple(range(1, text.count("\n") + 2)))
+    selected = SelectedText(text=text, numbers=tuple(range(1, text.count("\n") + 2)))
     return Template(selected, "f", environment()).render(context, lambda name: name == "maybe", context)
 
 
@@ -120,7 +120,7 @@ def outcome(text: str, *, whole: bool) -> str:
         except Exception:  # noqa: BLE001 - a mistake of either kind is the same outcome here
             return "fault"
     try:
-        selected = Selected(text=text, numbers=tuple(range(1, text.count("\n") + 2)))
+        selected = SelectedText(text=text, numbers=tuple(range(1, text.count("\n") + 2)))
         return Template(selected, "f", made).render({"a": "q"}, lambda _: True, ())
     except KilnError:
         return "fault"

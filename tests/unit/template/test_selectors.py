@@ -7,7 +7,7 @@ import pytest
 
 from kiln.errors import SelectorFault, UnsafeTemplate
 from kiln.template.namespace import Names, Os, language_names, platform_names
-from kiln.template.selectors import Selectable, lines_of
+from kiln.template.selectors import SelectableText, lines_of
 
 
 def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **variant: Any) -> Names:
@@ -16,7 +16,7 @@ def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **va
 
 
 def kept(text: str, **variant: Any) -> str:
-    return Selectable(text, "f").select(names(known=frozenset({"missing"}), **variant)).text
+    return SelectableText(text, "f").select(names(known=frozenset({"missing"}), **variant)).text
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_line_stays_where_its_selector_holds(line: str, wanted: str | None) ->
 
 
 def test_kept_lines_know_where_they_stood() -> None:
-    selected = Selectable("a\nb  # [win]\nc\n", "f").select(names())
+    selected = SelectableText("a\nb  # [win]\nc\n", "f").select(names())
     assert selected.text == "a\nc\n"
     assert selected.line_of(2) == 3
 
@@ -60,13 +60,13 @@ def test_kept_lines_know_where_they_stood() -> None:
 @pytest.mark.parametrize("name", ["lixnux", "cuda_compiler_verion"])
 def test_an_unknown_name_is_placed_and_the_nearest_suggested(name: str) -> None:
     with pytest.raises(SelectorFault) as caught:
-        Selectable(f"a\n  b  # [win or {name}]\n", "f").select(names(cuda_compiler_version="12"))
+        SelectableText(f"a\n  b  # [win or {name}]\n", "f").select(names(cuda_compiler_version="12"))
     assert str(caught.value.at) == "f:2:16"
     assert "did you mean" in caught.value.hint
 
 
 def test_a_name_that_is_known_elsewhere_counts_as_false() -> None:
-    text = Selectable("a  # [elsewhere]\nb\n", "f")
+    text = SelectableText("a  # [elsewhere]\nb\n", "f")
     assert text.select(names(known=frozenset({"elsewhere"}))).text == "b\n"
 
 

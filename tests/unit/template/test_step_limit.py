@@ -3,7 +3,7 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from kiln.template.step_limit import COUNTED, Budget, Exhausted, spend
+from kiln.template.step_limit import COUNTED, Budget, Exhausted, insert_spending
 
 
 def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPat
     environment = jinja2.Environment()
     environment.filters[COUNTED] = budget.counted
     tree = environment.parse("{% for i in range(3) %}{% for j in range(n) %}{{ j }}{% endfor %}{% endfor %}")
-    spend(tree)
+    insert_spending(tree)
     template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
     assert template.render(n=3) == "012" * 3
     budget.restart()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.variants.migrations import applicable, applied
+from kiln.variants.migrations import applicable, apply_migration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,28 +20,28 @@ def key_add(**values: Any) -> dict[str, Any]:
 
 
 def test_values_are_raised_to_the_newer_ones() -> None:
-    result = applied({"a": ["1.9", "2"], "b": ["1"]}, {"a": ["1.10", "1", "3"], "c": ["7"]})
+    result = apply_migration({"a": ["1.9", "2"], "b": ["1"]}, {"a": ["1.10", "1", "3"], "c": ["7"]})
     assert result == {"a": ["1.10", "2", "3"], "b": ["1"], "c": ["7"]}
 
 
 def test_an_ordering_decides_what_is_newer() -> None:
     about = {"ordering": {"a": ["old", "new", "newest"]}}
-    assert applied({"a": ["new"]}, {"__migrator": about, "a": ["newest"]})["a"] == ["newest"]
-    assert applied({"a": ["newest"]}, {"__migrator": about, "a": ["old"]})["a"] == ["newest"]
+    assert apply_migration({"a": ["new"]}, {"__migrator": about, "a": ["newest"]})["a"] == ["newest"]
+    assert apply_migration({"a": ["newest"]}, {"__migrator": about, "a": ["old"]})["a"] == ["newest"]
 
 
 def test_rows_are_added_in_order_with_their_zipped_keys() -> None:
-    result = applied(PYTHONS, key_add(python=["3.11"], free=["yes"]))
+    result = apply_migration(PYTHONS, key_add(python=["3.11"], free=["yes"]))
     assert (result["python"], result["free"]) == (["3.9", "3.10", "3.11"], ["no", "no", "yes"])
 
 
 def test_a_row_that_is_there_is_not_added_again() -> None:
-    assert applied(PYTHONS, key_add(python=["3.10"], free=["no"]))["python"] == ["3.9", "3.10"]
+    assert apply_migration(PYTHONS, key_add(python=["3.10"], free=["no"]))["python"] == ["3.9", "3.10"]
 
 
 def test_keys_can_join_a_group() -> None:
     change = key_add(about={"additional_zip_keys": ["impl"]}, python=["3.11"], free=["yes"], impl=["new"])
-    result = applied({**PYTHONS, "impl": ["old"]}, change)
+    result = apply_migration({**PYTHONS, "impl": ["old"]}, change)
     assert result["zip_keys"] == [["python", "free", "impl"]]
     assert result["impl"] == ["old", "old", "new"]
     assert PYTHONS["zip_keys"] == [["python", "free"]]
@@ -49,14 +49,14 @@ def test_keys_can_join_a_group() -> None:
 
 def test_rows_are_removed_with_their_zipped_keys() -> None:
     change = {"__migrator": {"operation": "key_remove", "primary_key": "python"}, "python": ["3.9"]}
-    result = applied({**PYTHONS, "free": ["a", "b"]}, change)
+    result = apply_migration({**PYTHONS, "free": ["a", "b"]}, change)
     assert (result["python"], result["free"]) == (["3.10"], ["b"])
 
 
 def test_a_group_takes_the_rows_that_its_primary_key_comes_from() -> None:
     spec = {"zip_keys": [["cuda", "image"]], "cuda": ["11"], "image": ["old"]}
     change = {"__migrator": {"primary_key": "cuda"}, "zip_keys": [["cuda", "image"]], "cuda": ["12"], "image": ["new"]}
-    assert applied(spec, change)["image"] == ["new"]
+    assert apply_migration(spec, change)["image"] == ["new"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import VariantFault
-from kiln.variants.space import Space, filtered
+from kiln.variants.space import Space, from_specification
 
 VALUES = st.lists(st.sampled_from(["1", "10", "2", "a", "b"]), min_size=1, max_size=3)
 
@@ -82,7 +82,7 @@ def test_a_matrix_with_too_many_variants_is_reported() -> None:
 
 def test_the_last_source_selects_first() -> None:
     spec = {"a": ["1", "2", "3"]}
-    assert [v["a"] for v in filtered(spec, [{"a": ["1"]}, {"a": ["2", "3"]}]).variants()] == ["2", "3"]
+    assert [v["a"] for v in from_specification(spec, [{"a": ["1"]}, {"a": ["2", "3"]}]).variants()] == ["2", "3"]
 
 
 def test_a_mapping_stands_for_its_keys_in_a_group_as_it_does_alone() -> None:

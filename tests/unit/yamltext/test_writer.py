@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.yamltext import Scalars, mapping_text, parse
+from kiln.yamltext import ScalarTypes, mapping_text, parse
 
 # As PyYAML's block style writes them: quotes only where the text would be read as something else.
 STYLES = [
@@ -30,5 +30,5 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Z
 
 @given(st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5))
 def test_what_is_written_is_read_back(data: dict[str, tuple[str, ...]]) -> None:
-    result = parse(mapping_text(data), "f", Scalars.TEXT).value
+    result = parse(mapping_text(data), "f", ScalarTypes.TEXT).value
     assert {key: tuple(values) for key, values in result.items()} == data

@@ -51,7 +51,9 @@ def state(*configs: ConfigRun, process: str = "running", cost: RunCost | None = 
 def sent(*states: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of states, as the reporter sends them."""
     return [
-        message for item in states for message in (*(m for _, m in controller_gate.messages(item)), {"kind": "shown"})
+        message
+        for item in states
+        for message in (*(m for _, m in controller_gate.state_messages(item)), {"kind": "shown"})
     ]
 
 
@@ -159,7 +161,9 @@ def test_a_controller_that_nobody_can_ask_for_is_given_up_after_a_lease() -> Non
 
 def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> None:
     long = {**to_json(RUNNING), "reason": "x" * 100_000, "packages": [1], "steps": [2]}
-    (_, run), (_, message) = controller_gate.messages({**state(), "report": {**to_json(REPORT), "configs": [long]}})
+    (_, run), (_, message) = controller_gate.state_messages(
+        {**state(), "report": {**to_json(REPORT), "configs": [long]}}
+    )
     assert run["report"]["configs"] == []
     assert (message["config"]["packages"], message["config"]["steps"], len(message["config"]["reason"])) == (
         [],

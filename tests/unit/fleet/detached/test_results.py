@@ -79,7 +79,7 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
         kept.append(entry)
         return packages
 
-    monkeypatch.setattr(worker_results, "keep", keep)
+    monkeypatch.setattr(worker_results, "add_to_channel", keep)
     inputs = {CONFIG: ConfigInputs(group="cpu", shared="1", key="2")}
     feedstock.artifacts.mkdir()
     report, fleet = results.read(fetched(tmp_path / "fetched"))
@@ -159,6 +159,6 @@ def test_an_invalid_state_is_refused(tmp_path: Path, text: str, fault: str) -> N
 def test_without_a_feedstock_packages_and_logs_go_into_a_folder(tmp_path: Path) -> None:
     folder = fetched(tmp_path / "fetched")
     report, _ = results.read(folder)
-    results.copy(dataclasses.replace(report, run=7), folder, tmp_path / "to")
+    results.copy_into_folder(dataclasses.replace(report, run=7), folder, tmp_path / "to")
     names = {str(path.relative_to(tmp_path / "to")) for path in (tmp_path / "to").rglob("*") if path.is_file()}
     assert names == {"linux-64/a-1-0.conda", f"logs/{CONFIG}.log", "state.json"}

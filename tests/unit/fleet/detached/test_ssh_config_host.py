@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.fleet.detached.ssh_config_host import best_key, settings_of
+from kiln.fleet.detached.ssh_config_host import preferred_host_key, settings_of
 
 KNOWN = """\
 # Host example.org found: line 3
@@ -13,9 +13,9 @@ example.org ssh-rsa AAAAR
 
 
 def test_the_preferred_host_key_is_taken_and_a_revoked_one_is_not() -> None:
-    assert best_key(KNOWN.splitlines()) == "ssh-ed25519 AAAAE"
-    assert best_key(["example.org ssh-rsa AAAAR"]) == "ssh-rsa AAAAR"
-    assert best_key(["# nothing"]) == ""
+    assert preferred_host_key(KNOWN.splitlines()) == "ssh-ed25519 AAAAE"
+    assert preferred_host_key(["example.org ssh-rsa AAAAR"]) == "ssh-rsa AAAAR"
+    assert preferred_host_key(["# nothing"]) == ""
 
 
 def test_a_setting_may_have_several_values() -> None:

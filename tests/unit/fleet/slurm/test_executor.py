@@ -15,6 +15,7 @@ from kiln.fleet.executor_messages import (
     Collect,
     Collected,
     CommandFailed,
+    CommandUndelivered,
     FollowBuild,
     JobsListed,
     Provision,
@@ -27,11 +28,10 @@ from kiln.fleet.executor_messages import (
     Terminated,
     TornDown,
     Unreachable,
-    Unreached,
 )
 from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
-from kiln.fleet.slurm.job_files import Attempt
+from kiln.fleet.slurm.job_files import AttemptFolder
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun
 from tests.unit.fleet.slurm.test_client import fake, line
@@ -94,7 +94,7 @@ def event_of(executor: SlurmExecutor, *kinds: type[Any]) -> Any:
 
 
 def store(site: SlurmSite, **state: object) -> None:
-    attempt = Attempt.latest(site, CONFIG)
+    attempt = AttemptFolder.latest(site, CONFIG)
     assert attempt is not None
     (attempt.folder / "state.json").write_text(json.dumps({"key": "k", **state}))
 
@@ -105,7 +105,7 @@ def test_a_job_that_an_unanswered_submission_left_is_found(site: SlurmSite, tmp_
     start = StartBuild(worker=WORKER, config=CONFIG, key="k", attempt=1)
     answer(executor_of(site), start, BuildStarted)
     assert calls(tmp_path, "sbatch") == []
-    attempt = Attempt.latest(site, CONFIG)
+    attempt = AttemptFolder.latest(site, CONFIG)
     assert attempt is not None
     assert attempt.id == "40"
 
@@ -121,7 +121,11 @@ def test_a_warm_job_waits_for_the_number_of_its_cold_one(site: SlurmSite, tmp_pa
 
 @pytest.mark.parametrize(
     ("message", "kind"),
-    [("Unable to contact slurm controller", Unreached), ("invalid account", CommandFailed), ("", Unreached)],
+    [
+        ("Unable to contact slurm controller", CommandUndelivered),
+        ("invalid account", CommandFailed),
+        ("", CommandUndelivered),
+    ],
 )
 def test_a_refused_submission_is_repeated_or_fails(
     site: SlurmSite, tmp_path: Path, message: str, kind: type[Any]
@@ -251,8 +255,8 @@ def test_a_sweep_leaves_runs_alone_whose_ledger_or_folder_is_on_another_computer
 def test_the_end_of_a_job_that_was_not_started_is_reported_after_that_of_its_cold_build(
     site: SlurmSite, tmp_path: Path
 ) -> None:
-    Attempt.create(site, PROJECT, config=CONFIG, number=1, key="k", after="cold")
-    Attempt.create(site, PROJECT, config="cold", number=1, key="k")
+    AttemptFolder.create(site, PROJECT, config=CONFIG, number=1, key="k", after="cold")
+    AttemptFolder.create(site, PROJECT, config="cold", number=1, key="k")
     warm = listed(tmp_path, "CANCELLED", reason="DependencyNeverSatisfied")
     cold = listed(tmp_path, "RUNNING", number="40", config="cold")
     fake(tmp_path, "squeue", warm + cold)

@@ -15,7 +15,7 @@ import pytest
 from kiln.errors import UsageError
 from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.follow import copy_results
-from kiln.fleet.slurm.job_files import Attempt
+from kiln.fleet.slurm.job_files import AttemptFolder
 from kiln.fleet.slurm.site import SlurmSettings, SlurmSite, checked_options
 from kiln.model.fleet import JobSize
 from tests.integration.fleet.helpers import CONFIGS, ROOT, SMALL
@@ -42,14 +42,14 @@ def site_of(tmp_path: Path, **settings: object) -> SlurmSite:
     )
 
 
-def attempt_of(site: SlurmSite, number: int = 1) -> Attempt:
-    return Attempt.create(site, PROJECT, config=CONFIG, number=number, key="k")
+def attempt_of(site: SlurmSite, number: int = 1) -> AttemptFolder:
+    return AttemptFolder.create(site, PROJECT, config=CONFIG, number=number, key="k")
 
 
 def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Path) -> None:
     site = site_of(tmp_path, partition="long", account="tf", time=720, extra=("--constraint=avx512",))
     attempt = attempt_of(site)
-    options = job_files.submission(site, attempt, worker="kiln-r1-2", config=CONFIG, number=1, after="")
+    options = job_files.submit_options(site, attempt, worker="kiln-r1-2", config=CONFIG, number=1, after="")
     assert options == [
         "--job-name=kiln-r1-2",
         f"--comment=kiln r1 {CONFIG} 1",
@@ -89,7 +89,7 @@ def test_a_config_may_have_sizes_of_its_own(tmp_path: Path) -> None:
 
 def test_a_warm_build_depends_on_the_success_of_its_cold_one(tmp_path: Path) -> None:
     site = site_of(tmp_path)
-    options = job_files.submission(site, attempt_of(site), worker="w", config=CONFIG, number=1, after="41")
+    options = job_files.submit_options(site, attempt_of(site), worker="w", config=CONFIG, number=1, after="41")
     assert options[-2:] == ["--dependency=afterok:41", "--kill-on-invalid-dep=yes"]
 
 
@@ -108,10 +108,10 @@ def test_the_files_of_a_job_hold_no_secret_and_are_the_users_alone(tmp_path: Pat
 
 def test_the_latest_attempt_counts(tmp_path: Path) -> None:
     site = site_of(tmp_path)
-    assert Attempt.latest(site, CONFIG) is None
+    assert AttemptFolder.latest(site, CONFIG) is None
     attempt_of(site).store_id("41")
     second = attempt_of(site, 10)
-    assert (Attempt.latest(site, CONFIG), second.id, second.state["state"]) == (second, "", "submitted")
+    assert (AttemptFolder.latest(site, CONFIG), second.id, second.state["state"]) == (second, "", "submitted")
 
 
 @pytest.mark.parametrize("option", ["-p", "--", "partition=x", "--dependency=singleton", "--out=x", "--export=ALL"])

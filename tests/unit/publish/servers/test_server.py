@@ -10,7 +10,7 @@ from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.api_requests import Api
-from kiln.publish.servers.server import Server, name_of
+from kiln.publish.servers.server import Server, package_identity
 from kiln.publish.servers.server_credentials import ServerCredentials
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_the_status_of_a_failed_upload_is_the_librarys_or_that_of_the_token(monk
 
 
 def test_a_name_with_dashes_is_read_from_the_end() -> None:
-    assert name_of("noarch/a-b-1.0-h0_0.conda") == ("a-b", "1.0", "h0_0")
+    assert package_identity("noarch/a-b-1.0-h0_0.conda") == ("a-b", "1.0", "h0_0")
 
 
 def test_credentials_of_another_host_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind, trusted_publishing
 from kiln.publish.servers.target import ServerTarget
-from kiln.publish.servers.trusted_publishing import GitHubIdentity, GivenIdentity, TrustedPublisher, audience_of
+from kiln.publish.servers.trusted_publishing import GitHubIdentity, GitLabIdentity, TrustedPublisher, audience_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_the_identity_is_that_of_github_or_gitlab(tmp_path: Path) -> None:
     assert isinstance(on_github, TrustedPublisher)
     assert on_github.identity == GitHubIdentity(url=GITHUB[trusted_publishing.REQUEST_URL], request_token="r3quest")
     assert isinstance(on_gitlab, TrustedPublisher)
-    assert on_gitlab.identity == GivenIdentity(value="h.b.s")
+    assert on_gitlab.identity == GitLabIdentity(value="h.b.s")
     assert "r3quest" not in repr(on_github)
     assert "h.b.s" not in repr(on_gitlab)
 
@@ -81,7 +81,7 @@ def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.Mo
         return result
 
     monkeypatch.setattr(trusted_publishing, "_answer", answer)
-    publisher = TrustedPublisher(url="https://host", identity=GivenIdentity(value="h.b.s"), clock=lambda: now[0])
+    publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"), clock=lambda: now[0])
     assert (publisher.token, publisher.token) == ("first", "first")
     now[0] = trusted_publishing.RENEWAL
     with pytest.raises(HttpError):
@@ -94,6 +94,6 @@ def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("answer", [b"", b"two words", b"a\r\nX-Evil: 1", "\u00e9".encode()])
 def test_an_answer_that_no_header_can_carry_is_no_token(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trusted_publishing, "_answer", lambda *_: answer)
-    publisher = TrustedPublisher(url="https://host", identity=GivenIdentity(value="h.b.s"))
+    publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"))
     with pytest.raises(HttpError, match="answered without a token"):
         _ = publisher.token

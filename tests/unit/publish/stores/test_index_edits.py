@@ -32,7 +32,7 @@ def test_a_withdrawn_package_is_not_offered_and_its_file_stays_unless_deleted(
 
 def test_a_patch_replaces_fields_of_the_record_alone(target: StoreTarget, tmp_path: Path) -> None:
     publish(target, package(tmp_path, "app", "lib"))
-    assert index_edits.patch(target, "app-1-0.conda", {"depends": ["lib <2"]}) == "noarch/app-1-0.conda"
+    assert index_edits.patch_record(target, "app-1-0.conda", {"depends": ["lib <2"]}) == "noarch/app-1-0.conda"
     subdir = target.contents.subdirs()["noarch"]
     assert subdir.offered["app-1-0.conda"]["depends"] == ["lib <2"]
     assert subdir.records["app-1-0.conda"]["depends"] == ["lib"]
@@ -78,7 +78,7 @@ def test_a_package_that_several_platforms_have_is_named_by_its_path(target: Stor
     with pytest.raises(UsageError, match="2 subdirs") as error:
         index_edits.yank(target, ["lib-1-0.conda"])
     assert "linux-aarch64/lib-1-0.conda" in error.value.hint
-    index_edits.patch(target, "linux-aarch64/lib-1-0.conda", {"depends": ["zlib"]})
+    index_edits.patch_record(target, "linux-aarch64/lib-1-0.conda", {"depends": ["zlib"]})
     subdirs = target.contents.subdirs()
     assert [subdirs[name].offered["lib-1-0.conda"]["depends"] for name in ("linux-64", "linux-aarch64")] == [
         [],
