@@ -17,7 +17,7 @@ from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
 from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.log_stream import job_status
 from kiln.fleet.playbook_runner import read_json
-from kiln.fleet.reconcile import Machine, Step, reconcile
+from kiln.fleet.reconcile import ActionKind, Machine, reconcile
 from kiln.fleet.worker_commands import job_states
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.serialization import from_json_values
@@ -140,7 +140,7 @@ def recover(
     steps = {action.name: action for action in actions}
     for action in actions:
         LOGGER.warning("note: %s, of a run that the ledger does not have: %s", action.name, action.step.value)
-    return _run(note, [each for each in machines if steps[each.name].step is not Step.LEAVE], jobs, keys, hourly)
+    return _run(note, [each for each in machines if steps[each.name].step is not ActionKind.LEAVE], jobs, keys, hourly)
 
 
 def _jobs(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,7 @@ class Machine:
     ended: bool = False
 
 
-class Step(str, Enum):
+class ActionKind(str, Enum):
     """The step by which what exists becomes what is wanted."""
 
     KEEP = "keep"  # it is wanted, and there
@@ -37,47 +37,54 @@ class Step(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class MachineAction:
     """A step for a machine or a wanted worker, by its name."""
 
-    step: Step
+    step: ActionKind
     name: str
     reason: str = ""
 
 
 def reconcile(
     wanted: Mapping[str, str], existing: Iterable[Machine], *, owner: str, adoptable: Iterable[str] = ()
-) -> tuple[Action, ...]:
+) -> tuple[MachineAction, ...]:
     """Return the actions for all machines, then for the wanted workers that are missing.
 
     ``wanted`` maps the names of workers to the provider's ids, empty where none is known. ``adoptable`` are the names
     of machines that are taken over though no worker of the run is known by them: those that answer to its key.
     """
-    actions: list[Action] = []
+    actions: list[MachineAction] = []
     present: set[str] = set()
     adoptable = frozenset(adoptable)
     for machine in existing:
         action = _action(machine, wanted, owner=owner, adoptable=adoptable, present=present)
         actions.append(action)
-        if action.step in {Step.KEEP, Step.PREPARE, Step.ADOPT}:
+        if action.step in {ActionKind.KEEP, ActionKind.PREPARE, ActionKind.ADOPT}:
             present.add(machine.name)
     missing = [name for name in wanted if name not in present]
-    return (*actions, *(Action(step=Step.CREATE, name=name, reason="it does not exist") for name in missing))
+    return (
+        *actions,
+        *(MachineAction(step=ActionKind.CREATE, name=name, reason="it does not exist") for name in missing),
+    )
 
 
 def _action(
     machine: Machine, wanted: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
-) -> Action:
+) -> MachineAction:
     name = machine.name
     if machine.owner not in {"", owner}:
-        return Action(step=Step.LEAVE, name=name, reason=f"it is of the owner {machine.owner}")
+        return MachineAction(step=ActionKind.LEAVE, name=name, reason=f"it is of the owner {machine.owner}")
     if machine.ended:
-        return Action(step=Step.TERMINATE, name=name, reason="it has ended")
+        return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it has ended")
     if name in present:
-        return Action(step=Step.TERMINATE, name=name, reason="it exists twice")
+        return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it exists twice")
     if name in wanted:
         same = wanted[name] in {"", machine.id}
-        return Action(step=Step.KEEP if same else Step.PREPARE, name=name, reason="" if same else "it is a new machine")
+        return MachineAction(
+            step=ActionKind.KEEP if same else ActionKind.PREPARE,
+            name=name,
+            reason="" if same else "it is a new machine",
+        )
     if name in adoptable:
-        return Action(step=Step.ADOPT, name=name, reason="the ledger does not have it")
-    return Action(step=Step.TERMINATE, name=name, reason="it is not wanted")
+        return MachineAction(step=ActionKind.ADOPT, name=name, reason="the ledger does not have it")
+    return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it is not wanted")

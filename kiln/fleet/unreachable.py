@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_messages import Probe, Terminate
-from kiln.fleet.reconcile import Machine, Step, reconcile
+from kiln.fleet.reconcile import ActionKind, Machine, reconcile
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class SilenceManager:
             return
         machines = [Machine(name=name, owner="") for name in sorted(event.listed)]
         for action in reconcile(wanted, machines, owner=self.state.run_config.id):
-            if action.step is Step.TERMINATE and action.name in inventory.workers:
+            if action.step is ActionKind.TERMINATE and action.name in inventory.workers:
                 self.state.submit(Terminate(worker=action.name))
 
     def _lost(self, event: Probed, now: float) -> list[Worker]:

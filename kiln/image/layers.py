@@ -63,7 +63,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedLayer:
     """A layer as a compressed archive; ``diff_id`` is the digest of the uncompressed archive."""
 
     title: str
@@ -92,7 +92,7 @@ class _Hashing(io.RawIOBase):
         return f"sha256:{self.hash.hexdigest()}"
 
 
-def pack(layer: Layer, path: Path, *, epoch: int) -> Packed:
+def pack(layer: Layer, path: Path, *, epoch: int) -> PackedLayer:
     """Write a layer to ``path``, with ``epoch`` (seconds) as the time of all files, and with parent folders."""
     with path.open("wb") as file:
         outer = _Hashing(file)
@@ -101,7 +101,9 @@ def pack(layer: Layer, path: Path, *, epoch: int) -> Packed:
             with tarfile.open(fileobj=inner, mode="w|", format=tarfile.PAX_FORMAT) as archive:
                 for entry in with_folders(layer.entries):
                     _add(archive, entry, epoch)
-    return Packed(title=layer.title, path=path, digest=outer.digest, diff_id=inner.digest, size=path.stat().st_size)
+    return PackedLayer(
+        title=layer.title, path=path, digest=outer.digest, diff_id=inner.digest, size=path.stat().st_size
+    )
 
 
 def with_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:

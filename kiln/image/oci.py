@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kiln.image.layers import Packed
+    from kiln.image.layers import PackedLayer
 
 _OCI = "application/vnd.oci.image"
 # HOST[:PORT]/PATH:TAG as engines accept it; without a tag they would add a default.
@@ -72,7 +72,7 @@ def require_name(tag: str) -> None:
         raise UsageError(f"{tag!r} is not a valid name of an image", hint="--tag localhost/mine:1")
 
 
-def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, epoch: int) -> WrittenImage:
+def write(folder: Path, layers: Sequence[PackedLayer], config: Config, *, tag: str, epoch: int) -> WrittenImage:
     """Complete a folder with packed layers in ``blobs/sha256`` to an image layout."""
     image = _blob(folder, document(config, layers, epoch=epoch))
     manifest = _blob(
@@ -100,7 +100,7 @@ def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, e
     return WrittenImage(digest=manifest["digest"], config_digest=image["digest"])
 
 
-def document(config: Config, layers: Sequence[Packed], *, epoch: int) -> dict[str, Any]:
+def document(config: Config, layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
     """Return the configuration of the image in the format of the OCI specification."""
     created = datetime.fromtimestamp(epoch, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     settings = {

@@ -35,14 +35,14 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~^:-]{0,199}", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RequiredPackage:
+class YumPackage:
     """A name in the file, with its place there."""
 
     name: str
     at: Place
 
 
-def read(feedstock: Feedstock) -> tuple[RequiredPackage, ...]:
+def read(feedstock: Feedstock) -> tuple[YumPackage, ...]:
     """Return the packages of the file in its order, each once; empty without the file.
 
     A comment ends with its line. conda-smithy joins the lines with spaces, so a line may have several names.
@@ -53,7 +53,7 @@ def read(feedstock: Feedstock) -> tuple[RequiredPackage, ...]:
     path = feedstock.recipe / "yum_requirements.txt"
     if not path.is_file():
         return ()
-    packages: dict[str, RequiredPackage] = {}
+    packages: dict[str, YumPackage] = {}
     for package in _words(read_text(path, FILE)):
         packages.setdefault(package.name, package)
     faults = [_invalid(package) for package in packages.values() if not _NAME.fullmatch(package.name)]
@@ -65,13 +65,13 @@ def read(feedstock: Feedstock) -> tuple[RequiredPackage, ...]:
     return tuple(packages.values())
 
 
-def _words(text: str) -> Iterator[RequiredPackage]:
+def _words(text: str) -> Iterator[YumPackage]:
     for number, line in enumerate(text.splitlines(), 1):
         for match in re.finditer(r"\S+", line.partition("#")[0]):
-            yield RequiredPackage(name=match[0], at=Place(file=FILE, line=number, column=match.start() + 1))
+            yield YumPackage(name=match[0], at=Place(file=FILE, line=number, column=match.start() + 1))
 
 
-def _invalid(package: RequiredPackage) -> RecipeFault:
+def _invalid(package: YumPackage) -> RecipeFault:
     return RecipeFault(
         f"invalid package name {package.name!r}",
         at=package.at,
@@ -120,7 +120,7 @@ def note_on_host(names: tuple[str, ...], manager: str | None) -> str:
 
 def _with_packages(
     place: BuildLocation,
-    packages: tuple[RequiredPackage, ...],
+    packages: tuple[YumPackage, ...],
     names: tuple[str, ...],
     options: RunOptions,
     engine: Engine,
@@ -150,7 +150,7 @@ def _with_packages(
     return place, f"{FILE} is not installed: {place.image} has no yum or dnf; it must have {', '.join(names)}"
 
 
-def _unknown(packages: tuple[RequiredPackage, ...], unknown: tuple[str, ...], image: str) -> RecipeFault:
+def _unknown(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: str) -> RecipeFault:
     """Return the error of names that the image's repositories lack, at their places in the file."""
     places = {package.name: package.at for package in packages}
     faults = [

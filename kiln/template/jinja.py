@@ -15,7 +15,7 @@ from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, did_you_mean
 from kiln.model.source_position import Place
 from kiln.template.pieces import NotSeparable, cut
-from kiln.template.step_limit import COUNTED, Budget, Exhausted, insert_spending
+from kiln.template.step_limit import COUNTED, Exhausted, StepBudget, insert_spending
 from kiln.template.undefined_values import UndefinedValue, Uses
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self, load: Callable[[str], str]) -> None:
         self.uses = Uses()
-        self.budget = Budget()
+        self.budget = StepBudget()
         self._compiled: dict[str, Piece] = {}
         undefined = type("Recorded", (UndefinedValue,), {"uses": self.uses})
         # Not optimized: constants are evaluated when the template runs, where the budget applies, not when it compiles.

@@ -23,7 +23,7 @@ class Exhausted(Exception):
     """The template needs more steps than any recipe does."""
 
 
-class Budget:
+class StepBudget:
     """The remaining steps of one rendering."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ OURS = re.findall(
     input job-name kill-on-invalid-dep mem mem-per-cpu no-requeue nodes ntasks open-mode output parsable partition qos
     requeue test-only time wait wrap""",
 )
-# Further options, by sbatch's manual: which nodes and devices a job gets, its priority, and who hears of it. None
+# Further options, by sbatch's manual: which nodes and devices a job gets, its priority, and who is notified. None
 # changes what sbatch itself does or prints (--version, --help, --quiet), or runs jobs as somebody else.
 ACCEPTED = re.findall(
     r"\S+",

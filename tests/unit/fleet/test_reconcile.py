@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.fleet.reconcile import Action, Machine, Step, reconcile
+from kiln.fleet.reconcile import ActionKind, Machine, MachineAction, reconcile
 
 
 def machine(name: str, *, owner: str = "r1", identity: str = "i-1", ended: bool = False) -> Machine:
@@ -48,9 +48,9 @@ def test_applying_the_actions_leaves_nothing_to_do_but_to_keep() -> None:
     existing = [machine("a"), machine("b", ended=True), machine("c"), machine("d", owner="r2")]
     wanted = {"a": "i-1", "b": "i-1", "e": ""}
     actions = reconcile(wanted, existing, owner="r1")
-    gone = {action.name for action in actions if action.step is Step.TERMINATE}
-    made = [machine(action.name, identity="i-9") for action in actions if action.step is Step.CREATE]
+    gone = {action.name for action in actions if action.step is ActionKind.TERMINATE}
+    made = [machine(action.name, identity="i-9") for action in actions if action.step is ActionKind.CREATE]
     after = [each for each in existing if each.name not in gone] + made
     again = reconcile({**wanted, **{each.name: each.id for each in made}}, after, owner="r1")
-    assert [action for action in again if action.step not in {Step.KEEP, Step.LEAVE}] == []
-    assert Action(step=Step.LEAVE, name="d", reason="it is of the owner r2") in again
+    assert [action for action in again if action.step not in {ActionKind.KEEP, ActionKind.LEAVE}] == []
+    assert MachineAction(step=ActionKind.LEAVE, name="d", reason="it is of the owner r2") in again

@@ -8,7 +8,7 @@ import os
 import tarfile
 from typing import TYPE_CHECKING
 
-from kiln.image.layers import Layer, LayerEntry, Packed, dead_links, of_tree, pack, with_folders
+from kiln.image.layers import Layer, LayerEntry, PackedLayer, dead_links, of_tree, pack, with_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def tree(root: Path, *, mode: int) -> tuple[LayerEntry, ...]:
     return tuple(of_tree(root, ("note", "bin/run", "bin/link"), below="/opt/x"))
 
 
-def packed(entries: tuple[LayerEntry, ...], path: Path) -> Packed:
+def packed(entries: tuple[LayerEntry, ...], path: Path) -> PackedLayer:
     return pack(Layer(title="t", entries=entries), path, epoch=1_700_000_000)
 
 
