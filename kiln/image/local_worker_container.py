@@ -35,8 +35,8 @@ exec /lib/systemd/systemd
 # differs, the environment is made again there.
 BAKE = f"""{FETCH}project="$1{HOME}/project"
 mkdir -p "$project"
-files="kiln/__init__.py kiln/errors.py kiln/masking kiln/operating_system kiln/bootstrap requirements/run.txt"
-tar -C "${PROJECT}" -c $files | tar -C "$project" -x
+files="kiln/__init__.py kiln/errors.py kiln/lazy_pattern.py kiln/masking kiln/operating_system kiln/bootstrap"
+tar -C "${PROJECT}" -c $files requirements/run.txt | tar -C "$project" -x
 chroot "$1" useradd --system --home-dir {HOME} --shell /bin/bash kiln
 chroot "$1" chown -R kiln:kiln {HOME}
 chroot "$1" env HOME={HOME} PIP_NO_INDEX=1 PIP_FIND_LINKS={WHEELS} runuser --user kiln -- python3 -c '

@@ -117,7 +117,7 @@ def clone(tmp_path: Path) -> Clone:
     wheels.mkdir()
     (root / "requirements").mkdir(parents=True)
     (root / "kiln").mkdir()
-    for name in ("__init__.py", "errors.py", "bootstrap", "masking", "operating_system"):
+    for name in ("__init__.py", "errors.py", "lazy_pattern.py", "bootstrap", "masking", "operating_system"):
         source, target = ROOT / "kiln" / name, root / "kiln" / name
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
     made = Clone(root=root, wheels=wheels)
