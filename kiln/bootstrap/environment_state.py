@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kiln.operating_system.environment_layout import PYTHON
+from kiln.operating_system.venv_layout import PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

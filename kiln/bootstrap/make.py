@@ -26,10 +26,10 @@ from kiln.bootstrap.environment_state import (
     recorded_locks,
     write_marker,
 )
-from kiln.bootstrap.faults import raise_os_error, raise_pip_error, raise_venv_error
+from kiln.bootstrap.setup_errors import raise_os_error, raise_pip_error, raise_venv_error
 from kiln.errors import DownloadFailed, MissingTool, NotWritable
 from kiln.operating_system import file_locks
-from kiln.operating_system.environment_layout import PROGRAM, PROGRAM_TEXT, ROOT_FROM_PACKAGES, site_packages
+from kiln.operating_system.venv_layout import PROGRAM, PROGRAM_TEXT, ROOT_FROM_PACKAGES, site_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from kiln.build import declared_repositories, dropped_files, fifos_and_devices, 
 from kiln.build.engine_folder import ENGINE_FOLDER, host_prefixes
 from kiln.build.metadata_rewrite import rewrite_package
 from kiln.model.build_steps import Platforms
-from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.model.engine_package_settings import PackageSettings
 from kiln.model.rendered import Pin
 from kiln.zstd import FAST
 

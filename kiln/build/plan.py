@@ -23,7 +23,7 @@ from kiln.build.script_variables import cuda_override, exportable_values, script
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep, Platforms
-from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.model.engine_package_settings import PackageSettings
 from kiln.script_commands import exports, run_lines, untraced
 
 if TYPE_CHECKING:

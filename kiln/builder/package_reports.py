@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.ledger import record_json
+from kiln.ledger import stored_json
 from kiln.model.build_results import Artifact, PackageReport
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def report_as_json(
         artifact=artifact,
         build_seconds=round(result.seconds, 3),
         reused=result.reused,
-        tests=record_json.tests_from_json(test_result.detail),
+        tests=stored_json.tests_from_json(test_result.detail),
     )
-    return {**record_json.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
+    return {**stored_json.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
 
 
 def step_file_hashes(*results: StepResult) -> list[str]:

@@ -22,7 +22,7 @@ from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.job.output_matching import package_file_name
-from kiln.ledger import Ledger, record_json
+from kiln.ledger import Ledger, stored_json
 from kiln.local_channel import machine_virtual_packages
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
@@ -260,7 +260,7 @@ class Rehearsal:
                 report = tester.run(steps, environment=test_environment(os.environ), on_line=display.line)
             for note in report.notes:
                 display.note(note)
-            return (), record_json.tests_as_json(dataclasses.replace(report, log=None))
+            return (), stored_json.tests_as_json(dataclasses.replace(report, log=None))
 
         inputs = {
             **tester.inputs(steps),

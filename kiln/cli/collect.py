@@ -25,8 +25,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, and print each config with their number."""
     from kiln import feedstock_loader
     from kiln.console.text import quantity
-    from kiln.release import ci_jobs
+    from kiln.release import job_collection
 
-    for config, count in ci_jobs.collect_jobs(feedstock_loader.load(root), options.folders):
+    for config, count in job_collection.collect_jobs(feedstock_loader.load(root), options.folders):
         print(f"{config}: {quantity(count, 'package')}")
     return 0

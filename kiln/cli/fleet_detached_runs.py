@@ -248,7 +248,7 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     """Return the status of a detached run, asked from its controller_client."""
     from kiln.fleet import costs, formatting
     from kiln.fleet.detached import controller_client, results
-    from kiln.ledger.record_json import KINDS
+    from kiln.ledger.stored_json import KINDS
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
     from kiln.serialization import from_json_values

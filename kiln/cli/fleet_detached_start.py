@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import fleet_executor
 from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_controller import CONTROLLER_TYPE, KEEP, price_variable, small_type
+from kiln.cli.fleet_controller_price import CONTROLLER_TYPE, KEEP, price_variable, small_type
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.fleet_playbook_vars import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_arguments import planned_loss_limits, seconds
-from kiln.cli.fleet_controller import KEEP
+from kiln.cli.fleet_controller_price import KEEP
 from kiln.cli.fleet_fallbacks import offers_by_type
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.fleet_playbook_vars import playbook_variable

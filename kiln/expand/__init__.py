@@ -16,9 +16,9 @@ from kiln.expand.build_settings import (
 from kiln.expand.ci_support import Drift, drift, write
 from kiln.expand.ci_support_check import matrix_difference
 from kiln.expand.config_file import read, read_all, text
-from kiln.expand.keys_without_value import KeyWithoutValue, keys_without_value, missing_values_error, require_values
 from kiln.expand.matrix import configs
 from kiln.expand.matrix_settings import exclusive_config_file
+from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error, require_values
 
 __all__ = [
     "CondaSettings",

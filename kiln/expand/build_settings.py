@@ -11,7 +11,7 @@ from kiln.conda_forge_yml import TypedSettings
 from kiln.conda_forge_yml.schema import types_by_name
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.model.engine_package_settings import PackageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

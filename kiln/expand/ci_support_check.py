@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.console.text import quantity
 from kiln.errors import KilnError
-from kiln.expand import ci_support, config_file, keys_without_value, matrix, matrix_settings
+from kiln.expand import ci_support, config_file, matrix, matrix_settings, missing_pinning
 from kiln.variants.files import as_list, load_variant_file
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def matrix_difference(feedstock: Feedstock) -> str:
 
 def _changes(feedstock: Feedstock) -> str:
     own_pinning = matrix_settings.exclusive_config_file(feedstock)
-    if own_pinning is None and keys_without_value.keys_without_value(feedstock):
+    if own_pinning is None and missing_pinning.keys_without_value(feedstock):
         return _changed_values(feedstock)
     return ci_support.drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
 

@@ -9,7 +9,7 @@ from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import matrix_settings
 from kiln.expand.collapse import PackagePart, PlatformPackages, job_variants
-from kiln.expand.keys_without_value import HINT
+from kiln.expand.missing_pinning import HINT
 from kiln.expand.naming import config_name
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig

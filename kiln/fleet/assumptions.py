@@ -9,7 +9,7 @@ import yaml
 
 from kiln.fleet.plan import Overheads
 from kiln.scheduling.estimates import CompileAssumptions
-from kiln.scheduling.pool import PoolCores
+from kiln.scheduling.pool_simulation import PoolCores
 
 ASSUMED = Path(__file__).with_name("assumed.yml")
 

@@ -13,7 +13,7 @@ from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet import handover
 from kiln.fleet.executor_messages import Collected, CollectFailed, CommandUndelivered
 from kiln.fleet.playbook_runner import LITTLE
-from kiln.ledger import record_json
+from kiln.ledger import stored_json
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
         packages = tuple(_package(folder / packages_in, data) for data in entry["packages"])
-        steps = tuple(record_json.step_from_json(step) for step in entry["steps"])
+        steps = tuple(stored_json.step_from_json(step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenPackage(f"{worker} sent an invalid report of {config}", why=why) from error
@@ -155,7 +155,7 @@ def _log(folder: Path, config: str) -> Path | None:
 
 def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
     """Return a package of the report, with its path in the folder of packages."""
-    report = record_json.package_from_json(data)
+    report = stored_json.package_from_json(data)
     artifact = report.artifact
     is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(artifact.path.name)
     if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):

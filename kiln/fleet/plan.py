@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet import machine_choice
-from kiln.scheduling import pool as pool_simulation
+from kiln.scheduling import pool_simulation
 from kiln.scheduling.queue import Queue
 from kiln.scheduling.simulation import simulate
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.fleet.machine_choice import Assignment
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import JobEstimate, MachineType
-    from kiln.scheduling.pool import PoolCores
+    from kiln.scheduling.pool_simulation import PoolCores
     from kiln.scheduling.simulation import Placement
 
 MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum

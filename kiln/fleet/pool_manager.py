@@ -13,7 +13,7 @@ from kiln.model.fleet import Offer, WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.supervisor_state import FleetState
-    from kiln.fleet.worker_inventory import Worker
+    from kiln.fleet.worker_states import Worker
 
 LOGGER = logging.getLogger(__name__)
 

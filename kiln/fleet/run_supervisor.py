@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.worker_inventory import RunStore, Worker
+    from kiln.fleet.worker_states import RunStore, Worker
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigState, MatrixReport
 

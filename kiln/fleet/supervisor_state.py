@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln import __version__
 from kiln.fleet.executor_messages import Provision
-from kiln.fleet.worker_inventory import Inventory
+from kiln.fleet.worker_states import Inventory
 from kiln.model.fleet import TYPES_SEPARATOR, FleetRun, JobSize
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.scheduling.queue import Queue
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.fleet.executor_messages import Command, WorkerExecutor
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.worker_inventory import RunStore
+    from kiln.fleet.worker_states import RunStore
     from kiln.model.fleet import JobEstimate
     from kiln.model.observer import RunObserver
     from kiln.model.run import RunCost

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.job.options import BuildOptions
-from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.model.engine_package_settings import PackageSettings
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:

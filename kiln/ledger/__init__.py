@@ -139,12 +139,12 @@ class Ledger(Database):
     def begin(self, report: MatrixReport) -> int:
         """Store that a run of this process begins, with all of its configs, and return its number."""
         from kiln.container.owner_labels import Owner
-        from kiln.ledger import record_json
+        from kiln.ledger import stored_json
 
         with self._writing() as connection:
             cursor = connection.execute(
                 "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
-                (report.command, report.started, str(Owner.here()), json.dumps(record_json.run_detail(report))),
+                (report.command, report.started, str(Owner.here()), json.dumps(stored_json.run_detail(report))),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
@@ -184,7 +184,7 @@ class Ledger(Database):
 
         Configs that were running when their run was killed are reported as interrupted.
         """
-        from kiln.ledger import record_json
+        from kiln.ledger import stored_json
 
         row = self._row(
             "SELECT id, command, started, finished, owner, detail FROM run WHERE id = coalesce(?, id)"
@@ -198,8 +198,8 @@ class Ledger(Database):
         killed = finished is None and not self._lives(owner)
         rows = self._rows(query, number)
         with decoding():
-            configs = tuple(record_json.config_from_columns(*row, killed=killed) for row in rows)
-            return record_json.run(number, command, started, finished, json.loads(detail), configs)
+            configs = tuple(stored_json.config_from_columns(*row, killed=killed) for row in rows)
+            return stored_json.run(number, command, started, finished, json.loads(detail), configs)
 
     @retry_after_repair
     def changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
@@ -282,9 +282,9 @@ class Ledger(Database):
 
 def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun) -> None:
     """Replace the record of a config, and add the change to the history."""
-    from kiln.ledger import record_json
+    from kiln.ledger import stored_json
 
-    detail = json.dumps(record_json.config_detail(config))
+    detail = json.dumps(stored_json.config_detail(config))
     row = (
         run,
         config.config,

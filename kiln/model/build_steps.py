@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.model.engine_package_settings import PackageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,20 +11,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.conda_package.writer import SUBDIR
-from kiln.rehearse import source_search, wheel_download
+from kiln.rehearse import source_archives, wheel_download
 from kiln.rehearse.compile_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
 from kiln.rehearse.compile_plan import fitting_python as python_for
 from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
+from kiln.rehearse.interpreter_search import find, first_available
 from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
 from kiln.rehearse.python_download import fetched as fetched_pythons
 from kiln.rehearse.python_package import python_packages
-from kiln.rehearse.pythons import find, first_available
 from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.required_packages import outputs_for, required_packages
-from kiln.rehearse.source_search import SourceSearch
+from kiln.rehearse.source_archives import SourceSearch
 from kiln.rehearse.stand_in_writer import stand_in_packages
 from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
 from kiln.rehearse.wheel_omissions import output_gaps as wheel_gaps
@@ -93,7 +93,7 @@ def fetch(
 
 def missing_sources(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[SourceFile, ...]:
     """Return the sources that ``fetch_sources`` would download into ``store``."""
-    return source_search.missing(rehearsal_plan.sources, store)
+    return source_archives.missing(rehearsal_plan.sources, store)
 
 
 def fetch_sources(
@@ -105,7 +105,7 @@ def fetch_sources(
 
     Raises HashMismatch, DownloadFailed and DiskFull.
     """
-    source_search.fetch(rehearsal_plan.sources, store, env=env, on_line=on_line)
+    source_archives.fetch(rehearsal_plan.sources, store, env=env, on_line=on_line)
 
 
 def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from kiln.repodata.channeldata import with_entries
 from kiln.repodata.document import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
+from kiln.repodata.editable_index import Subdir
 from kiln.repodata.entry import IndexEntry, read
 from kiln.repodata.formats import index_files
 from kiln.repodata.reading import from_repodata, packages_only, whole_index
-from kiln.repodata.subdir_index import Subdir
 
 __all__ = [
     "BASE",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.repodata.document import IndexDocument
-    from kiln.repodata.subdir_index import Subdir
+    from kiln.repodata.editable_index import Subdir
 
 LEVEL = 3  # the index of 5,000 packages in tens of milliseconds; level 19 takes seconds and saves a quarter
 _HASHES = ("sha256", "md5", "legacy_bz2_md5")

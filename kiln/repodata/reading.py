@@ -18,7 +18,7 @@ from kiln.repodata.document import (
     IndexDocument,
     require_writable,
 )
-from kiln.repodata.subdir_index import Subdir, empty_patch_instructions
+from kiln.repodata.editable_index import Subdir, empty_patch_instructions
 from kiln.zstd import zstd
 
 if TYPE_CHECKING:

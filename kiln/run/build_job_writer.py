@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kiln import emulation, expand, render
 from kiln.executor import conda_build_run, conda_forge_env
 from kiln.job.job_descriptions import BuildJob
-from kiln.ledger import record_json
+from kiln.ledger import stored_json
 from kiln.model.build_results import TestVerdict
-from kiln.model.feedstock_build_settings import PackageSettings
+from kiln.model.engine_package_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.store import build_cache, compile_step_variables
 from kiln.store.build_cache import BuildInputs
@@ -108,7 +108,7 @@ def reusable_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
         task.rendered.config.platform, in_container=job.container != HOST
     )
     return tuple(
-        record_json.package_as_json(report)
+        stored_json.package_as_json(report)
         for report in packages
         if not (runs and report.tests.verdict is TestVerdict.SKIPPED)
     )

@@ -32,7 +32,7 @@ from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
 from kiln.job.output_matching import package_file_name
-from kiln.ledger import Ledger, record_json
+from kiln.ledger import Ledger, stored_json
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder
 from kiln.process_table import end_orphans
@@ -125,7 +125,7 @@ class ConfigBuild:
         if finished is None:
             return None
         build_cache.remove_work(self.task.layout, job.config)
-        packages = [record_json.package_as_json(package) for package in finished]
+        packages = [stored_json.package_as_json(package) for package in finished]
         return {"state": ConfigState.CACHED.value, "reason": build_cache.FOUND, "packages": packages}
 
     def build(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class ConfigBuild:
         outdated = changed or result.get("outdated", False)
         packages = self.publish(result["packages"], time.monotonic() - start, outdated=outdated)
         good["reason"] = CHANGED if changed else ""
-        return {**good, "packages": [record_json.package_as_json(package) for package in packages]}
+        return {**good, "packages": [stored_json.package_as_json(package) for package in packages]}
 
     def take_folder(self) -> None:
         """Remove the folder for --rebuild, and where a build moves from container to host, or back.

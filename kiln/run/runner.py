@@ -20,7 +20,7 @@ from kiln.executor import conda_forge_env
 from kiln.job.error_transfer import error_from
 from kiln.job.machine import processor
 from kiln.job.messages import MARK, parse_message
-from kiln.ledger import record_json
+from kiln.ledger import stored_json
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system.process_groups import KILL
 from kiln.scheduling import local
@@ -173,9 +173,9 @@ class MatrixRun:
                 config_run.step = str(message["title"])
                 self.watcher.config_line(config, config_run.step, "")
             case "progress":
-                self.watcher.config_progress(config, record_json.progress_from_json(message))
+                self.watcher.config_progress(config, stored_json.progress_from_json(message))
             case "done":
-                step = record_json.step_from_json({name: value for name, value in message.items() if name != "kind"})
+                step = stored_json.step_from_json({name: value for name, value in message.items() if name != "kind"})
                 self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
             case "result":
                 config_run.result = dict(message)
@@ -195,7 +195,7 @@ class MatrixRun:
                 finished=time.time(),
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
-                packages=tuple(record_json.package_from_json(package) for package in result.get("packages", ())),
+                packages=tuple(stored_json.package_from_json(package) for package in result.get("packages", ())),
             )
         )
 

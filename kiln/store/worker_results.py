@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import expand
-from kiln.ledger import Ledger, record_json
+from kiln.ledger import Ledger, stored_json
 from kiln.store import build_cache
 from kiln.store.compile_cache_key import compile_group
 from kiln.store.layout import ArtifactLayout
@@ -60,7 +60,7 @@ def add_to_channel(
 ) -> tuple[PackageReport, ...]:
     """Put a config's collected and verified packages into the channel; return them with their paths there."""
     layout = ArtifactLayout.of(feedstock)
-    packages_made = [(report.artifact.path, record_json.package_as_json(report)) for report in packages]
+    packages_made = [(report.artifact.path, stored_json.package_as_json(report)) for report in packages]
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
         return build_cache.publish(ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import BrokenPackage, HashMismatch
 from kiln.fleet.collect import NAME, WHEEL
-from kiln.ledger.record_json import KINDS
+from kiln.ledger.stored_json import KINDS
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import MatrixReport
 from kiln.names import is_channel_folder

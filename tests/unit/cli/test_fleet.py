@@ -21,7 +21,7 @@ from kiln.fleet.plan import Overheads, PoolShape, schedule
 from kiln.fleet.price_table import Price
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun
-from kiln.scheduling.pool import PoolCores
+from kiln.scheduling.pool_simulation import PoolCores
 from tests.fleets import MACHINE
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from kiln.fleet import formatting
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
-from kiln.scheduling.pool import PoolCores
+from kiln.scheduling.pool_simulation import PoolCores
 from tests.fleets import MACHINE, estimates
 
 OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)

@@ -48,11 +48,11 @@ def test_windows_takes_other_paths_as_they_are(path: str, monkeypatch: pytest.Mo
 
 
 def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = loaded("environment_layout", "win32", monkeypatch)
+    windows = loaded("venv_layout", "win32", monkeypatch)
     assert (windows.PYTHON.as_posix(), windows.PROGRAM.as_posix()) == ("Scripts/python.exe", "Scripts/kiln.cmd")
     packages = windows.site_packages(Path("clone/.venv"))
     assert os.path.normpath(packages / windows.ROOT_FROM_PACKAGES) == "clone"
-    unix = loaded("environment_layout", "darwin", monkeypatch)
+    unix = loaded("venv_layout", "darwin", monkeypatch)
     assert unix.PYTHON.as_posix() == "bin/python"
 
 

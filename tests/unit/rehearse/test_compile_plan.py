@@ -16,7 +16,7 @@ from kiln.rehearse.compile_plan import PlanRequest, config_plan, fitting_python
 from kiln.rehearse.rehearsal_plan import LockedWheel, RehearsalPlan
 from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for, required_packages
 from kiln.rehearse.resolution import RequirementsConflict, Resolution, UnavailableProject
-from kiln.rehearse.source_search import SourceSearch
+from kiln.rehearse.source_archives import SourceSearch
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
-from kiln.ledger import Ledger, record_json
+from kiln.ledger import Ledger, stored_json
 from kiln.model.run import ConfigState, MatrixReport
 from kiln.serialization import from_json_values
 from kiln.store import worker_results
@@ -74,7 +74,7 @@ def read(path: Path) -> MatrixReport:
         data = json.loads(text[:LONGEST])
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
-        report = from_json_values(MatrixReport, data, record_json.KINDS)
+        report = from_json_values(MatrixReport, data, stored_json.KINDS)
         (config_run,) = report.configs
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenPackage(

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from kiln.errors import UnsupportedPython
-from kiln.rehearse import pythons
+from kiln.rehearse import interpreter_search
 from kiln.rehearse.interpreter_facts import Interpreter
-from kiln.rehearse.pythons import candidates, find, first_available
+from kiln.rehearse.interpreter_search import candidates, find, first_available
 from tests.unit.rehearse.test_interpreter_facts import answering, facts
 
 
 @pytest.fixture(autouse=True)
 def no_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep this machine's own Pythons out of it."""
-    monkeypatch.setattr(pythons, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(interpreter_search, "SYSTEM_FOLDERS", ())
 
 
 def test_the_first_one_of_the_right_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_the_configured_folders_of_pyenv_and_uv_are_searched(tmp_path: Path) -> 
 def test_the_systems_folders_and_condas_environments_are_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pythons, "SYSTEM_FOLDERS", (str(tmp_path / "usr/bin"),))
+    monkeypatch.setattr(interpreter_search, "SYSTEM_FOLDERS", (str(tmp_path / "usr/bin"),))
     expected = [touch(tmp_path / "usr/bin/python3.12"), touch(tmp_path / "envs/one/bin/python3.12")]
     (tmp_path / ".conda").mkdir()
     (tmp_path / ".conda" / "environments.txt").write_text(f"{tmp_path}/gone\n{tmp_path}/envs/one\nno path\n")

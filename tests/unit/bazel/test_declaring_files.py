@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.bazel import declaring_files
 from kiln.bazel import external_repositories as bazel
-from kiln.bazel import source_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def test_the_nearest_files_come_first(tmp_path: Path) -> None:
     deep = "third_party/xla/third_party/tsl/third_party/py/ml_dtypes/workspace.bzl"
     near = ("MODULE.bazel", "MODULE.bazel.lock", "WORKSPACE", "tensorflow/workspace2.bzl")
     write(tmp_path, deep, *near, "third_party/absl/workspace.bzl", "third_party/absl/absl.BUILD", "README.md")
-    contents = source_files.read_declaring_files(tmp_path)
+    contents = declaring_files.read_declaring_files(tmp_path)
     assert list(contents) == [*near, "third_party/absl/workspace.bzl", deep]
     assert contents["WORKSPACE"] == b"WORKSPACE"
 
@@ -37,26 +37,26 @@ def test_links_pipes_and_folders_are_not_read(tmp_path: Path) -> None:
     (sources / "bazel-out").symlink_to(tmp_path / "outside")
     (sources / "a" / "MODULE.bazel").mkdir(parents=True)
     os.mkfifo(sources / "MODULE.bazel")
-    assert list(source_files.read_declaring_files(sources)) == ["WORKSPACE.bazel"]
+    assert list(declaring_files.read_declaring_files(sources)) == ["WORKSPACE.bazel"]
 
 
 def test_sources_that_bazel_fetched_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, "WORKSPACE", "base/ab/external/curl/MODULE.bazel", "base/ab/execroot/a", ".git/WORKSPACE")
-    assert list(source_files.read_declaring_files(tmp_path)) == ["WORKSPACE"]
+    assert list(declaring_files.read_declaring_files(tmp_path)) == ["WORKSPACE"]
 
 
 def test_too_large_files_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, "WORKSPACE", "a/WORKSPACE")
     (tmp_path / "WORKSPACE").write_bytes(b"#" * (bazel.LARGEST_FILE + 1))
-    assert list(source_files.read_declaring_files(tmp_path)) == ["a/WORKSPACE"]
+    assert list(declaring_files.read_declaring_files(tmp_path)) == ["a/WORKSPACE"]
 
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_ENTRIES", 3), ("DEEPEST", 2)])
 def test_the_search_is_limited(name: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "WORKSPACE", "a/WORKSPACE", "a/b/WORKSPACE", "a/b/c/WORKSPACE")
-    monkeypatch.setattr(source_files, name, limit)
+    monkeypatch.setattr(declaring_files, name, limit)
     assert (
-        list(source_files.read_declaring_files(tmp_path))
+        list(declaring_files.read_declaring_files(tmp_path))
         == ["WORKSPACE", "a/WORKSPACE"][: 1 if name == "MOST_ENTRIES" else 2]
     )
 
@@ -64,10 +64,10 @@ def test_the_search_is_limited(name: str, limit: int, tmp_path: Path, monkeypatc
 def test_of_all_files_the_nearest_within_the_limit_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "WORKSPACE", "a/WORKSPACE", "b/WORKSPACE")
     monkeypatch.setattr(bazel, "MOST_FILES", 2)
-    assert list(source_files.read_declaring_files(tmp_path)) == ["WORKSPACE", "a/WORKSPACE"]
+    assert list(declaring_files.read_declaring_files(tmp_path)) == ["WORKSPACE", "a/WORKSPACE"]
     monkeypatch.setattr(bazel, "LARGEST_ALL", len("WORKSPACE"))
-    assert list(source_files.read_declaring_files(tmp_path)) == ["WORKSPACE"]
+    assert list(declaring_files.read_declaring_files(tmp_path)) == ["WORKSPACE"]
 
 
 def test_a_missing_folder_has_no_files(tmp_path: Path) -> None:
-    assert source_files.read_declaring_files(tmp_path / "none") == {}
+    assert declaring_files.read_declaring_files(tmp_path / "none") == {}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln.bootstrap import faults
-from kiln.bootstrap.faults import raise_os_error, raise_pip_error, raise_venv_error
+from kiln.bootstrap import setup_errors
+from kiln.bootstrap.setup_errors import raise_os_error, raise_pip_error, raise_venv_error
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch, KilnError, MissingTool, NotWritable
 
 NO_ROUTE = """WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/jinja2/
@@ -48,7 +48,7 @@ def test_venv_may_fail_of_a_full_disk_or_of_itself(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_seen_where_the_step_does_not_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_MIN_FREE", 1 << 80)
+    monkeypatch.setattr(setup_errors, "_MIN_FREE", 1 << 80)
     with pytest.raises(DiskFull) as caught:
         raise_venv_error("Error: exit status 1", Path("/usr/bin/python3"), tmp_path)
     assert caught.value.why.endswith(f" MB are left in {tmp_path}")

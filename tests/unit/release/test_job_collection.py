@@ -11,7 +11,7 @@ from kiln import files
 from kiln.errors import BrokenPackage, HashMismatch, ReleaseRefused, UnknownConfig, UsageError
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
-from kiln.release import candidates, ci_jobs
+from kiln.release import candidates, job_collection
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -70,7 +70,7 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
         "configs": [{**entry, "error": None}],
         **changes,
     }
-    (folder / ci_jobs.REPORT).write_text(json.dumps(report))
+    (folder / job_collection.REPORT).write_text(json.dumps(report))
     return folder
 
 
@@ -78,7 +78,7 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
 def test_jobs_become_one_matrix(feedstock: Feedstock, tmp_path: Path) -> None:
     job(tmp_path / "jobs" / "a")
     job(tmp_path / "jobs" / "b", "linux_64_b", "other")
-    assert ci_jobs.collect_jobs(feedstock, [tmp_path / "jobs"]) == (("linux_64_a", 1), ("linux_64_b", 1))
+    assert job_collection.collect_jobs(feedstock, [tmp_path / "jobs"]) == (("linux_64_a", 1), ("linux_64_b", 1))
     runs = candidates.last_runs(candidates.build_runs(feedstock))
     assert {name: run.state for name, (_, run) in runs.items()} == {
         "linux_64_a": ConfigState.DONE,
@@ -96,35 +96,35 @@ def test_a_package_that_is_not_the_one_of_the_report_is_refused(feedstock: Feeds
     folder = job(tmp_path / "a")
     (folder / "linux-64" / "small-1-h_0.conda").write_bytes(b"another")
     with pytest.raises(HashMismatch, match="corrupt"):
-        ci_jobs.collect_jobs(feedstock, [folder])
+        job_collection.collect_jobs(feedstock, [folder])
     assert candidates.build_runs(feedstock) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"configs": []}', '{"configs": [{}]}', "[" * 100_000])
 def test_an_invalid_report_is_refused(feedstock: Feedstock, tmp_path: Path, text: str) -> None:
     folder = job(tmp_path / "a")
-    (folder / ci_jobs.REPORT).write_text(text)
+    (folder / job_collection.REPORT).write_text(text)
     with pytest.raises(BrokenPackage, match="is not the report of one config"):
-        ci_jobs.collect_jobs(feedstock, [folder])
+        job_collection.collect_jobs(feedstock, [folder])
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "interrupted"}, {"rehearsal": True}])
 def test_what_is_not_finished_is_refused(feedstock: Feedstock, tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ReleaseRefused):
-        ci_jobs.collect_jobs(feedstock, [job(tmp_path / "a", **changes)])
+        job_collection.collect_jobs(feedstock, [job(tmp_path / "a", **changes)])
 
 
 def test_jobs_of_different_commits_are_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     folders = [job(tmp_path / "a"), job(tmp_path / "b", "linux_64_b", "other", commit="another")]
     with pytest.raises(ReleaseRefused, match="different commits"):
-        ci_jobs.collect_jobs(feedstock, folders)
+        job_collection.collect_jobs(feedstock, folders)
 
 
 def test_a_config_that_the_feedstock_lacks_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     with pytest.raises(UnknownConfig):
-        ci_jobs.collect_jobs(feedstock, [job(tmp_path / "a", "linux_64_c")])
+        job_collection.collect_jobs(feedstock, [job(tmp_path / "a", "linux_64_c")])
 
 
 def test_a_folder_without_a_job_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no report\.json"):
-        ci_jobs.collect_jobs(feedstock, [tmp_path])
+        job_collection.collect_jobs(feedstock, [tmp_path])

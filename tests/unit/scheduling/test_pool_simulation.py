@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.model.fleet import JobEstimate
-from kiln.scheduling.pool import PoolCores, simulate
+from kiln.scheduling.pool_simulation import PoolCores, simulate
 from kiln.scheduling.queue import Queue
 
 HALF = PoolCores(cores=10.0, parallel=0.5, transfer=0.0)
