@@ -95,7 +95,7 @@ def _make_authority(folder: Path, name: str) -> None:
         decipher_only=False,
     )
     certificate = (
-        _builder(subject, subject, key)
+        _builder(subject, subject, key, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
     )
@@ -114,7 +114,7 @@ def _make_leaf(folder: Path, part: str, base: str, *, name: str, address: str | 
     key = ec.generate_private_key(ec.SECP256R1())
     purposes = [x509.ExtendedKeyUsageOID.CLIENT_AUTH, *([x509.ExtendedKeyUsageOID.SERVER_AUTH] if address else [])]
     certificate = (
-        _builder(_name(name), authority.subject, key)
+        _builder(_name(name), authority.subject, key, signer)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     )
@@ -132,8 +132,11 @@ def _name(text: str) -> Name:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"kiln {text}"[:64])])
 
 
-def _builder(subject: Name, issuer: Name, key: EllipticCurvePrivateKey) -> Any:
-    """Return the builder of a certificate; clocks of machines may be an hour behind."""
+def _builder(subject: Name, issuer: Name, key: EllipticCurvePrivateKey, signer: Any) -> Any:
+    """Return the builder of a certificate; clocks of machines may be an hour behind.
+
+    Clients that keep to RFC 5280, as Python's do from 3.13 on, want both keys' identifiers.
+    """
     from cryptography import x509
 
     now = dt.datetime.now(dt.timezone.utc)
@@ -145,6 +148,8 @@ def _builder(subject: Name, issuer: Name, key: EllipticCurvePrivateKey) -> Any:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(days=DAYS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
 
 

@@ -361,6 +361,8 @@ def handshake(folder: Path, *, client: str | None, address: str) -> str:
     asked = ssl.create_default_context(cafile=str(folder / "pool-client" / "ca.pem"))
     if client is not None:
         asked.load_cert_chain(folder / "pool-client" / "client.pem", folder / "pool-client" / "client.key")
+    for context in (served, asked):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # Python's default from 3.13 on
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         asked.wrap_bio(to_client, to_server, server_hostname=address),
