@@ -2,7 +2,7 @@
 """Build this feedstock's packages: conda-forge's entry point, for any Python from 3.10 on without installed packages.
 
 It sets up an environment in .venv on first use, and passes all arguments to `kiln build`; see --help. kiln is the
-folder beside this file (in kiln's own repository), or what requirements/kiln.txt names, which pip installs.
+folder next to this file (in kiln's own repository), or what requirements/kiln.txt names, which pip installs.
 """
 
 import sys

@@ -132,7 +132,7 @@ def _matches(header: bytes, fields: Mapping[str, str]) -> bool:
     mask = bytes.fromhex(fields["mask"]) if "mask" in fields else b"\xff" * len(magic)
     part = header[int(fields["offset"]) :][: len(magic)]
     return len(part) == len(magic) and all(
-        (byte & bits) == (wanted & bits) for byte, wanted, bits in zip(part, magic, mask, strict=True)
+        (byte & bits) == (expected & bits) for byte, expected, bits in zip(part, magic, mask, strict=True)
     )
 
 

@@ -42,9 +42,9 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock_of(path)
-    descriptor, held = _acquired(lock, wait)
+    descriptor, is_held = _acquired(lock, wait)
     try:
-        if held:
+        if is_held:
             _remove_parts(path)
         yield descriptor
     finally:

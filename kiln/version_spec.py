@@ -82,23 +82,23 @@ def _constraint(text: str) -> Test:
     bare = plain.removesuffix("*").removesuffix(".")
     starts = plain.endswith("*") or sign == "="
     if starts and sign in {"", "=", "==", "!="}:
-        wanted = Version(bare)
-        return lambda version: _starts(version, wanted) is (sign != "!=")
+        start = Version(bare)
+        return lambda version: _starts(version, start) is (sign != "!=")
     return _compared(sign, Version(bare))
 
 
-def _compared(sign: str, wanted: Version) -> Test:
+def _compared(sign: str, bound: Version) -> Test:
     if sign == "~=":
-        prefix = Version(".".join(wanted.text.split(".")[:-1]) or wanted.text)
-        return lambda version: not version < wanted and _starts(version, prefix)
+        prefix = Version(".".join(bound.text.split(".")[:-1]) or bound.text)
+        return lambda version: not version < bound and _starts(version, prefix)
     tests: dict[str, Test] = {
-        "": lambda version: version == wanted,
-        "==": lambda version: version == wanted,
-        "!=": lambda version: version != wanted,
-        "<": lambda version: version < wanted,
-        "<=": lambda version: version <= wanted,
-        ">": lambda version: version > wanted,
-        ">=": lambda version: version >= wanted,
+        "": lambda version: version == bound,
+        "==": lambda version: version == bound,
+        "!=": lambda version: version != bound,
+        "<": lambda version: version < bound,
+        "<=": lambda version: version <= bound,
+        ">": lambda version: version > bound,
+        ">=": lambda version: version >= bound,
     }
     return tests[sign]
 
@@ -108,10 +108,10 @@ def _starts(version: Version, prefix: Version) -> bool:
     last = len(prefix.parts) - 1
     if prefix.local:
         return version.parts == prefix.parts and version.local[: len(prefix.local)] == prefix.local
-    for index, wanted in enumerate(prefix.parts):
+    for index, component in enumerate(prefix.parts):
         there = version.parts[index] if index < len(version.parts) else [0]
         if index == last:
-            return there[: len(wanted)] == wanted
-        if any(one != other for one, other in zip_longest(there, wanted, fillvalue=0)):
+            return there[: len(component)] == component
+        if any(one != other for one, other in zip_longest(there, component, fillvalue=0)):
             return False
     return True

@@ -189,7 +189,7 @@ def nvrtc() -> None:
     succeed(library.nvrtcGetCUBINSize(program, ctypes.byref(size)), "nvrtcGetCUBINSize")
     code = ctypes.create_string_buffer(size.value)
     succeed(library.nvrtcGetCUBIN(program, code), "nvrtcGetCUBIN")
-    assert code.raw.startswith(b"\x7fELF"), "what it compiled is no machine code"
+    assert code.raw.startswith(b"\x7fELF"), "what it compiled is not machine code"
     succeed(library.nvrtcDestroyProgram(ctypes.byref(program)), "nvrtcDestroyProgram")
 
 
@@ -211,7 +211,7 @@ def nvjitlink() -> None:
     succeed(functions["GetLinkedCubinSize"](linker, ctypes.byref(size)), "nvJitLinkGetLinkedCubinSize")
     code = ctypes.create_string_buffer(size.value)
     succeed(functions["GetLinkedCubin"](linker, code), "nvJitLinkGetLinkedCubin")
-    assert code.raw.startswith(b"\x7fELF"), "what it linked is no machine code"
+    assert code.raw.startswith(b"\x7fELF"), "what it linked is not machine code"
     succeed(functions["Destroy"](ctypes.byref(linker)), "nvJitLinkDestroy")
 
 

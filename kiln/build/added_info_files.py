@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 LARGEST = 1 << 27  # bytes of all files; readers of packages refuse more metadata than twice that
-# Folders and files that are no part of a recipe: of version control, of desktops, and of running modules from it.
+# Folders and files that are not part of a recipe: of version control, of desktops, and of running modules from it.
 FOREIGN = frozenset((".git", ".hg", ".svn", ".DS_Store", "__pycache__"))
 
 

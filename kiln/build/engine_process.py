@@ -132,11 +132,11 @@ def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
         return
     package = recipe["package"]
     for prefix in host_prefixes(folder):
-        found = refused_files.faults(
+        faults = refused_files.faults(
             prefix, name=package["name"], version=package["version"], build_folder=folder.parent
         )
-        if found:
-            raise ValueError(refused_files.message(found))
+        if faults:
+            raise ValueError(refused_files.message(faults))
 
 
 def copy_test_files(patterns: Iterable[str], source: Path, target: Path) -> None:

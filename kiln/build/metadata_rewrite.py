@@ -79,14 +79,14 @@ class PackageMetadata:
         """Return the files of ``info`` by their names; those of the engine without a counterpart are left out."""
         conda_builds = "sections" in self.edits
         left_out = _ENGINES_OWN if conda_builds else ("recipe/",) if self.edits.get("without_recipe") else ()
-        kept = {name: InfoFile(data=data) for name, data in self.old.items() if not name.startswith(left_out)}
+        result = {name: InfoFile(data=data) for name, data in self.old.items() if not name.startswith(left_out)}
         for name, data in self._changes().items():
-            if name in kept:
-                kept[name] = InfoFile(data=data)
-        kept |= added_info_files.collected(self.edits.get("files", ()))
+            if name in result:
+                result[name] = InfoFile(data=data)
+        result |= added_info_files.collected(self.edits.get("files", ()))
         if conda_builds:
-            kept |= {name: InfoFile(data=data) for name, data in self._conda_builds().items()}
-        return kept
+            result |= {name: InfoFile(data=data) for name, data in self._conda_builds().items()}
+        return result
 
     def _changes(self) -> dict[str, bytes]:
         """Return the engine's files with the changes of this package."""

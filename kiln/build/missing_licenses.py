@@ -37,7 +37,7 @@ def missing(step: BuildStep) -> Iterator[str]:
 
 def _has(folder: Path, name: str) -> bool:
     if PurePath(name).is_absolute() or "${{" in name:
-        return True  # the engine's expressions, and paths that are no names of the sources
+        return True  # the engine's expressions, and paths that are not names of the sources
     try:
         return (folder / name).exists() or next(folder.glob(name), None) is not None
     except (ValueError, NotImplementedError):  # not a pattern of Python's

@@ -29,10 +29,10 @@ def faults(prefix: Path, *, name: str, version: str, build_folder: Path) -> tupl
     return tuple(sorted({*_versions(prefix, others, name, version), *_links(prefix, others, build_folder)}))
 
 
-def message(found: tuple[str, ...]) -> str:
+def message(reasons: tuple[str, ...]) -> str:
     """Return the error that names the faults."""
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return f"{REFUSED}{'; '.join(found[:SHOWN])}{more}"
+    more = f"; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+    return f"{REFUSED}{'; '.join(reasons[:SHOWN])}{more}"
 
 
 def _versions(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:

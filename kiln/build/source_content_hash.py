@@ -27,7 +27,7 @@ def content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
     relative paths that do not count; one that ends with a slash is a folder with all that is below.
 
     Raises:
-        BuildFailed: for a path that is no file, folder or link.
+        BuildFailed: for a path that is not a file, folder or link.
     """
     digest, skip = hashlib.new(algorithm), tuple(skip)
     for path in sorted(_paths(folder)):
@@ -62,7 +62,7 @@ def _parts(path: Path, name: str) -> Iterator[bytes]:
         yield b"F"
         yield from _text(path) if _is_text(path) else _bytes(path)
     else:
-        raise BuildFailed(f"{name[:200]!r} is no file, folder or link", why="its content has no hash")
+        raise BuildFailed(f"{name[:200]!r} is not a file, folder or link", why="its content has no hash")
 
 
 def _is_text(path: Path) -> bool:

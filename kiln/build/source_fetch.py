@@ -138,15 +138,15 @@ class SourceFetch:
 
     def _download(self, url: str, place: Path, hashes: Mapping[str, str]) -> str:
         """Download a file with hashes, and return its SHA-256."""
-        shown = masking.without_credentials(url)
-        self.on_line(f"{place.name}: {shown}")
+        public_url = masking.without_credentials(url)
+        self.on_line(f"{place.name}: {public_url}")
         with folder_lock.temporary_folder(self.store if hashes else place.parent, source_download.UNFINISHED) as folder:
             part = folder / place.name
             actual = source_download.fetch_and_hash(url, place.parent, algorithms=(*hashes, "sha256"), target=part)
             if (algorithm := _differing(hashes, actual)) is not None:
                 what = f"{place.name} is not the recipe's source; it is not used"
                 why = f"its {algorithm} is {actual[algorithm]}, the recipe has {hashes[algorithm]}"
-                raise HashMismatch(what, why=f"{why}; it came from {shown}", hint=_HINT)
+                raise HashMismatch(what, why=f"{why}; it came from {public_url}", hint=_HINT)
             part.replace(place)
         return actual["sha256"]
 

@@ -42,13 +42,13 @@ def is_unpacked_by_kiln(source: Source) -> bool:
 
 def fetched_sources(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
     """Return the sources that kiln fetches or verifies, with the positions of their entries in the engine's recipe."""
-    found, position = [], 0
+    result, position = [], 0
     for source in sources:
         if is_fetched(source) or (source.content_hashes and not source.by_engine):
             place = None if source.linked else position
-            found.append(FetchedSource(source=_absolute(source, recipe_folder), position=place))
+            result.append(FetchedSource(source=_absolute(source, recipe_folder), position=place))
         position += not source.linked
-    return tuple(found)
+    return tuple(result)
 
 
 def engine_archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
@@ -86,6 +86,6 @@ def link_lines(sources: Iterable[Source], recipe_folder: Path) -> tuple[str, ...
             folder = PurePosixPath(source.folder)
             target = shlex.quote(str((recipe_folder / source.path).resolve()))
             parent, link = shlex.quote(str(folder.parent)), shlex.quote(str(folder))
-            made = f'[ "$(readlink -- {link})" = {target} ]'  # a script of --debug runs again
-            lines.append(f"mkdir -p -- {parent} && {{ {made} || ln -sT -- {target} {link}; }} || exit 1")
+            check = f'[ "$(readlink -- {link})" = {target} ]'  # a script of --debug runs again
+            lines.append(f"mkdir -p -- {parent} && {{ {check} || ln -sT -- {target} {link}; }} || exit 1")
     return tuple(lines)

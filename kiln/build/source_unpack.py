@@ -55,7 +55,7 @@ class _Member:
 def unpack(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[str, str]) -> Path:
     """Unpack a file that is called ``name`` into a new folder, and return the folder with its content.
 
-    With ``hoist``, that is the single folder at the top of the archive, if it has one. A file that is no archive is
+    With ``hoist``, that is the single folder at the top of the archive, if it has one. A file that is not an archive is
     copied, and a wheel is both.
 
     Raises:

@@ -256,7 +256,7 @@ class Builder:
             **({"emulated": self.job.emulated} if config.is_cross else {}),
             **self.solved_from,
             "package": step_file_hashes(package),
-            "beside": siblings,
+            "siblings": siblings,
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
         }
 

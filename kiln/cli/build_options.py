@@ -31,9 +31,9 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
     arguments = _arguments_of(run.RunOptions, options)
     executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))
-    chosen = bool(executable or options.rehearsal or arguments.get("container"))
+    engine_replaced = bool(executable or options.rehearsal or arguments.get("container"))
     containers = expand.container_settings(
-        feedstock.settings, engine_replaced=chosen, run_arguments_replaced=bool(run_arguments)
+        feedstock.settings, engine_replaced=engine_replaced, run_arguments_replaced=bool(run_arguments)
     )
     build = run.BuildOptions(
         **_arguments_of(run.BuildOptions, options),

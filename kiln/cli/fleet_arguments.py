@@ -107,7 +107,9 @@ FALLBACK_HELP = (
     "machine types to take, in this order, where the provider refuses others; with --spot, the word on-demand"
 )
 POOL_HELP = "provision N more workers, and a server for them, as a pool that runs the actions of all compiles"
-BESIDE_HELP = "start workers beside those that another computer has started for the same recipe and build options"
+ADDITIONAL_HELP = (
+    "start workers in addition to those that another computer has started for the same recipe and build options"
+)
 CAPACITY_TIMEOUT = "1h"
 CAPACITY_HELP = f"end a run without workers whose requests are all refused for this long (default: {CAPACITY_TIMEOUT})"
 LEASE_HELP = "shut workers down after this long without a lease renewal (default: %(default)s)"
@@ -210,7 +212,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempts", metavar="N", type=int, help=ATTEMPTS_HELP)
     parser.add_argument("--replacements", metavar="N", type=int, help=REPLACEMENTS_HELP)
     parser.add_argument("--capacity-timeout", metavar="TIME", help=CAPACITY_HELP)
-    parser.add_argument("--beside", action="store_true", help=BESIDE_HELP)
+    parser.add_argument("--additional", action="store_true", help=ADDITIONAL_HELP)
     parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
     parser.add_argument("--unreachable-timeout", metavar="TIME", default="3min", help=TIMEOUT_HELP)

@@ -24,7 +24,7 @@ LITERAL = re.compile(r"[A-Za-z0-9_.,:/=@%+~-]*")  # characters that systemd's fi
 
 
 def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -> None:
-    """Refuse options of an executor without one, and an executor beside a cache over HTTP.
+    """Refuse options of an executor without one, and an executor together with a cache over HTTP.
 
     Raises:
         UsageError: with the option.
@@ -64,7 +64,7 @@ def _address(options: argparse.Namespace, environment: Mapping[str, str]) -> str
 
 
 def job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
-    """Return the options of builds on the workers for an executor or a pool, which are no inputs of packages."""
+    """Return the options of builds on the workers for an executor or a pool, which are not inputs of packages."""
     jobs, fallback = getattr(options, "remote_jobs", None), getattr(options, "remote_fallback", False)
     jobs = jobs if run_config is None or run_config.pool is None else run_config.pool.cores * run_config.pool_workers
     return (*(("--remote-jobs", str(jobs)) if jobs else ()), *(("--remote-fallback",) if fallback else ()))

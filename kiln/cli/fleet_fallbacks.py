@@ -19,7 +19,7 @@ CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
 OPTIONS_OF = {
     "zone": CLOUDS,
     "fallback": CLOUDS,
-    "beside": CLOUDS,
+    "additional": CLOUDS,
     "capacity_timeout": (*CLOUDS, "local"),
     "spot": ("aws",),
 }
@@ -38,7 +38,7 @@ def check_options(options: argparse.Namespace) -> None:
     for name, providers in OPTIONS_OF.items():
         if getattr(options, name, None) and options.provider not in providers:
             option, hint = name.replace("_", "-"), f"runs on {' and '.join(providers)} take it"
-            raise UsageError(f"--{option} is no option of --provider {options.provider}", hint=hint)
+            raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
     if getattr(options, "gpu_type", None) and not options.gpu_tests:
         raise UsageError("--gpu-type requires --gpu-tests")
 

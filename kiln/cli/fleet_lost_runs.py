@@ -1,4 +1,4 @@
-"""Runs of a fleet that the ledger does not have: resumed or ended before other workers are started beside theirs."""
+"""Runs of a fleet that the ledger does not have: resumed or ended before other workers are started."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def recover(
             return run
         print(f"the ledger does not have the fleet run {note.id}; its workers are terminated", file=sys.stderr)
         fleet.down(site, note.id)
-    if options.provider in CLOUDS and not options.beside:
+    if options.provider in CLOUDS and not options.additional:
         _require_none_elsewhere(options, feedstock, key, known)
     return None
 
@@ -62,22 +62,22 @@ def recover(
 def require_no_other_run(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> None:
-    """Refuse to detach a run beside another one of the same recipe and build options, before it gets a machine.
+    """Refuse to detach a second run of the same recipe and build options, before it gets a machine.
 
     Raises:
         AlreadyRunning: when one is detached from here and not collected, is unfinished here, or has workers elsewhere.
     """
     from kiln.fleet.detached import attach_key
 
-    if options.beside:
+    if options.additional:
         return
     shared, runs = configs[0].inputs.shared, ledger.fleets()
     for key in attach_key.find_all(feedstock):
         if shared in {inputs.shared for inputs in key.inputs.values()}:
-            beside = "; --beside starts another" if options.provider in CLOUDS else ""
+            other = "; --additional starts another" if options.provider in CLOUDS else ""
             raise AlreadyRunning(
                 f"the fleet run {key.run} of the same recipe and build options is detached on {key.address}",
-                hint=f"kiln fleet attach {key.run} shows and collects it, kiln fleet down {key.run} ends it{beside}",
+                hint=f"kiln fleet attach {key.run} shows and collects it, kiln fleet down {key.run} ends it{other}",
             )
     for run in runs:
         if run.finished is None and run.key == shared:
@@ -90,7 +90,7 @@ def require_no_other_run(
 
 
 def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]) -> None:
-    """Start no workers beside those that another computer has started for the same builds."""
+    """Refuse to start workers where another computer has some for the same builds."""
     from kiln.fleet import lost_run_recovery
     from kiln.fleet import run as fleet
 
@@ -101,7 +101,7 @@ def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, k
         raise AlreadyRunning(
             f"{count} workers of the same recipe and build options exist, of the fleet run {run}",
             why="another computer has started them, or the ledger here is lost, with the run's folder",
-            hint=f"'kiln fleet down {run} --provider {options.provider}' terminates them; --beside starts others",
+            hint=f"'kiln fleet down {run} --provider {options.provider}' terminates them; --additional starts others",
         )
 
 

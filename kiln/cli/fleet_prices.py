@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
         price_table.write(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
-    shown = provider_prices(merged_table(options.prices, os.environ).prices, options.provider)
-    print(as_json(shown) if options.json else as_text(shown))
+    prices = provider_prices(merged_table(options.prices, os.environ).prices, options.provider)
+    print(as_json(prices) if options.json else as_text(prices))
     return 0
 
 

@@ -46,7 +46,7 @@ def check_options(options: argparse.Namespace) -> None:
         hint = "--provider slurm"
     if names:
         option = names[0].replace("types", "type").replace("_", "-")
-        raise UsageError(f"--{option} is no option of --provider {options.provider}", hint=hint)
+        raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
 
 
 def machine_type(options: argparse.Namespace) -> MachineType:

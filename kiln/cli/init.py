@@ -180,10 +180,10 @@ def maintainers_of(given: list[str] | None, root: Path, variables: dict[str, str
         return given, ""
     try:
         folder = root if root.is_dir() else None
-        asked = process_runner.capture(
+        answer = process_runner.capture(
             ("git", "config", "github.user"), env=variables, cwd=folder, timeout=_GIT_SECONDS
         )
-        name = asked.stdout.strip()
+        name = answer.stdout.strip()
     except MissingTool:
         name = ""
     if _MAINTAINER.fullmatch(name):

@@ -134,8 +134,8 @@ def faults(settings: Any) -> Iterator[SettingFault]:
 
 def unknown_settings(settings: Any) -> Iterator[SettingFault]:
     """Yield the unknown settings of a file that conda-smithy's linter ignores."""
-    seen = {fault.path for fault in faults(settings)}
-    yield from (fault for fault in SchemaCheck(strict=True).faults(settings) if fault.path not in seen)
+    reported = {fault.path for fault in faults(settings)}
+    yield from (fault for fault in SchemaCheck(strict=True).faults(settings) if fault.path not in reported)
 
 
 def deprecated(settings: Any, path: tuple[str, ...] = ()) -> Iterator[SettingFault]:
@@ -183,8 +183,10 @@ class SchemaCheck:
         alternatives = setting.types.split(" | ")
         if not any(self._matches(value, alternative) for alternative in alternatives):
             expected = " or ".join(_words(alternative) for alternative in alternatives if alternative != "null")
-            shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
-            text = f"{name or 'conda-forge.yml'} is {shown}, expected {expected}"
+            description = (
+                "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
+            )
+            text = f"{name or 'conda-forge.yml'} is {description}, expected {expected}"
             yield SettingFault(path, value, text, _near(value, alternatives))
         if not isinstance(value, dict):
             return

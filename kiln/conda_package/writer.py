@@ -123,9 +123,9 @@ class Archive:
         """
         if path not in self._targets:
             return {}
-        seen: set[str] = set()
-        while path in self._targets and path not in seen:
-            seen.add(path)
+        paths: set[str] = set()
+        while path in self._targets and path not in paths:
+            paths.add(path)
             path = self._targets[path]
         return {"sha256": self._paths.get(path, {}).get("sha256", _OF_NOTHING)}
 

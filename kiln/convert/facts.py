@@ -83,14 +83,14 @@ def test_commands(commands: list[str]) -> dict[str, Any]:
 
 def without_defaults(values: Values) -> dict[str, Any]:
     """Return values without those that say what is so anyway."""
-    kept = {path: value for path, value in values.items() if value not in (None, "", (), False, "false", [], {})}
-    kept.pop("build/number", None)
+    result = {path: value for path, value in values.items() if value not in (None, "", (), False, "false", [], {})}
+    result.pop("build/number", None)
     relocation = "build/dynamic_linking/binary_relocation"
     if relocation in values:
-        kept[relocation] = values[relocation]
-    if kept.get(relocation) in {True, "true"}:
-        del kept[relocation]
-    return {**kept, "build/number": str(values.get("build/number", "0") or "0")}
+        result[relocation] = values[relocation]
+    if result.get(relocation) in {True, "true"}:
+        del result[relocation]
+    return {**result, "build/number": str(values.get("build/number", "0") or "0")}
 
 
 def plain_value(value: Any) -> Any:

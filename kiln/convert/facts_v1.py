@@ -45,8 +45,8 @@ def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> 
     identities = BuildIdentities(rendering.pinned)
     result: dict[tuple[str, str], Facts] = {}
     for package in rendering.packages():
-        made = _facts(package, identities.of(package), several=recipe.has_outputs)
-        result.setdefault((made.name, made.build_string), made)
+        facts = _facts(package, identities.of(package), several=recipe.has_outputs)
+        result.setdefault((facts.name, facts.build_string), facts)
     return list(result.values())
 
 

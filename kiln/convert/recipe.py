@@ -188,13 +188,13 @@ class Converter:
         )
         if shares_about:
             top.put(("about",), self._sections.about(whole_about))
-        made: list[Part] = [] if staging is None else [staging]
-        made.extend(self._output(element, name, staging, None if shares_about else whole_about) for element in entries)
+        parts: list[Part] = [] if staging is None else [staging]
+        parts.extend(self._output(element, name, staging, None if shares_about else whole_about) for element in entries)
         pairs = _ordered(top, {"build": build})
         about = [pair for pair in pairs if pair[0] == "about"]
         return [
             *(pair for pair in pairs if pair[0] != "about"),
-            ("outputs", ListPart(items=made, above=outputs.above)),
+            ("outputs", ListPart(items=parts, above=outputs.above)),
             *about,
         ]
 
@@ -307,8 +307,8 @@ class Converter:
         elif entry.all("build"):
             pairs = own.pairs
         else:
-            taken = _NOT_INHERITED | {key for key, _ in beside} | {"script_env"}
-            pairs = [*beside, *((key, _bare(part)) for key, part in whole.pairs if key not in taken)]
+            excluded = _NOT_INHERITED | {key for key, _ in beside} | {"script_env"}
+            pairs = [*beside, *((key, _bare(part)) for key, part in whole.pairs if key not in excluded)]
         condition = conjunction(entry.guards)
         if condition is not None:
             test = negated(condition)

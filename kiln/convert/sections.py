@@ -203,8 +203,8 @@ class SectionConverter:
                 continue
             pieces = list(part.pieces)
             pieces[0] = str(pieces[0])[len(name) + 1 :]
-            kept = tuple(piece for piece in pieces if piece != "")
-            values.pairs.append((name, replace(part, pieces=kept, plain=False)))
+            result = tuple(piece for piece in pieces if piece != "")
+            values.pairs.append((name, replace(part, pieces=result, plain=False)))
         return [
             *([("env", self._variables(values))] if values.pairs else []),
             *([("secrets", secrets)] if secrets.items else []),

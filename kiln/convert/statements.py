@@ -220,8 +220,8 @@ class StatementWalker:
             old = Cases((), Expr(name))
         elif guard is not None and f"\ue010{name}\ue012" in value.text:
             old = Cases((), self._reference(name))
-        made = assigned_value(old, guard, value, number)
-        versions.append(made)
+        assigned = assigned_value(old, guard, value, number)
+        versions.append(assigned)
         self._order.append((name, len(versions) - 1))
 
     def _reference(self, name: str) -> Expr:
@@ -236,8 +236,8 @@ class StatementWalker:
         elif old and items[: len(old)] == old:
             self._lists[name] = [*old, *((item, _extended(own, guards)) for item, own in items[len(old) :])]
         else:
-            kept = [(item, _extended(own, (negated(guard),))) for item, own in old]
-            self._lists[name] = [*((item, _extended(own, guards)) for item, own in items), *kept]
+            others = [(item, _extended(own, (negated(guard),))) for item, own in old]
+            self._lists[name] = [*((item, _extended(own, guards)) for item, own in items), *others]
 
     def _items(self, node: nodes.Node) -> Items | None:
         """Return the items of a list with their conditions; None if it is not a list that the recipe writes down."""
@@ -290,10 +290,10 @@ class StatementWalker:
 
     def _result(self, faults: list[tuple[int, str]]) -> Expanded:
         lines = tuple(self._guarded(faults))
-        wanted = _references(entry.text for entry in self._expressions) | _references(
+        references = _references(entry.text for entry in self._expressions) | _references(
             guard.text for line in lines for guard in line.guards
         )
-        settings = list(self._settings(wanted))
+        settings = list(self._settings(references))
         comments = {n: raw.strip() for n, raw in enumerate(self._raw, 1) if raw.lstrip().startswith("#")}
         above = {entry.number: _directly_above(comments, entry.numbers) for entry in settings}
         for texts in above.values():
@@ -317,16 +317,16 @@ class StatementWalker:
             except Unsupported as error:
                 faults.append((line.number, str(error)))
 
-    def _settings(self, wanted: set[tuple[str, int]]) -> Iterator[ContextEntry]:
+    def _settings(self, references: set[tuple[str, int]]) -> Iterator[ContextEntry]:
         for name, version in reversed(self._order):
-            if (name, version) in wanted:
-                wanted |= _references([self._versions[name][version].expr.text])
+            if (name, version) in references:
+                references |= _references([self._versions[name][version].expr.text])
         numbers: dict[str, tuple[int, ...]] = {}
         for name, version in self._order:
             value = self._versions[name][version]
             last = version == len(self._versions[name]) - 1
             numbers[name] = (*numbers.get(name, ()), value.number)
-            if (name, version) not in wanted and not (last and value.expr.is_constant):
+            if (name, version) not in references and not (last and value.expr.is_constant):
                 continue
             if last or not value.expr.is_constant:
                 yield ContextEntry(name if last else f"{name}_{version}", value.expr, numbers.pop(name))

@@ -139,8 +139,8 @@ def failure_lines(error: KilnError | None, log: Path) -> list[str]:
 
 def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[str, Any]]:
     """Return the engine's finished packages, as JSON values; those with failed tests are in another folder."""
-    made = folder / "croot"
-    packages = [file for subdir in channel_folders(made) for file in sorted((made / subdir).glob("*.conda"))]
+    croot = folder / "croot"
+    packages = [file for subdir in channel_folders(croot) for file in sorted((croot / subdir).glob("*.conda"))]
     for file in packages:
         open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
     return [stored_json.package_as_json(_report(file, folder, config, tested=tested)) for file in packages]

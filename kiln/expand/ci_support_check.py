@@ -13,7 +13,7 @@ from kiln.variants.files import as_list, load_variant_file
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
-# Keys whose values conda-smithy computes from several files, or that are no values.
+# Keys whose values conda-smithy computes from several files, or that are not values.
 _COMPUTED = frozenset(
     [
         "docker_image",

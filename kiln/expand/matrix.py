@@ -103,8 +103,9 @@ class _Expansion:
             self.recipe = RecipeV1.read(feedstock.recipe_v1)
             self.text = self.recipe.text
         else:
-            kept = doubts if pinning else None
-            self.recipe = RecipeSource(feedstock.meta, "recipe/meta.yaml", self.known, doubts=kept)
+            self.recipe = RecipeSource(
+                feedstock.meta, "recipe/meta.yaml", self.known, doubts=doubts if pinning else None
+            )
             self.text = self.recipe.text.text
         self.environ = dict(self.forge.environ)
         if _CUDA.search(self.text):
@@ -144,18 +145,18 @@ class _Expansion:
             result = (
                 PackagePart.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir)
             )
-            kept = [package for package in result if job.keep_noarch or not package.noarch]
-            return PlatformPackages(space=space, packages=kept, recipe_text=self.text)
+            package_parts = [package for package in result if job.keep_noarch or not package.noarch]
+            return PlatformPackages(space=space, packages=package_parts, recipe_text=self.text)
         recipe = Recipe(self.recipe, platform, space)
         initial = Variant(platform.defaults(), {})
-        kept = [
+        package_parts = [
             PackagePart.of(part, package)
             for part, variants in recipe.jobs(initial)
             for package in variants
             if job.keep_noarch or not package.noarch
         ]
         return PlatformPackages(
-            space=recipe.narrowed, packages=kept, recipe_text=self.text, pins_numpy=recipe.pins_numpy
+            space=recipe.narrowed, packages=package_parts, recipe_text=self.text, pins_numpy=recipe.pins_numpy
         )
 
     def _space(self, platform: Platform) -> Space:

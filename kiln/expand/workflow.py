@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 NAME = ".github/workflows/build.yml"
-FURTHER = lazy_pattern(r"build-(?:\d+|chain)\.yml")  # the workflows beside the first one
+FURTHER = lazy_pattern(r"build-(?:\d+|chain)\.yml")  # the workflows after the first one
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
 ENTRY = "build-locally.py"
 JOB_MINUTES = "job minutes"  # the limit of a service

@@ -99,7 +99,7 @@ def _fetch(session: PlaybookSession, worker: str, config: str) -> str:
 def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages") -> Collected:
     """Return the contents of the folder of a collected config; each package has the hash of the worker's report.
 
-    ``packages_in`` is the name of its folder of packages, empty where they are beside the report.
+    ``packages_in`` is the name of its folder of packages, empty where they are next to the report.
 
     Raises:
         HashMismatch: when a package is not the one that was built.

@@ -46,22 +46,22 @@ class MachineAction:
 
 
 def reconcile(
-    wanted: Mapping[str, str], existing: Iterable[Machine], *, owner: str, adoptable: Iterable[str] = ()
+    workers: Mapping[str, str], existing: Iterable[Machine], *, owner: str, adoptable: Iterable[str] = ()
 ) -> tuple[MachineAction, ...]:
     """Return the actions for all machines, then for the wanted workers that are missing.
 
-    ``wanted`` maps the names of workers to the provider's ids, empty where none is known. ``adoptable`` are the names
+    ``workers`` maps the names of workers to the provider's ids, empty where none is known. ``adoptable`` are the names
     of machines that are taken over though no worker of the run is known by them: those that answer to its key.
     """
     actions: list[MachineAction] = []
     present: set[str] = set()
     adoptable = frozenset(adoptable)
     for machine in existing:
-        action = _action(machine, wanted, owner=owner, adoptable=adoptable, present=present)
+        action = _action(machine, workers, owner=owner, adoptable=adoptable, present=present)
         actions.append(action)
         if action.step in {ActionKind.KEEP, ActionKind.PREPARE, ActionKind.ADOPT}:
             present.add(machine.name)
-    missing = [name for name in wanted if name not in present]
+    missing = [name for name in workers if name not in present]
     return (
         *actions,
         *(MachineAction(step=ActionKind.CREATE, name=name, reason="it does not exist") for name in missing),
@@ -69,7 +69,7 @@ def reconcile(
 
 
 def _action(
-    machine: Machine, wanted: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
+    machine: Machine, workers: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
 ) -> MachineAction:
     name = machine.name
     if machine.owner not in {"", owner}:
@@ -78,8 +78,8 @@ def _action(
         return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it has ended")
     if name in present:
         return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it exists twice")
-    if name in wanted:
-        same = wanted[name] in {"", machine.id}
+    if name in workers:
+        same = workers[name] in {"", machine.id}
         return MachineAction(
             step=ActionKind.KEEP if same else ActionKind.PREPARE,
             name=name,

@@ -177,7 +177,7 @@ class Supervisor:
             self._handle_build_event(worker, event)
 
     def _on_disk_full(self, event: executor_messages.ControllerDiskFull) -> None:
-        """Postpone a command: a full disk here is no worker's fault, and what they hold is worth waiting for."""
+        """Postpone a command: a full disk here is not the fault of workers, and their results are worth waiting for."""
         state, now = self.state, self.state.executor.now()
         state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
         state.postponed.append((now + RETRY, event.command))

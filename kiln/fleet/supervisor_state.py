@@ -84,11 +84,11 @@ class FleetState:
     def _machines(self) -> str:
         """Return which machines were taken, how many of each kind at a time if all are of the planned one."""
         kinds, provider = self.run_config.counts, self.run_config.machine_type.provider
-        taken = Counter(worker.record.offer for worker in self.inventory if worker.record.provisioned is not None)
-        if set(taken) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
+        offers = Counter(worker.record.offer for worker in self.inventory if worker.record.provisioned is not None)
+        if set(offers) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
             return ", ".join(f"{count} x {kind.name} ({provider})" for kind, count in kinds.items())
         names = {offer.key: str(offer) for kind in kinds for offer in self.run_config.offers_of(kind)}
-        counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in taken.most_common()]
+        counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in offers.most_common()]
         return f"{', '.join(counts)} ({provider})"
 
     def fleet(self) -> FleetRun:

@@ -92,11 +92,11 @@ class SilenceManager:
     def _end_unwanted(self, event: Probed) -> None:
         """Terminate the machines of the run that no worker needs, such as half-made ones of refused requests."""
         inventory = self.state.inventory
-        wanted = {worker.name: "" for worker in inventory.present}
-        if event.listed is None or event.listed <= wanted.keys():
+        workers = {worker.name: "" for worker in inventory.present}
+        if event.listed is None or event.listed <= workers.keys():
             return
         machines = [Machine(name=name, owner="") for name in sorted(event.listed)]
-        for action in reconcile(wanted, machines, owner=self.state.run_config.id):
+        for action in reconcile(workers, machines, owner=self.state.run_config.id):
             if action.step is ActionKind.TERMINATE and action.name in inventory.workers:
                 self.state.submit(Terminate(worker=action.name))
 

@@ -108,15 +108,15 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
 
 
 def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
-    wanted = f"{name} {version}" if version else name
+    requirement = f"{name} {version}" if version else name
     if "404" in text:
         hint = f"check the name and the version: {ADDRESS}/project/{name}/"
-        return DownloadFailed(f"PyPI has no {wanted}", why=" ".join(text.split()), hint=hint)
+        return DownloadFailed(f"PyPI has no {requirement}", why=" ".join(text.split()), hint=hint)
     if "No source distribution" in text:
         hint = f"kiln init {canonicalize_name(name)}, and name the repository's archive of the release as the source"
-        return DownloadFailed(f"PyPI has no source archive of {wanted}", why="it has wheels alone", hint=hint)
+        return DownloadFailed(f"PyPI has no source archive of {requirement}", why="it has wheels alone", hint=hint)
     hint = "check the network and the proxy (HTTPS_PROXY)"
-    return DownloadFailed(f"no recipe could be generated for {wanted}", why=" ".join(text.split()), hint=hint)
+    return DownloadFailed(f"no recipe could be generated for {requirement}", why=" ".join(text.split()), hint=hint)
 
 
 def facts_of_recipe(

@@ -119,8 +119,8 @@ def missing_files(feedstock: Feedstock, requirement: KilnRequirement) -> Planned
     texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: _IGNORED_TEXT, **_entry_point(requirement)}
     if (feedstock.root / SCRIPT).exists() and not workflow.has_kiln_build_script(feedstock):
         del texts[REQUIREMENTS]
-    kept = tuple(name for name in texts if os.path.lexists(feedstock.root / name))
-    return PlannedFiles(added={name: text for name, text in texts.items() if name not in kept}, kept=kept)
+    existing = tuple(name for name in texts if os.path.lexists(feedstock.root / name))
+    return PlannedFiles(added={name: text for name, text in texts.items() if name not in existing}, kept=existing)
 
 
 def outputs_file(feedstock: Feedstock, packages: Iterable[str]) -> PlannedFiles:

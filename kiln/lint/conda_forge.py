@@ -36,7 +36,7 @@ _MAX_CONFIG = 1 << 20  # bytes of .git/config
 def no_configs(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a feedstock that builds nothing."""
     if not any(subject.feedstock.configs.glob("*.yaml")):
-        yield Problem(text="there are no configs, so nothing is built", at=Place(file=".ci_support"))
+        yield Problem(text="no configs, so nothing is built", at=Place(file=".ci_support"))
 
 
 def empty_variant_file(subject: LintedFeedstock) -> Iterator[Problem]:

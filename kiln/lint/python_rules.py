@@ -118,14 +118,14 @@ def missing_python_min(subject: LintedFeedstock) -> Iterator[Problem]:
     value = r"\${{ python_min }}" if recipe.version else PYTHON_MIN
     exact, lower = rf"python\s+=?=?{value}", rf"python\s+>={value}"
     sign, star = ("$", ".*") if recipe.version else ("", "")
-    shown = f"{sign}{{{{ python_min }}}}"
+    constraint = f"{sign}{{{{ python_min }}}}"
     for package in packages(recipe):
         if package.build.get("noarch") != "python":
             continue
         for section, specs, pattern, usual in (
-            ("host", package.host, exact, f"python {shown}{star}"),
-            ("run", package.run, lower, f"python >={shown}"),
-            ("the test's requirements", _test_requirements(recipe, package.tests), exact, f"python {shown}{star}"),
+            ("host", package.host, exact, f"python {constraint}{star}"),
+            ("run", package.run, lower, f"python >={constraint}"),
+            ("the test's requirements", _test_requirements(recipe, package.tests), exact, f"python {constraint}{star}"),
         ):
             matches = (_first_word(spec) == "python" != spec and re.search(pattern, spec) for spec in specs)
             if not any(matches):

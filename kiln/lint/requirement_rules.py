@@ -78,10 +78,10 @@ def unseparated_fields(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield specs of a meta.yaml that conda-build may misread: not name, version and build as three words."""
     if subject.recipe.version:
         return
-    seen: set[int] = set()
+    ids: set[int] = set()
     for section, spec in _all_meta_specs(subject):
-        if id(spec) not in seen and not is_separated(spec):
-            seen.add(id(spec))
+        if id(spec) not in ids and not is_separated(spec):
+            ids.add(id(spec))
             text = f"{section}: the fields of {str(spec)!r} are not 'name [version [build]]'"
             yield Problem(text=text, at=subject.recipe.at(spec))
 
@@ -239,7 +239,7 @@ def _wrong_pin(recipe: LintedRecipe, pin: str, known: set[str]) -> Iterator[Prob
         text = f"pin_compatible({name!r}) pins an output of this recipe"
         yield Problem(text=text, at=recipe.at(pin), cure=f"write pin_subpackage({name!r})")
     elif pin.startswith(SUBPACKAGE_PIN) and name not in known:
-        text = f"pin_subpackage({name!r}) pins a package that is no output of this recipe"
+        text = f"pin_subpackage({name!r}) pins a package that is not an output of this recipe"
         yield Problem(text=text, at=recipe.at(pin), cure=f"write pin_compatible({name!r})")
 
 

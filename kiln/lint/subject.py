@@ -272,7 +272,7 @@ def recipe_files(feedstock: Feedstock) -> list[str]:
     """Return the names of the recipe files that the feedstock has; the first one counts.
 
     Raises:
-        FeedstockNotFound: there is none.
+        FeedstockNotFound: none exists.
     """
     files = [name for name in (RECIPE_YAML, META) if (feedstock.root / name).is_file()]
     if not files:

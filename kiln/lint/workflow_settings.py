@@ -90,8 +90,8 @@ def overlapping_values(subject: LintedFeedstock) -> Iterator[Problem]:
             if len(indexes) > 1:
                 overlaps.add(indexes)
         for indexes in sorted(overlaps):
-            shown = ", ".join(str(index) for index in indexes)
-            text = f"workflow_settings.{name}: the conditions of the values {shown} may overlap"
+            numbers = ", ".join(str(index) for index in indexes)
+            text = f"workflow_settings.{name}: the conditions of the values {numbers} may overlap"
             yield Problem(text=text, at=_at(subject, name))
 
 

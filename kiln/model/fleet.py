@@ -186,7 +186,7 @@ class JobRecord:
 
     ``started`` and ``finished`` are seconds since the epoch, ``exit_code`` is that of kiln on the worker, ``traffic``
     the size of the collected packages in bytes. ``reclaimed`` marks a build whose worker the provider took back, which
-    is no failure of the config.
+    is not a failure of the config.
     """
 
     config: str

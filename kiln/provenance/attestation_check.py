@@ -120,11 +120,11 @@ def attested_facts(
     bundles = [ParsedBundle.of(number, value) for number, value in enumerate(json_bundles(sidecar))]
     reasons: list[str] = []
     for signer in signers:
-        found = PackageCheck(
+        attestation = PackageCheck(
             sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=reasons
         ).by(signer)
-        if found is not None:
-            return found
+        if attestation is not None:
+            return attestation
     raise ProvenanceBroken(
         f"no valid attestation of {file} by {' or '.join(map(str, signers))}",
         why="; ".join(dict.fromkeys(reasons)) or "nothing in it is signed",

@@ -82,14 +82,14 @@ def components(
             by_key.setdefault(_key(names(repository)), repository)
     named = [(by_key.get(key), name, version, tuple(evidence[key])) for key, (name, version) in titles.items()]
     used = {repository for repository, *_ in named if repository is not None}
-    found = [
+    components = [
         _component(repository, evidence=files)
         if repository is not None
         else BundledComponent(name=name, version=version, purl=_generic(name, version), evidence=files)
         for repository, name, version, files in named
     ]
     declared = [_component(repository) for repository in repositories if repository not in used]
-    return tuple(dict.fromkeys([*found, *declared]))[:MOST_COMPONENTS]
+    return tuple(dict.fromkeys([*components, *declared]))[:MOST_COMPONENTS]
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:

@@ -72,15 +72,15 @@ def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) 
     texts = _Texts()
     names = [name for name in sorted(info) if f"info/{name}".startswith(_METADATA)]
     files = [texts.file(f"info/{name}", [info[name]]) for name in names[:MOST_FILES]]
-    wanted = set(_installed(info))
-    if wanted:
+    expected = set(_installed(info))
+    if expected:
         with reader.read_members(package) as members:
             for member, content in members:
                 path = posixpath.normpath(member.name)
-                if content is not None and path in wanted and not path.startswith("info/"):
-                    wanted.remove(path)
+                if content is not None and path in expected and not path.startswith("info/"):
+                    expected.remove(path)
                     files.append(texts.file(path, _chunks(content)))
-                if not wanted:
+                if not expected:
                     break
     return _identified(files, expression)
 

@@ -28,7 +28,7 @@ def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ..
     """Return the packages of both environments, from the files below ``info/`` of a package."""
     if RENDERED_V1 in info:
         dependencies = _object(_loaded(info[RENDERED_V1]), "finalized_dependencies")
-        found = [
+        packages = [
             from_record(scope, record)
             for scope in SCOPES
             for record in _list(_object(dependencies, scope), "resolved")
@@ -36,8 +36,8 @@ def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ..
         ]
     else:
         requirements = _object(_loaded(info.get(RENDERED, b"")), "requirements")
-        found = list(_of_specs(requirements))
-    return tuple(dict.fromkeys(package for package in found if _NAME.fullmatch(package.name) and package.version))
+        packages = list(_of_specs(requirements))
+    return tuple(dict.fromkeys(package for package in packages if _NAME.fullmatch(package.name) and package.version))
 
 
 def exact_build(spec: str) -> tuple[str, str] | None:

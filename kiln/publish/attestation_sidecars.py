@@ -116,12 +116,12 @@ def remove_all(store: Store, path: str) -> None:
 def _attested(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
     """Write the sidecar of a new package: the attestations of others, then the own ones."""
     before = store.read(f"{entry.path}{ENDING}")
-    kept = _about(before, entry.file, entry.sha256) if before is not None else []
-    data = before if before is not None and _is_about(before, entry.file, entry.sha256) else _sidecar(kept)
+    others = _about(before, entry.file, entry.sha256) if before is not None else []
+    data = before if before is not None and _is_about(before, entry.file, entry.sha256) else _sidecar(others)
     if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
-        made = attestation.bundles(entry.sha256)
-        if made:
-            data = bundles.extended_sidecar(data, made) if data else bundles.sidecar_content(made)
+        own = attestation.bundles(entry.sha256)
+        if own:
+            data = bundles.extended_sidecar(data, own) if data else bundles.sidecar_content(own)
             _require_few(data, entry.path)
     if not data:
         return entry
@@ -172,8 +172,8 @@ def _is_about(data: bytes, file: str, sha256: str) -> bool:
 
 def _is_part(data: bytes, whole: bytes | None) -> bool:
     """Return whether the valid bundles of a sidecar are all in another one."""
-    kept = _values(whole or b"")
-    return all(value in kept for value in _values(data) if _statement(value))
+    values = _values(whole or b"")
+    return all(value in values for value in _values(data) if _statement(value))
 
 
 def _is_publication(value: Mapping[str, Any]) -> bool:

@@ -123,9 +123,9 @@ class _Inspection:
                 if is_metadata and secret.what == BUILD_PATH:
                     continue
                 if secret.needle in installed and (offset := _offset(secret, installed)) is not None:
-                    shown = leak_remedies.path_at(installed, offset) if secret.what == BUILD_PATH else ""
+                    remedy = leak_remedies.path_at(installed, offset) if secret.what == BUILD_PATH else ""
                     cure = leak_remedies.cure(kind) if secret.what == BUILD_PATH else leak_remedies.SECRET
-                    leak = Leak(file=name, what=secret.what, offset=start + offset, text=shown, cure=cure)
+                    leak = Leak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
             start -= len(rest)

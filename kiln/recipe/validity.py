@@ -81,7 +81,7 @@ def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
             known=False,
             what=f"{name} has no value, and is empty text",
             at=recipe.place("source"),
-            why="the recipe's first source is no git repository of the feedstock that has it; no other is fetched",
+            why="the recipe's first source is not a git repository of the feedstock that has it; no other is fetched",
             hint="write the value into the recipe",
         )
         for name in sorted(recipe.undefined)

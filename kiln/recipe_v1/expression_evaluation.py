@@ -153,14 +153,14 @@ def _compare(node: nodes.Compare) -> Step:
 def _filter(node: nodes.Filter) -> Step:
     function = FILTERS.get(node.name)
     if function is None or node.node is None:
-        raise MalformedExpression(f"there is no filter {node.name!r}", node.lineno - 1)
+        raise MalformedExpression(f"unknown filter {node.name!r}", node.lineno - 1)
     return _applied(function, f"the filter {node.name!r}", node)
 
 
 def _test(node: nodes.Test) -> Step:
     function = TESTS.get(node.name)
     if function is None:
-        raise MalformedExpression(f"there is no test {node.name!r}", node.lineno - 1)
+        raise MalformedExpression(f"unknown test {node.name!r}", node.lineno - 1)
     return _applied(function, f"the test {node.name!r}", node)
 
 
@@ -181,7 +181,7 @@ def _call(node: nodes.Call) -> Step:
     def run(scope: Scope) -> Any:
         function = scope.function(name)
         if function is None:
-            raise InvalidOperation(f"there is no function {name!r}")
+            raise InvalidOperation(f"unknown function {name!r}")
         arguments = [arg(scope) for arg in args]
         return _called(function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()})
 

@@ -43,5 +43,5 @@ def _asked_at(path: Path) -> Place | None:
 @lru_cache(maxsize=16)
 def _read(path: Path, _stamp: tuple[int, int]) -> Place | None:
     document = parse(read_text(path, FORGE), FORGE, ScalarTypes.TEXT, may_repeat=lambda _: True)
-    asked = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
-    return document.place(_KEY) if asked else None
+    is_v1 = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
+    return document.place(_KEY) if is_v1 else None

@@ -184,8 +184,8 @@ def build_string(node: Any, scope: VariantScope) -> PlacedText:
 
 def skip(node: Any, scope: VariantScope) -> bool:
     """Evaluate ``skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
-    held = [_skips(item, scope) for item in items(node, scope)]  # all of them, for the names that they read
-    return any(held)
+    conditions = [_skips(item, scope) for item in items(node, scope)]  # all of them, for the names that they read
+    return any(conditions)
 
 
 def _skips(node: Any, scope: VariantScope) -> bool:

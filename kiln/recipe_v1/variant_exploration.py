@@ -48,7 +48,7 @@ class Rendering:
         """Return the package of a name that belongs to the same variant as another one.
 
         Raises:
-            RecipeFault: there is none.
+            RecipeFault: none exists.
         """
         for index in range(self._recipe.count):
             result = self._package(index, by.scope.variant)
@@ -134,7 +134,7 @@ def _spend(budget: list[int]) -> None:
     """Spend one evaluation.
 
     Raises:
-        RecipeFault: there is none left.
+        RecipeFault: none is left.
     """
     budget[0] -= 1
     if budget[0] < 0:

@@ -69,7 +69,7 @@ class RehearsalPlan:
     def summary(self) -> tuple[tuple[str, str], ...]:
         """The contents by their origins: a title, and names with versions."""
         wheels = (f"{wheel.name} {wheel.version}" for wheel in self.dependencies)
-        stand_ins = (f"{made.name} {made.version}" for made in self.stand_ins)
+        stand_ins = (f"{package.name} {package.version}" for package in self.stand_ins)
         parts = (
             ("python", self.python),
             ("compile", f"{self.upstream.file}, in its place" if self.upstream else ""),

@@ -64,20 +64,20 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
         RequirementsConflict: they contradict each other.
         KilnError: DownloadFailed when pip cannot reach its index, RehearsalRefused when it would have to build one.
     """
-    wanted = sorted(requirements)
+    specs = sorted(requirements)
     unavailable: list[UnavailableProject] = []
-    while wanted:
-        report, output = _ask_pip(wanted, python=python, glibc=glibc, env=env)
+    while specs:
+        report, output = _ask_pip(specs, python=python, glibc=glibc, env=env)
         if report is not None:
             without_wheels = {failure.project for failure in unavailable}
             overlooked = {text for text in _overlooked(report, python) if _project(text) not in without_wheels}
-            if more := sorted(overlooked - set(wanted)):
-                wanted = [*wanted, *more]
+            if more := sorted(overlooked - set(specs)):
+                specs = [*specs, *more]
                 continue
             return Resolution(wheels=_wheels(report, python), unavailable=tuple(unavailable))
-        failure = _failure(output, wanted)
+        failure = _failure(output, specs)
         unavailable.append(failure)
-        wanted = [text for text in wanted if _project(text) != failure.project]
+        specs = [text for text in specs if _project(text) != failure.project]
     return Resolution(wheels=(), unavailable=tuple(unavailable))
 
 

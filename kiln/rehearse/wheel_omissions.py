@@ -26,8 +26,8 @@ class WheelGap:
     @property
     def note(self) -> str:
         """The note for the user."""
-        made = f"{self.output} is made without it" if self.is_made else f"{self.output} is not made"
-        return f"upstream's wheel has no {self.lacks}: {made}"
+        consequence = f"{self.output} is made without it" if self.is_made else f"{self.output} is not made"
+        return f"upstream's wheel has no {self.lacks}: {consequence}"
 
 
 @cache

@@ -97,10 +97,10 @@ def attestation(
         record = provenance_record(matrix, candidate, recipe=digest)
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.info_files(candidate.path)
-        made = _report(matrix, candidate)
-        resolved = (*resolved_packages.environment_packages(info), *_tested_with(made))
+        package = _report(matrix, candidate)
+        resolved = (*resolved_packages.environment_packages(info), *_tested_with(package))
         licenses = _license_files(candidate.path, info, record)
-        parts = _components(info, licenses, made.repositories if made else ())
+        parts = _components(info, licenses, package.repositories if package else ())
         home = _text(candidate.contents.about.get("home"))
         bill = provenance.bill(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
         other = cyclonedx.bill(record, resolved=resolved, licenses=licenses, bundled=parts)
@@ -190,9 +190,9 @@ def _report(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | Non
     return next((package for package in config.packages if package.artifact.sha256 == sha256), None)
 
 
-def _tested_with(made: PackageReport | None) -> tuple[ResolvedPackage, ...]:
+def _tested_with(package: PackageReport | None) -> tuple[ResolvedPackage, ...]:
     """Return the run dependencies that a package was tested with."""
-    return tuple(filter(resolved_packages.is_valid, made.tests.run_packages)) if made else ()
+    return tuple(filter(resolved_packages.is_valid, package.tests.run_packages)) if package else ()
 
 
 def _identified(package: ResolvedPackage) -> dict[str, str]:

@@ -23,11 +23,11 @@ def of_configs(feedstock: Feedstock, configs: Iterable[str]) -> dict[str, tuple[
 
     Packages that are missing or have changed since do not count.
     """
-    history, wanted = build_runs(feedstock), set(configs)
+    history, names = build_runs(feedstock), set(configs)
     result: dict[str, tuple[Path, ...]] = {}
     for report in history:
         for config in report.configs:
-            if config.config in wanted - result.keys() and config.state in BUILT and config.packages:
+            if config.config in names - result.keys() and config.state in BUILT and config.packages:
                 paths = _packages(config)
                 result |= {config.config: paths} if paths else {}
     return result

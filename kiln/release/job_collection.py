@@ -90,9 +90,9 @@ def _keep(feedstock: Feedstock, folder: Path, report: MatrixReport) -> tuple[str
     (config,) = report.configs
     (remote,) = worker_results.remote_configs(feedstock, [config.config], options=("a CI job",))
     collected = collect.read(folder, worker=str(folder), config=config.config, packages_in="")
-    kept = worker_results.add_to_channel(feedstock, remote, collected.packages)
-    entry = dataclasses.replace(config, state=ConfigState.DONE, packages=kept, log=None)
+    added = worker_results.add_to_channel(feedstock, remote, collected.packages)
+    entry = dataclasses.replace(config, state=ConfigState.DONE, packages=added, log=None)
     with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
         number = ledger.begin(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))
         ledger.end(number)
-    return config.config, len(kept)
+    return config.config, len(added)

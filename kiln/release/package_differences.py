@@ -21,9 +21,9 @@ def differences(one: Path, other: Path) -> list[str]:
     first, second = _contents(one), _contents(other)
     lines = [f"{name}: only in {'the first' if name in first else 'the second'}" for name in first.keys() ^ second]
     changed = [name for name in first.keys() & second.keys() if first[name] != second[name]]
-    wanted = sorted(changed)[:MOST]
-    texts = [_texts(package, set(wanted)) for package in (one, other)]
-    for name in wanted:
+    paths = sorted(changed)[:MOST]
+    texts = [_texts(package, set(paths)) for package in (one, other)]
+    for name in paths:
         place = first_difference(*(text.get(name) for text in texts)) if first[name][0] != second[name][0] else ""
         lines.append(f"{name}: {_difference(first[name], second[name])}{place}")
     return sorted(lines)[:MOST] or ["only the compression: all files are identical"]

@@ -52,9 +52,9 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     scripts = OutputScripts(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
-        made = replace(_output(package, identities.of(package), loops, scripts), staging=shared.name_of(package))
-        _require_names(package, made)
-        outputs.setdefault((made.name, made.version, made.build_string, made.subdir), made)
+        output = replace(_output(package, identities.of(package), loops, scripts), staging=shared.name_of(package))
+        _require_names(package, output)
+        outputs.setdefault((output.name, output.version, output.build_string, output.subdir), output)
     return RenderedConfig(
         config=config,
         name=recipe.identity_at(packages[0])[0] if packages else "",

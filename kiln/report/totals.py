@@ -51,18 +51,18 @@ def headline(report: MatrixReport) -> str:
     states = [config.state for config in report.configs]
     total, bad = len(states), sum(state in BAD for state in states)
     cached = states.count(ConfigState.CACHED)
-    made = f"{sum(state in GOOD for state in states)} of {total} {'rehearsed' if report.rehearsal else 'built'}"
-    made += f" ({cached} cached)" if cached else ""
+    counts = f"{sum(state in GOOD for state in states)} of {total} {'rehearsed' if report.rehearsal else 'built'}"
+    counts += f" ({cached} cached)" if cached else ""
     failed = f"{bad} of {total} failed"
     match verdict(report):
         case "running":
-            return f"running: {made}" + (f", {failed}" if bad else "")
+            return f"running: {counts}" + (f", {failed}" if bad else "")
         case "failed":
             return failed
         case "succeeded":
-            return made if states else "nothing to build"
+            return counts if states else "nothing to build"
         case _:
-            return f"interrupted: {made}"
+            return f"interrupted: {counts}"
 
 
 def last_moment(report: MatrixReport, now: float) -> float:

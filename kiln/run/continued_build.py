@@ -144,8 +144,8 @@ class ContinuedBuild:
         finally:
             files.remove(part)
         link = record.links[-1] if record.links else None
-        made = "" if link is None else f": {quantity(link.actions, 'action')}, {quantity(len(link.steps), 'step')}"
-        notes = [f"continued after {quantity(len(record.links), 'job')} and {duration(record.seconds)}{made}"]
+        summary = "" if link is None else f": {quantity(link.actions, 'action')}, {quantity(len(link.steps), 'step')}"
+        notes = [f"continued after {quantity(len(record.links), 'job')} and {duration(record.seconds)}{summary}"]
         if result.rejected:
             notes.append(f"{quantity(result.rejected, 'file')} of the cache had other contents, and were dropped")
         return notes
@@ -199,21 +199,21 @@ class ContinuedBuild:
         """
         work = self.layout.work(self.config)
         tops = {"channel", *(title.replace(" ", "-") for title in steps)}
-        made = list(build_handover.work_entries(work, tops))
-        made += [
+        results = list(build_handover.work_entries(work, tops))
+        results += [
             (f"{build_handover.WORK}{path.name}", path)
             for path in sorted(work.glob(f"{STEPS}*"))
             if not path.is_symlink()
         ]
-        size = build_handover.size_of(made)
+        size = build_handover.size_of(results)
         notes: tuple[str, ...] = ()
         if size > self.bound // 2:
-            made, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
+            results, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
         actions, left_out = build_handover.cache_entries(self._cache, self.bound - size)
         if left_out:
             bound = files.size_text(self.bound)
             notes = (*notes, f"{left_out} files of the cache are not handed on: --handover-size is {bound}")
-        return [*made, *actions], notes
+        return [*results, *actions], notes
 
     def _write(
         self,
@@ -245,10 +245,10 @@ def _unreadable(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return a note about files that could not be read, with the first ones; none without any."""
     if not entries:
         return ()
-    shown = ", ".join(f"{name} ({reason})" for name, reason in entries[:SHOWN])
+    examples = ", ".join(f"{name} ({reason})" for name, reason in entries[:SHOWN])
     more = f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else ""
     what = f"{quantity(len(entries), 'file')} could not be read, and are not handed on"
-    return (f"{what}: {shown}{more}; a step that needs one runs again",)
+    return (f"{what}: {examples}{more}; a step that needs one runs again",)
 
 
 def finished_steps(config: ConfigRun) -> tuple[str, ...]:

@@ -103,13 +103,13 @@ def add_to_images(
         return dict(places), ()
     if engine is None or options.build.rehearsal:
         return dict(places), (note_on_host(names, system_packages.manager()),)
-    made: dict[BuildLocation, BuildLocation] = {}
+    derived: dict[BuildLocation, BuildLocation] = {}
     notes = []
     with build_cache.hold_lock(ArtifactLayout.of(feedstock).lock("images"), seconds=derived_image.SECONDS):
         for place in dict.fromkeys(places.values()):
-            made[place], note = _with_packages(place, packages, names, options, engine, on_line)
+            derived[place], note = _with_packages(place, packages, names, options, engine, on_line)
             notes += [note] if note else []
-    return {config: made[place] for config, place in places.items()}, tuple(notes)
+    return {config: derived[place] for config, place in places.items()}, tuple(notes)
 
 
 def note_on_host(names: tuple[str, ...], manager: str | None) -> str:

@@ -1,6 +1,6 @@
 """The folder that hands a config's unfinished build on to a job on another machine: a record, and an archive.
 
-The archive has the entries of the compile cache and the results of finished steps. It is written beside the earlier
+The archive has the entries of the compile cache and the results of finished steps. It is written next to the earlier
 one, and the record, which names it with its hash, is replaced last: a job that is killed leaves the earlier state.
 
 The folder comes from a CI's storage and is not trusted. Sizes are limited, every hash is checked, an entry of the cache
@@ -139,7 +139,7 @@ def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
         if stat.S_ISLNK(status.st_mode) and not name.startswith(CACHE):
             return _add_link(tar, name, source, status)
         if not stat.S_ISREG(status.st_mode):
-            return "the folder cannot be listed" if stat.S_ISDIR(status.st_mode) else "it is no regular file"
+            return "the folder cannot be listed" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
         # Between lstat and this, another program may have put a link or a named pipe into its place.
         descriptor = os.open(source, os.O_RDONLY | file_operations.NO_LINK)
     except OSError as error:
@@ -147,7 +147,7 @@ def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
     with open(descriptor, "rb") as file:  # noqa: PTH123 - an opened one
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            return "it is no regular file"
+            return "it is not a regular file"
         member = _member(name, status)
         member.size = status.st_size
         tar.addfile(member, file)
@@ -172,15 +172,15 @@ def _add_link(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_res
 
 def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
-    found = [(_status(path), f"{CACHE}{name}", path) for name, path in cache.entries_of(folder)]
-    found.sort(key=lambda entry: -entry[0].time)
-    chosen, size = [], 0
-    for status, name, path in found:
+    entries = [(_status(path), f"{CACHE}{name}", path) for name, path in cache.entries_of(folder)]
+    entries.sort(key=lambda entry: -entry[0].time)
+    newest, size = [], 0
+    for status, name, path in entries:
         size += status.size
         if size > bound:
             break
-        chosen.append((name, path))
-    return chosen, len(found) - len(chosen)
+        newest.append((name, path))
+    return newest, len(entries) - len(newest)
 
 
 class _Status(NamedTuple):
@@ -304,7 +304,7 @@ def _require_safe(member: tarfile.TarInfo) -> None:
     if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or ROOTS & set(name):
         raise ValueError(f"{name[:200]!r} leads out of its folder")
     if name.startswith(CACHE) and not (member.isreg() and cache.ENTRY.fullmatch(name.removeprefix(CACHE))):
-        raise ValueError(f"{name[:200]!r} is no entry of a compile cache")
+        raise ValueError(f"{name[:200]!r} is not an entry of a compile cache")
     if member.issym():
         if not _stays_inside(name, member.linkname):
             raise ValueError(f"the link {name[:200]!r} leads out of its folder")

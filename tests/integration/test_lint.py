@@ -82,7 +82,7 @@ def documented(name: str) -> set[str]:
     page = (ROOT / "docs" / "reference" / "lint.md").read_text()
     table = page.partition("## Messages about this project's recipes")[2]
     rows = re.findall(r"(?m)^\| ([A-Z]+-\d+): (.*?) \|", table)
-    # A message that only one of them has names its folder; own workflows are beside recipe/ alone.
+    # A message that only one of them has names its folder; own workflows are next to recipe/ alone.
     return {id_ for id_, text in rows if name in text or not ("recipe/" in text or "serving/" in text)} - (
         {"CF-005"} if name == "serving" else set()
     )

@@ -53,7 +53,7 @@ ROWS = [
     Row("'numpy', max_pin='x.x'", "numpy >=2.4,<2.5.0a0", "'numpy', upper_bound='x.x'", "numpy >=2.4.6,<2.5.0a0"),
     Row("'plain', min_pin='x.x', max_pin='x.x'", "plain >=1.2,<1.3.0a0",
         "'plain', lower_bound='x.x', upper_bound='x.x'"),
-    Row("'fixed', exact=True", "fixed 3.1 h9_0", "'fixed', exact=true"),  # beside it, others of a name do not count
+    Row("'fixed', exact=True", "fixed 3.1 h9_0", "'fixed', exact=true"),  # in addition, others of a name do not count
     Row("'plain', max_pin=None", "plain >=1.2.3", "'plain', upper_bound=none"),
     Row("'plain', min_pin=None, max_pin='x.x'", "plain <1.3.0a0", "'plain', lower_bound=none, upper_bound='x.x'"),
     Row("'plain', upper_bound='3'", "plain >=1.2.3,<3", "'plain', upper_bound='3'"),

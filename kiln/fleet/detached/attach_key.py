@@ -113,7 +113,7 @@ def of_run(feedstock: Feedstock, run: str | None) -> RunKey:
     """Return the key of a feedstock's detached run; without a name, of the only one.
 
     Raises:
-        UsageError: when there is none, or several and none was named.
+        UsageError: when none exists, or several and none was named.
     """
     keys = find_all(feedstock)
     matches = [key for key in keys if run in {None, key.run}]

@@ -78,13 +78,14 @@ def credentials(provider: str, environment: Mapping[str, str]) -> tuple[dict[str
             why=f"{', '.join(missing)} is not set, and files of your home are not sent",
             hint=HINTS[provider],
         )
-    chosen = {
+    credentials = {
         name: text
         for name, text in environment.items()
         if CREDENTIALS[provider].match(name) and name not in ELSEWHERE and text
     }
-    certificates = {f"certificates/{name}": file_text(Path(chosen[name])) for name in CERTIFICATES & set(chosen)}
-    return {**chosen, **{name: f"{HOME}/certificates/{name}" for name in CERTIFICATES & set(chosen)}}, certificates
+    names = CERTIFICATES & set(credentials)
+    certificates = {f"certificates/{name}": file_text(Path(credentials[name])) for name in names}
+    return {**credentials, **{name: f"{HOME}/certificates/{name}" for name in names}}, certificates
 
 
 def variable_files(paths: Sequence[Path], environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -135,7 +136,7 @@ def vault_password(path: Path, environment: Mapping[str, str]) -> str:
     if not place.is_file() or os.access(place, os.X_OK):
         raise UsageError(
             f"{path} is encrypted, and its password cannot be sent to the controller",
-            hint="ANSIBLE_VAULT_PASSWORD_FILE names a file with it, which is no program",
+            hint="ANSIBLE_VAULT_PASSWORD_FILE names a file with it, which is not a program",
         )
     return file_text(place)
 

@@ -58,11 +58,11 @@ def _host_key(text: str, settings: Mapping[str, list[str]], environment: Mapping
         *settings.get("userknownhostsfile", [""])[0].split(),
         *settings.get("globalknownhostsfile", [""])[0].split(),
     ]
-    found = ""
+    lines = ""
     for file in (Path(name).expanduser() for name in files):
         if file.is_file():
-            found += process_runner.capture(("ssh-keygen", "-F", name, "-f", file), env=environment).stdout
-    if key := preferred_host_key(found.splitlines()):
+            lines += process_runner.capture(("ssh-keygen", "-F", name, "-f", file), env=environment).stdout
+    if key := preferred_host_key(lines.splitlines()):
         return key
     raise UsageError(
         f"the host key of {text} is unknown",

@@ -97,7 +97,7 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
     """Return further options of sbatch.
 
     Raises:
-        UsageError: for a word that is no long option, one that kiln sets, or one that changes what sbatch does.
+        UsageError: for a word that is not a long option, one that kiln sets, or one that changes what sbatch does.
     """
     for option in options:
         name = option.removeprefix("--").partition("=")[0]

@@ -65,8 +65,8 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
 
         def updated(subdir: Subdir) -> Subdir:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
-            kept = subdir.without(missing - subdir.removed).with_packages(entries)
-            return kept.with_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
+            changed = subdir.without(missing - subdir.removed).with_packages(entries)
+            return changed.with_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
 
         index.change(updated)
     return len(entries), (*broken.values(), *invalid)

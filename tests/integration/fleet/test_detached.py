@@ -118,7 +118,7 @@ def test_a_detached_run_outlives_this_computer_and_waits_until_it_is_collected(
         until(lambda: state_of(elsewhere, key)["process"] == "ended", "the run is over", pause=1)
         assert f"{run}: detached on" in fleet(elsewhere, "status", "--key", str(key)).stdout
         assert "compiling with" in fleet(elsewhere, "logs", "--key", str(key), CONFIG).stdout
-        assert docker("exec", worker["name"], "sh", "-c", LEFT) == "", "the worker is given back"
+        assert docker("exec", worker["name"], "sh", "-c", LEFT) == "", "the worker is released"
 
         collected = fleet(small, "collect", "--key", str(key))
         assert collected.returncode == 0, collected.stderr

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a prefix with a file, a folder, and links to special files, which are no special files themselves."""
+    """Return a prefix with a file, a folder, and links to special files, which are not special files themselves."""
     prefix = tmp_path / ENGINE_FOLDER / "rattler-build_app" / "host_env_placehold"
     (prefix / "bin").mkdir(parents=True)
     (prefix / "bin" / "app").touch()

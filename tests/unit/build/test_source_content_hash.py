@@ -60,5 +60,5 @@ def test_text_longer_than_a_part_is_whole(tmp_path: Path) -> None:
 
 def test_a_pipe_has_no_hash(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(BuildFailed, match="'pipe' is no file"):
+    with pytest.raises(BuildFailed, match="'pipe' is not a file"):
         content_hash(tmp_path, "sha256")

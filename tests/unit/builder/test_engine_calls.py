@@ -93,7 +93,7 @@ def test_a_failed_search_for_packages_has_its_own_reason(
     monkeypatch: pytest.MonkeyPatch, failure: KilnError, found: KilnError | None, expected: str
 ) -> None:
     def solve(*_: object, **__: object) -> None:
-        assert found is not None, "a source that cannot be fetched is no failed search"
+        assert found is not None, "a source that cannot be fetched is not a failed search"
         raise found
 
     monkeypatch.setattr(local_channel, "solve", solve)

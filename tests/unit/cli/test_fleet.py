@@ -80,7 +80,7 @@ def test_a_pool_that_cannot_be_is_refused(
     assert fault in capsys.readouterr().err
     assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "static", "--all", "--pool", "2"]) != 0
     assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all", "--pool", "2"]) == 2
-    assert "--pool is no option of --provider slurm" in capsys.readouterr().err
+    assert "--pool is not an option of --provider slurm" in capsys.readouterr().err
 
 
 def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
@@ -360,34 +360,34 @@ def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_c
 
 def test_a_spot_worker_for_tests_is_one_of_aws(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["-C", str(feedstock), "fleet", "test", "--provider", "openstack", "--all", "--spot"]) == 2
-    assert "--spot is no option of --provider openstack" in capsys.readouterr().err
+    assert "--spot is not an option of --provider openstack" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("provider", ["static", "slurm"])
-@pytest.mark.parametrize("words", [("--beside",), ("--capacity-timeout", "2h")])
+@pytest.mark.parametrize("words", [("--additional",), ("--capacity-timeout", "2h")])
 def test_options_of_a_run_that_its_provider_has_no_use_for_are_refused(
     feedstock: Path, capsys: pytest.CaptureFixture[str], provider: str, words: tuple[str, ...]
 ) -> None:
     run = ["-C", str(feedstock), "fleet", "run", "--all", "--provider", provider, *words]
     assert cli.run(run) == UsageError.exit_code
-    assert f"{words[0]} is no option of --provider {provider}" in capsys.readouterr().err
+    assert f"{words[0]} is not an option of --provider {provider}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--provider", "slurm", "--type", "compute-16"), "--type is no option of --provider slurm"),
-        (("--provider", "slurm", "--cache", "static"), "--cache is no option of --provider slurm"),
-        (("--provider", "slurm", "--budget", "3"), "--budget is no option of --provider slurm"),
+        (("--provider", "slurm", "--type", "compute-16"), "--type is not an option of --provider slurm"),
+        (("--provider", "slurm", "--cache", "static"), "--cache is not an option of --provider slurm"),
+        (("--provider", "slurm", "--budget", "3"), "--budget is not an option of --provider slurm"),
         (("--provider", "slurm", "--slurm-cores", "0"), "--slurm-cores is 0"),
         (("--provider", "slurm", "--slurm-partition", "a b"), "invalid name 'a b' in --slurm-partition"),
         (("--provider", "slurm", "--slurm-option=--wrap=id"), "--wrap of sbatch is set by kiln"),
-        (("--provider", "aws", "--slurm-folder", "/s"), "--slurm-folder is no option of --provider aws"),
-        (("--provider", "local", "--zone", "a"), "--zone is no option of --provider local"),
-        (("--provider", "slurm", "--fallback", "job"), "--fallback is no option of --provider slurm"),
-        (("--provider", "static", "--zone", "a"), "--zone is no option of --provider static"),
-        (("--provider", "static", "--spot"), "--spot is no option of --provider static"),
-        (("--provider", "openstack", "--spot"), "--spot is no option of --provider openstack"),
+        (("--provider", "aws", "--slurm-folder", "/s"), "--slurm-folder is not an option of --provider aws"),
+        (("--provider", "local", "--zone", "a"), "--zone is not an option of --provider local"),
+        (("--provider", "slurm", "--fallback", "job"), "--fallback is not an option of --provider slurm"),
+        (("--provider", "static", "--zone", "a"), "--zone is not an option of --provider static"),
+        (("--provider", "static", "--spot"), "--spot is not an option of --provider static"),
+        (("--provider", "openstack", "--spot"), "--spot is not an option of --provider openstack"),
         (("--provider", "aws", "--fallback", "on-demand"), "--fallback on-demand needs --spot"),
         (("--provider", "aws", "--fallback", "c7.huge"), "aws has no machine type 'c7.huge'"),
     ],

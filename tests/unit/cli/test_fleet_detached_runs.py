@@ -30,7 +30,7 @@ RUN = "0a1b2c3d"
 
 
 class Connection:
-    """A controller that gives these answers to `state`, one after the other; None is no answer."""
+    """A controller that gives these answers to `state`, one after the other; None is not an answer."""
 
     def __init__(self, *answers: str | None) -> None:
         self.answers_left = list(answers)

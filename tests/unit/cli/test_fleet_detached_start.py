@@ -130,7 +130,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     assert len(started) == 1
     monkeypatch.setattr(fleet_lost_runs, "require_no_other_run", refuse_second)
     assert cli.run(words) == AlreadyRunning.exit_code
-    assert len(started) == 1, "nor does one beside another"
+    assert len(started) == 1, "nor does a second one"
 
 
 def test_the_users_lifetime_of_workers_does_not_end_a_controller(

@@ -1,4 +1,4 @@
-"""A fleet run that the ledger has lost is resumed or ended; workers of another computer are not started beside."""
+"""A fleet run that the ledger has lost is resumed or ended; workers of another computer are not joined by others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fl
 
     def call(ledger: FleetLedger, **more: object) -> FleetRun | None:
         options: Any = SimpleNamespace(
-            **{"provider": "aws", "spot": False, "beside": False, "prices": None, "vars": [], **more}
+            **{"provider": "aws", "spot": False, "additional": False, "prices": None, "vars": [], **more}
         )
         return fleet_lost_runs.recover(options, Feedstock(root=tmp_path), CONFIGS, ledger)
 
@@ -78,7 +78,7 @@ def test_a_run_of_other_inputs_is_ended(
     monkeypatch.setattr(fleet, "down", lambda _, run: ended.append(run))
     write_note(tmp_path, key="other")
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-        assert recover(ledger, beside=True) is None
+        assert recover(ledger, additional=True) is None
     assert ended == ["r1"]
 
 
@@ -91,7 +91,7 @@ def test_no_worker_is_started_beside_those_of_another_computer(
         with pytest.raises(AlreadyRunning, match="1 workers of the same recipe and build options exist") as error:
             recover(ledger)
         assert "kiln fleet down r7 --provider aws" in error.value.hint
-        assert recover(ledger, beside=True) is None
+        assert recover(ledger, additional=True) is None
         assert recover(ledger, provider="local") is None
 
 
@@ -115,9 +115,9 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(machines))
     feedstock = Feedstock(root=tmp_path)
 
-    def require(beside: bool = False, provider: str = "aws") -> None:
+    def require(additional: bool = False, provider: str = "aws") -> None:
         with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-            options: Any = SimpleNamespace(provider=provider, beside=beside)
+            options: Any = SimpleNamespace(provider=provider, additional=additional)
             fleet_lost_runs.require_no_other_run(options, feedstock, CONFIGS, ledger)
 
     require()
@@ -143,7 +143,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     key.write(feedstock.artifacts / "fleet" / "r2" / "key.json")
     with pytest.raises(AlreadyRunning, match="the fleet run r2 of the same recipe and build options is detached"):
         require()
-    require(beside=True)
+    require(additional=True)
     inputs["c"] = ConfigInputs(group="g", shared="of another recipe", key="k")
     key.write(feedstock.artifacts / "fleet" / "r2" / "key.json")
     with pytest.raises(AlreadyRunning, match="r1"):

@@ -65,14 +65,14 @@ def test_the_trace_of_the_environment_is_not_in_the_last_lines() -> None:
         "+ bash -e /feedstock/recipe/build.sh",
         "+ gcc -o a a.c",
         "    a.c:3: error: no such thing",
-        "x=1 is no trace",
+        "x=1 is not a trace",
     ):
         state.add_line("a", "compile", line)
     assert state.tail("a") == [
         "+ bash -e /feedstock/recipe/build.sh",
         "+ gcc -o a a.c",
         "    a.c:3: error: no such thing",
-        "x=1 is no trace",
+        "x=1 is not a trace",
     ]
 
 

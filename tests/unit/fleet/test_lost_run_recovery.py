@@ -130,7 +130,7 @@ def test_only_runs_that_the_ledger_does_not_have_are_recovered(tmp_path: Path) -
     for name in ("r1", "r2", "copied"):
         (tmp_path / name).mkdir()
     NOTE.write(tmp_path / "r1")
-    NOTE.write(tmp_path / "copied")  # a copy of the folder is no run
+    NOTE.write(tmp_path / "copied")  # a copy of the folder is not a run
     assert list(notes(tmp_path, known=[])) == [dataclasses.replace(NOTE, owner=str(Owner.here()))]
     assert list(notes(tmp_path, known=["r1"])) == []
     remove_note(tmp_path / "r1")

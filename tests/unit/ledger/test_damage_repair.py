@@ -109,7 +109,7 @@ def test_all_records_but_a_damaged_one_are_copied_and_the_file_is_kept(path: Pat
 
 
 def test_finished_builds_are_restored_from_their_files(path: Path) -> None:
-    path.write_bytes(b"this is no database, " * 500)
+    path.write_bytes(b"this is not a database, " * 500)
     with Ledger(path) as ledger:
         assert ledger.finished(KEY)
         assert ledger.artifact(KEPT.path) == KEPT

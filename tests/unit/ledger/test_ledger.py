@@ -28,12 +28,12 @@ def test_an_unknown_or_forgotten_key_is_not_finished(tmp_path: Path) -> None:
 
 def test_a_broken_file_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "l.sqlite"
-    path.write_bytes(b"this is no database, " * 500)
+    path.write_bytes(b"this is not a database, " * 500)
     ledger = Ledger(path)
     assert ledger.finished("k") is None
     ledger.record("k", config="c", title="t", seconds=1, detail={})
     assert ledger.finished("k") is not None
-    assert path.with_name("l.sqlite.broken").read_bytes().startswith(b"this is no")
+    assert path.with_name("l.sqlite.broken").read_bytes().startswith(b"this is not")
 
 
 def test_no_record_of_several_writers_is_lost(tmp_path: Path) -> None:

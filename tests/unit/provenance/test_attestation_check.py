@@ -109,7 +109,7 @@ BUNDLES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a signature that is text": lambda value: value["dsseEnvelope"].update(signatures=[{"sig": "!"}]),
     "another payload": lambda value: value["dsseEnvelope"].update(payload=fake_sigstore.b64(MADE)),
     "a changed payload": lambda value: value["dsseEnvelope"].update(payload=fake_sigstore.b64(PUBLISH + b" ")),
-    "a type of payload beside in-toto": lambda value: value["dsseEnvelope"].update(payloadType="text/plain"),
+    "a type of payload other than in-toto": lambda value: value["dsseEnvelope"].update(payloadType="text/plain"),
     "no envelope": lambda value: value.pop("dsseEnvelope"),
     "an envelope that is a list": lambda value: value.update(dsseEnvelope=[]),
     "a signature of a message in its place": lambda value: value.update(messageSignature={}),

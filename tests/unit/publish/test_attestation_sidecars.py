@@ -1,4 +1,4 @@
-"""Attestations lie next to their packages as CEP 50 has it, and every change of a channel keeps them."""
+"""Attestations are next to their packages as CEP 50 has it, and every change of a channel keeps them."""
 
 from __future__ import annotations
 

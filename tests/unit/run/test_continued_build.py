@@ -245,7 +245,7 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_handed_on(tmp_path:
         os.mkfifo(machine.layout.work("a") / "build-p" / f"pipe{number}")
     error, notes = stopped("build p", machine=machine)
     assert isinstance(error, BudgetSpent)
-    assert notes[0].startswith("5 files could not be read, and are not handed on: work/build-p/pipe0 (it is no")
+    assert notes[0].startswith("5 files could not be read, and are not handed on: work/build-p/pipe0 (it is not")
     assert "and 2 more; a step that needs one runs again" in notes[0]
     assert "handed on in" in notes[1]
     assert "3 files" in notes[1]

@@ -296,11 +296,11 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     vanished.unlink()
     packed = build_handover.pack(tmp_path / "dir", entries)
     assert dict(packed.unreadable) == {
-        "work/1/pipe": "it is no regular file",
-        "work/1/socket": "it is no regular file",
+        "work/1/pipe": "it is not a regular file",
+        "work/1/socket": "it is not a regular file",
         "work/1/vanished": "No such file or directory",
-        f"cache/ac/02/{3:064x}": "it is no regular file",
-        f"cache/ac/02/{4:064x}": "it is no regular file",
+        f"cache/ac/02/{3:064x}": "it is not a regular file",
+        f"cache/ac/02/{4:064x}": "it is not a regular file",
     }
     assert packed.archive.files == 4
     result = build_handover.unpack(tmp_path / "dir", packed.archive, tmp_path / "new", bound=BOUND)
