@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln.operating_system import resource_usage
+from kiln.operating_system import machine_resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Resources:
     @classmethod
     def here(cls) -> Resources:
         """Return the resources that this process may use."""
-        return cls(cores=resource_usage.cores(), memory=min(resource_usage.machine_memory(), _group_limit()))
+        return cls(cores=machine_resources.cores(), memory=min(machine_resources.machine_memory(), _group_limit()))
 
 
 def _group_limit() -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.container import Engine
-    from kiln.image.build_base import ImageRecipe
+    from kiln.image.build_container_image import ImageRecipe
 
 ROOT = Path(__file__).parents[1]
 ARTIFACTS = ROOT / "build_artifacts"

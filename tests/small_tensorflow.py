@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, image
 from kiln.image import apt_sources
-from kiln.image.build_base import KEYRING
+from kiln.image.build_container_image import KEYRING
 from kiln.local_channel import Channel
 from tests import shared_inputs
 

@@ -15,7 +15,7 @@ from kiln.build.engine_build_section import (
 from kiln.build.script_epilogue import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict
-from kiln.script_commands import exports, run_lines, untraced
+from kiln.script_invocation import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping

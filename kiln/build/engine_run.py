@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from kiln import files, process_runner, rattler_process
 from kiln.build import engine_failures, fifos_and_devices, missing_licenses
-from kiln.build.engine_folder import host_prefixes
 from kiln.build.engine_secrets import (
     credentials_file,
     engine_environment,
@@ -20,6 +19,7 @@ from kiln.build.engine_secrets import (
     recipe_with_secrets,
     secret_names,
 )
+from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.source_fetch import SourceFetch
 from kiln.build.source_mirrors import SourceMirrors, with_mirrors
 from kiln.errors import DownloadFailed, with_margin
@@ -133,7 +133,7 @@ def _run(
         **more,
     }
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
-    argv = (sys.executable, "-m", "kiln.build.engine_process", str(job))
+    argv = (sys.executable, "-m", "kiln.build.rattler_build_worker", str(job))
     variables = {**engine_environment(secret_names(step), environment), **step.environment}
     idle = rattler_process.current_limits().stall
     with credentials_file(step) as access:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from kiln.build.engine_folder import work_folders
+from kiln.build.rattler_build_paths import work_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
-    about_texts,
+    about_files,
     fifos_and_devices,
     rehearsal_exports,
     script_epilogue,
+    script_prologue,
     shared_workdir,
     solved_pins,
-    source_preparation,
     source_routing,
 )
 from kiln.build.engine_build_section import index_json_entries
@@ -24,7 +24,7 @@ from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep, Platforms
 from kiln.model.engine_package_settings import PackageSettings
-from kiln.script_commands import exports, run_lines, untraced
+from kiln.script_invocation import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -134,7 +134,7 @@ def plan_compile(
         *untraced(
             (
                 *source_routing.link_lines(staging.sources, recipe_folder),
-                *source_preparation.prepare_sources_lines(staging.sources),
+                *script_prologue.prepare_sources_lines(staging.sources),
                 *shared_workdir.before_compile(folder),
             )
         ),
@@ -244,7 +244,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return source_preparation.prepare_sources_lines(output.sources)
+        return script_prologue.prepare_sources_lines(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
@@ -259,7 +259,7 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
         *(shared_workdir.test_source_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
         *script_epilogue.copy_licenses_lines(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
-        *(() if output.settings.by_engine else about_texts.copy_lines(output, recipe_folder, about)),
+        *(() if output.settings.by_engine else about_files.copy_lines(output, recipe_folder, about)),
         *script_epilogue.link_script_lines(output, recipe_folder),
         *script_epilogue.forget_sources_lines(output),
         *script_epilogue.remove_excluded_lines(output),

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import bazel, build, files
-from kiln.bazel import interrupt_lines
-from kiln.build import declared_repositories
+from kiln.bazel import interrupt_script
+from kiln.build import bazel_repository_record
 from kiln.builder.job_main import remove_on_failure
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
 from kiln.model.build_steps import StagedFiles
-from kiln.store import compile_step_variables
+from kiln.store import bazel_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ class Compile:
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             package = self._watched(step, display)
             work = (step.folder / "work_directory").read_text(encoding="utf-8").strip()
-            return [package], {"work": work, "repositories": declared_repositories.recorded(step.folder)}
+            return [package], {"work": work, "repositories": bazel_repository_record.recorded(step.folder)}
 
         result = self.step_cache.once(title, self.inputs(step), do)
         if not Path(result.detail["work"]).is_dir():
@@ -90,9 +90,9 @@ class Compile:
         events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
         for path in (events, profile, *bazel.earlier_event_files(events), *bazel.earlier_event_files(profile)):
             files.remove(path)
-        variables = {compile_step_variables.EVENTS: str(events), compile_step_variables.PROFILE: str(profile)}
-        text = compile_step_variables.assignment_lines({**job.compile, **variables})
-        watcher = interrupt_lines.lines(job.folder / interrupt_lines.NAME) if job.options.has_budget else ""
+        variables = {bazel_environment.EVENTS: str(events), bazel_environment.PROFILE: str(profile)}
+        text = bazel_environment.assignment_lines({**job.compile, **variables})
+        watcher = interrupt_script.lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
         files.write_text(job.folder / "compile.env", text + watcher)
         return events
 

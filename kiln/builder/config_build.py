@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import build, emulation, expand, feedstock_loader, files, render
-from kiln.bazel import interrupt_lines
-from kiln.build import declared_repositories
+from kiln.bazel import interrupt_script
+from kiln.build import bazel_repository_record
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import Compile
 from kiln.builder.engine_calls import EngineCalls, call_with_retries
 from kiln.builder.job_main import remove_on_failure, test_environment
 from kiln.builder.package_reports import package_as_json, step_file_hashes
 from kiln.builder.wheel_collection import Wheels
-from kiln.job.config_needs import needed_channels
-from kiln.job.output_matching import find_output, find_staging, package_file_name, step_names
+from kiln.job.channels_and_network import needed_channels
+from kiln.job.step_output_selection import find_output, find_staging, package_file_name, step_names
 from kiln.ledger import Ledger, stored_json
 from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
-from kiln.store import compile_step_variables
+from kiln.store import bazel_environment
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
 from kiln.variants.cuda_version import offered_virtual_packages
 
@@ -50,7 +50,7 @@ def main(job_file: str) -> None:
 def run_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Return the result of a job."""
     secrets = {
-        name: os.environ.pop(name) for name in compile_step_variables.secret_names(os.environ)
+        name: os.environ.pop(name) for name in bazel_environment.secret_names(os.environ)
     }  # for the compile alone
     builder = Builder.of(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.debug(job.options.debug)}
@@ -81,7 +81,7 @@ class Builder:
             config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
             rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
             render.require_supported([rendered], own_engine=True)
-        job_main.mask_secrets(rendered, compile_step_variables.with_inner_secrets(secrets))
+        job_main.mask_secrets(rendered, bazel_environment.with_inner_secrets(secrets))
         channel = Channel(root=job.folder / "channel")
         channel.repair()
         return cls(
@@ -216,17 +216,17 @@ class Builder:
 
     def make(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
-        secrets = compile_step_variables.with_inner_secrets(self.engine.secrets)
+        secrets = bazel_environment.with_inner_secrets(self.engine.secrets)
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_on_failure(self.job, step.folder):
                 package = self.engine.execute(step, display)
                 secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered, secrets))
-            own = declared_repositories.recorded(step.folder)
+            own = bazel_repository_record.recorded(step.folder)
             of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
-            return placed, {"repositories": declared_repositories.combined(own, of_compile)}
+            return placed, {"repositories": bazel_repository_record.combined(own, of_compile)}
 
         work = sorted(compiled.paths.values()) if compiled else []
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)
@@ -321,5 +321,5 @@ def step_cache_of(job: BuildJob, rendered: RenderedConfig, reporter: StepReporte
         console=reporter,
         settled=steps[:first],
         again=() if job.options.from_step is None else steps[first:],
-        stop=job.folder / interrupt_lines.NAME,
+        stop=job.folder / interrupt_script.NAME,
     )

@@ -20,7 +20,7 @@ from kiln.executor import network_isolation
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
-from kiln.store import compile_step_variables
+from kiln.store import bazel_environment
 from kiln.store.step_cache import folder_digest
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class EngineCalls:
     @property
     def origins(self) -> SourceMirrors:
         """Further places of source archives."""
-        folder = self.job.compile.get(compile_step_variables.DISTDIR)
+        folder = self.job.compile.get(bazel_environment.DISTDIR)
         return SourceMirrors(
             folder=None if folder is None else Path(folder),
             mirror=self.job.options.mirror,

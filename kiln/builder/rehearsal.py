@@ -21,7 +21,7 @@ from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.output_matching import package_file_name
+from kiln.job.step_output_selection import package_file_name
 from kiln.ledger import Ledger, stored_json
 from kiln.local_channel import machine_virtual_packages
 from kiln.matchspec_notation import package_name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kiln import expand, rehearse
 from kiln.builder.rehearsal_planning import named_python, python_of
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.config_needs import pythons_of
+from kiln.job.channels_and_network import pythons_of
 from kiln.serialization import to_json
 from kiln.store.step_cache import digest
 from kiln.variants.cuda_version import cuda_of
@@ -18,7 +18,7 @@ from kiln.variants.cuda_version import cuda_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from kiln.job.machine import HostMachine
+    from kiln.job.host_environment import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from kiln import limits, package_test, rehearse, render
 from kiln.errors import UnsupportedPython, UsageError
-from kiln.job.config_needs import pythons_of
+from kiln.job.channels_and_network import pythons_of
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.job.machine import HostMachine
+    from kiln.job.host_environment import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import failed_run, job_chain, pasteable_commands, print_error
+from kiln.cli import ci_job_handover, failed_run, pasteable_commands, print_error
 from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
@@ -56,7 +56,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
-    chain = job_chain.requested_chain(feedstock, options, configs)
+    chain = ci_job_handover.requested_chain(feedstock, options, configs)
     if chain is not None and (line := chain.finished()):
         print_line(line)
         return 0
@@ -65,7 +65,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.dry_run:
         print_folded(run.as_text(plan))
         return 0
-    plan = job_chain.begin_job(chain, feedstock, plan, options)
+    plan = ci_job_handover.begin_job(chain, feedstock, plan, options)
     report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
         import json
@@ -78,7 +78,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report import result_text
 
         print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
-    if chain is not None and (error := job_chain.end_job(chain, report, errors, options)):
+    if chain is not None and (error := ci_job_handover.end_job(chain, report, errors, options)):
         return print_error(error)
     code = exit_code(report, errors)
     return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))

@@ -137,7 +137,7 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
 
 def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
-    from kiln.compat import machine_support, probe, virtual_cuda_arch
+    from kiln.compat import probe, runnable_versions, virtual_cuda_arch
     from kiln.cpu_memory import Resources
 
     facts, resources = probe.probe(os.environ), Resources.here()
@@ -147,8 +147,8 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         capabilities=lambda: [card.capability for card in facts.cards],
     )
     disk = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    answers = machine_support.tensorflow_results(facts)
-    cudas = machine_support.cuda_verdicts(facts)
+    answers = runnable_versions.tensorflow_results(facts)
+    cudas = runnable_versions.cuda_verdicts(facts)
     if as_json:
         print(
             json.dumps(
@@ -168,7 +168,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         )
     else:
         lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
-        print_folded("\n".join((*lines, *cuda_text(machine_support.verdict_ranges(cudas)))))
+        print_folded("\n".join((*lines, *cuda_text(runnable_versions.verdict_ranges(cudas)))))
         for purpose, answer in answers.items():
             print_folded(f"\n{purpose}: " + "\n".join(answer_text(answer)))
     return exit_code(answers.values())

@@ -16,18 +16,16 @@ from kiln.cli import (
     fleet_controller_price,
     fleet_detached_runs,
     fleet_detached_start,
-    fleet_executor,
     fleet_fallbacks,
-    fleet_lost_runs,
     fleet_prices,
+    fleet_remote_execution,
     fleet_slurm,
     fleet_terms,
     fleet_test,
+    fleet_unrecorded_runs,
     lost_terminal,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits, seconds
-from kiln.cli.fleet_plan_inputs import UP_TO_DATE, config_sizes, plan_of, require_types, worker_limit
-from kiln.cli.fleet_playbook_vars import (
+from kiln.cli.fleet_ansible_settings import (
     PACKAGE_ROOT,
     artifact_layout,
     build_options,
@@ -35,6 +33,8 @@ from kiln.cli.fleet_playbook_vars import (
     run_folder,
     site_of,
 )
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits, seconds
+from kiln.cli.fleet_plan_inputs import UP_TO_DATE, config_sizes, plan_of, require_types, worker_limit
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_slurm.check_options(options)
         fleet_fallbacks.check_options(options)
         fleet_detached_start.check_options(options)
-        fleet_executor.check_options(options, os.environ)
+        fleet_remote_execution.check_options(options, os.environ)
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
         return (DETACHED.get(options.action) or fleet_detached_runs.show_status)(options, root)
     feedstock = feedstock_loader.load(root)
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Print the plan of a run."""
-    from kiln.fleet import formatting
+    from kiln.fleet import plan_status_output
     from kiln.ledger.fleet import FleetLedger
 
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
@@ -104,9 +104,9 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         plan = plan_of(options, feedstock, configs, ledger, tests)
     terms = None if options.provider == fleet_slurm.SLURM else fleet_terms.terms_of(options, plan)
     print(
-        json.dumps(formatting.plan_as_json(plan, terms), indent=2)
+        json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
         if options.json
-        else formatting.plan_as_text(plan, terms)
+        else plan_status_output.plan_as_text(plan, terms)
     )
     return 0
 
@@ -132,7 +132,7 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_executor.require_recipe_support(feedstock, names, options)
+    fleet_remote_execution.require_recipe_support(feedstock, names, options)
     configs = worker_results.remote_configs(feedstock, tuple(names), options=build_options(options))
     finished = {} if options.rebuild else worker_results.collected_packages(feedstock, configs)
     cached = tuple(
@@ -170,7 +170,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         selection = select(options, feedstock)
         previous = fleet.run_to_resume(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
         if previous is None:
-            previous = fleet_lost_runs.recover(options, feedstock, selection.all, ledger)
+            previous = fleet_unrecorded_runs.recover(options, feedstock, selection.all, ledger)
         if previous is not None:
             selection = select(options, feedstock, tuple(job.config for job in previous.jobs))
             print(f"resuming the fleet run {previous.id}", file=sys.stderr)
@@ -200,7 +200,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
         fleet_terms.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
-        fleet_lost_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
+        fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
     return fleet_detached_start.start(options, feedstock, selection.configs)
 
 
@@ -299,7 +299,7 @@ def view_of(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Any:
 def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Print the fleet runs of the ledger, or the workers that a provider lists."""
     from kiln.fleet import costs as fleet_costs
-    from kiln.fleet import formatting
+    from kiln.fleet import plan_status_output
     from kiln.fleet import run as fleet
     from kiln.ledger import damage_repair
     from kiln.ledger.fleet import FleetLedger
@@ -318,11 +318,11 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         costs = fleet_costs.of_runs(runs, reports, time.time())
         backups = damage_repair.damaged_files(ledger.path)
     if backups:
-        print(pasteable(formatting.damage_note(backups), feedstock.root), file=sys.stderr)
+        print(pasteable(plan_status_output.damage_note(backups), feedstock.root), file=sys.stderr)
     if options.run and not runs:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
-    text = json.dumps(formatting.status_as_json(runs, costs), indent=2) if options.json else ""
-    print(text or pasteable(formatting.status_as_text(runs, costs), feedstock.root))
+    text = json.dumps(plan_status_output.status_as_json(runs, costs), indent=2) if options.json else ""
+    print(text or pasteable(plan_status_output.status_as_text(runs, costs), feedstock.root))
     for line in () if options.json or options.run else fleet_detached_runs.local_lines(feedstock):
         print(pasteable(line, feedstock.root))
     return 0
@@ -389,11 +389,11 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
 def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str:
     """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
-    from kiln.fleet import leases
+    from kiln.fleet import lease_expiry
 
     more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
     argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
-    return leases.sweep_timer_script(
+    return lease_expiry.sweep_timer_script(
         options.provider,
         (*argv, "--provider", options.provider, *more),
         folder=str(PACKAGE_ROOT),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import build_arguments, common_arguments, values
 from kiln.errors import UsageError
-from kiln.fleet import leases
+from kiln.fleet import lease_expiry
 
 if TYPE_CHECKING:
     import argparse
@@ -97,7 +97,7 @@ REPLACEMENTS_HELP = (
 
 PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv in ~/.config/kiln, if it exists)"
 
-LEASE = f"{leases.LEASE / 60:.0f}min"
+LEASE = f"{lease_expiry.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
 GPU_TESTS_HELP = "plan the tests of the CUDA configs on a GPU, too, which 'kiln fleet test --gpu' runs afterwards"
 KEEP_GOING_HELP = "build the other configs of a group, too, after its first build failed in the compile that they share"

@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli.environment_passthrough import client_variables
+from kiln.cli.fleet_ansible_settings import run_folder, site_of
 from kiln.cli.fleet_detached_start import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS
-from kiln.cli.fleet_playbook_vars import run_folder, site_of
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import BrokenPackage, FeedstockNotFound, Interrupted, KilnError, MachinesUnknown, UsageError
 
@@ -145,7 +145,7 @@ def collect_from(
 ) -> int:
     """Fetch and check the results, store them in the feedstock or in a folder, and end the controller_client."""
     from kiln import files
-    from kiln.fleet.detached import results
+    from kiln.fleet.detached import result_import
     from kiln.ledger.fleet import FleetLedger
 
     state = connection.export()
@@ -158,16 +158,16 @@ def collect_from(
         print("\n".join(state["output"]), file=sys.stderr)
         print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)
     else:
-        report, fleet = results.read(folder)
+        report, fleet = result_import.read(folder)
         if fleet.id != key.run:
             raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
         if target is not None:
-            results.copy_into_folder(report, folder, target)
+            result_import.copy_into_folder(report, folder, target)
             where = target
         else:
             assert feedstock is not None, "without one there is a target"
             with FleetLedger(run_folder(feedstock, key.run).parents[1] / "ledger.sqlite") as ledger:
-                report = results.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
+                report = result_import.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
             where = feedstock.artifacts
         print_collected(report, where)
         if fleet.finished is None:  # it was killed, or could not terminate them
@@ -246,8 +246,8 @@ def show_status(options: argparse.Namespace, root: Path) -> int:
 
 def status_text(key: RunKey, options: argparse.Namespace) -> str:
     """Return the status of a detached run, asked from its controller_client."""
-    from kiln.fleet import costs, formatting
-    from kiln.fleet.detached import controller_client, results
+    from kiln.fleet import costs, plan_status_output
+    from kiln.fleet.detached import controller_client, result_import
     from kiln.ledger.stored_json import KINDS
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
@@ -264,10 +264,10 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
         head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
     if state.get("fleet") is None:
         return "\n".join([head, *state.get("output", [])[-3:]])
-    fleet = from_json_values(FleetRun, state["fleet"], results.FLEET_KINDS)
+    fleet = from_json_values(FleetRun, state["fleet"], result_import.FLEET_KINDS)
     report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
     cost = None if report is None else costs.of_run(fleet, report.cost, time.time())
-    return f"{head}\n{formatting.status_as_text([fleet], {} if cost is None else {fleet.id: cost})}"
+    return f"{head}\n{plan_status_output.status_as_text([fleet], {} if cost is None else {fleet.id: cost})}"
 
 
 def local_lines(feedstock: Feedstock) -> Iterator[str]:

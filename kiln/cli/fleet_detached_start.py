@@ -11,13 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import fleet_executor
+from kiln.cli import fleet_remote_execution
 from kiln.cli.environment_passthrough import client_variables
-from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_controller_price import CONTROLLER_TYPE, KEEP, price_variable, small_type
-from kiln.cli.fleet_fallbacks import CLOUDS
-from kiln.cli.fleet_plan_inputs import controller_type
-from kiln.cli.fleet_playbook_vars import (
+from kiln.cli.fleet_ansible_settings import (
     INDEX,
     artifact_layout,
     build_options,
@@ -26,6 +22,10 @@ from kiln.cli.fleet_playbook_vars import (
     site_of,
     worker_variables,
 )
+from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_controller_price import CONTROLLER_TYPE, KEEP, price_variable, small_type
+from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
@@ -149,7 +149,7 @@ def controller_settings(
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = controller_type(options)
     price = {} if kind is None else price_variable(kind, time.time())
-    executor = fleet_executor.job_secrets(options, os.environ)
+    executor = fleet_remote_execution.job_secrets(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),

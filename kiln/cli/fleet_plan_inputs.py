@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller_price, fleet_slurm
+from kiln.cli.fleet_ansible_settings import playbook_value
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
-from kiln.cli.fleet_playbook_vars import playbook_value
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
 from kiln.errors import UsageError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.cli.fleet_playbook_vars import ANSIBLE, playbook_variable
+from kiln.cli.fleet_ansible_settings import ANSIBLE, playbook_variable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ OVH_REGIONS = {"EU-WEST-PAR": "3AZ", "EU-SOUTH-MIL": "3AZ"}  # OVH's regions of 
 
 def run(options: argparse.Namespace) -> int:
     """Show the table, after price lists were read into it."""
-    from kiln.fleet import price_lists, price_table
+    from kiln.fleet import price_list_parser, price_table
 
     if options.lists:
         path = options.prices or user_table_path(os.environ)
-        lists = [price for name in options.lists for price in price_lists.read(name)]
+        lists = [price for name in options.lists for price in price_list_parser.read(name)]
         table = price_table.merged(price_table.read(path) if path.exists() else (), lists)
         price_table.write(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)

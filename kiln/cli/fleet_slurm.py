@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_executor
+from kiln.cli import fleet_remote_execution
 from kiln.cli.environment_passthrough import client_variables, pip_settings
+from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, artifact_layout, job_options, run_folder, worker_variables
 from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_playbook_vars import PACKAGE_ROOT, artifact_layout, job_options, run_folder, worker_variables
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
     Raises:
         UsageError: when the shared folder is not known.
     """
-    from kiln.bootstrap import kiln_installation
+    from kiln.bootstrap import kiln_checkout
 
-    kiln_installation.require_clone("kiln fleet", PACKAGE_ROOT)
+    kiln_checkout.require_clone("kiln fleet", PACKAGE_ROOT)
     stored = _stored(feedstock, run)
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:
@@ -105,7 +105,7 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
         settings,
         sizes=sizes,
         variables=worker_variables(feedstock),
-        secrets=fleet_executor.job_secrets(options, os.environ),
+        secrets=fleet_remote_execution.job_secrets(options, os.environ),
         options=job_options(options),
         poll=seconds(options.poll),
     )

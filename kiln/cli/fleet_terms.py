@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.cli.fleet_ansible_settings import playbook_variable
 from kiln.cli.fleet_arguments import planned_loss_limits, seconds
 from kiln.cli.fleet_controller_price import KEEP
 from kiln.cli.fleet_fallbacks import offers_by_type
 from kiln.cli.fleet_plan_inputs import controller_type
-from kiln.cli.fleet_playbook_vars import playbook_variable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
     Raises:
         UsageError: when the playbooks' variable ``kiln_lifetime`` is too short for a build.
     """
-    from kiln.fleet.leases import LIFETIME
+    from kiln.fleet.lease_expiry import LIFETIME
 
     text = playbook_variable("kiln_lifetime", options.vars)
     if not text:

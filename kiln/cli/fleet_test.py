@@ -10,9 +10,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import config_selection
+from kiln.cli.fleet_ansible_settings import artifact_layout, keep_region, site_of, worker_variables
 from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_plan_inputs import default_types, priced_offers, sizes_by_name
-from kiln.cli.fleet_playbook_vars import artifact_layout, keep_region, site_of, worker_variables
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

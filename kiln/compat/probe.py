@@ -17,7 +17,7 @@ from kiln.compat.combination import Combination, Gpu
 from kiln.container.engine import ASIDE
 from kiln.errors import KilnError, MissingTool
 from kiln.lazy_pattern import lazy_pattern
-from kiln.operating_system import resource_usage
+from kiln.operating_system import machine_resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -245,7 +245,7 @@ def _system() -> str:
 
 
 def _glibc() -> str | None:
-    match = _VERSION.search(resource_usage.c_library())
+    match = _VERSION.search(machine_resources.c_library())
     return match[0] if match else None
 
 

@@ -9,7 +9,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner
-from kiln.container import arguments, images, memory_watch, trial
+from kiln.container import arguments, engine_workarounds, images, memory_watch
 from kiln.container.engine import ASIDE, Engine, EngineKind
 from kiln.container.owner_labels import LABEL, Owner, is_gone
 from kiln.errors import ContainerFault, with_margin
@@ -49,9 +49,9 @@ class Container:
             ContainerFault: when the engine refuses.
         """
         remove_leftovers(self.engine)
-        if not trial.is_settled(self.engine):
+        if not engine_workarounds.is_settled(self.engine):
             images.ensure(self.engine, self.plan.image)
-        self.engine = trial.workable_engine(self.engine, self.plan.image)
+        self.engine = engine_workarounds.workable_engine(self.engine, self.plan.image)
         try:
             self._create()
         except BaseException:

@@ -39,7 +39,7 @@ class Engine:
     """A container engine that answers.
 
     ``environment`` are its client's variables. ``options`` are needed on this machine to run any container, and
-    ``notes`` say why; both come from ``kiln.container.trial``. ``lacks`` are sentences on missing features.
+    ``notes`` say why; both come from ``container.engine_workarounds``. ``lacks`` are sentences on missing features.
     ``cores`` and ``memory`` are those of its machine, which on macOS is a virtual one.
     """
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kiln.convert.expanded_recipe import Cases, assigned_value, conjunction
-from kiln.convert.expression_text import Expr, literal, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
+from kiln.convert.unrolled_template import Cases, assigned_value, conjunction
+from kiln.convert.v1_expression_builder import Expr, literal, negated, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

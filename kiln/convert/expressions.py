@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expression_text import (
+from kiln.convert.pins import pin_arguments
+from kiln.convert.v1_expression_builder import (
     ATOM,
     COMPARE,
     CONCAT,
@@ -29,7 +30,6 @@ from kiln.convert.expression_text import (
     literal,
     negated,
 )
-from kiln.convert.pins import pin_arguments
 from kiln.recipe_v1.filters import FILTERS, TESTS
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.expression_text import ATOM, Expr, literal
 from kiln.convert.tree import DictPart, ListPart, Part, ScalarPart
+from kiln.convert.v1_expression_builder import ATOM, Expr, literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,17 +14,17 @@ from kiln.convert.conditional_parts import (
     require_unconditional,
     section,
 )
-from kiln.convert.expanded_recipe import conjunction
-from kiln.convert.expression_text import FILTER, Expr, negated, unparenthesized
 from kiln.convert.package_variables import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
+from kiln.convert.unrolled_template import conjunction
+from kiln.convert.v1_expression_builder import FILTER, Expr, negated, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.convert.expanded_recipe import Expanded
     from kiln.convert.package_tests import PackageTestConverter
+    from kiln.convert.unrolled_template import Expanded
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}

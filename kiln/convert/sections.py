@@ -15,9 +15,9 @@ from kiln.convert.conditional_parts import (
     literal_text,
     require_unconditional,
 )
-from kiln.convert.expanded_recipe import conjunction
-from kiln.convert.expression_text import Expr, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
+from kiln.convert.unrolled_template import conjunction
+from kiln.convert.v1_expression_builder import Expr, negated, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

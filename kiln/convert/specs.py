@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.expression_text import Expr
 from kiln.convert.pins import pin_run_as_build_bounds
 from kiln.convert.tree import Part, Refused, ScalarPart
+from kiln.convert.v1_expression_builder import Expr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expanded_recipe import Cases, ContextEntry, Expanded, Guards, RecipeLine, assigned_value, conjunction
-from kiln.convert.expression_text import Expr, Unsupported, negated
 from kiln.convert.expressions import NameScope, Translator, parse_selector
+from kiln.convert.unrolled_template import (
+    Cases,
+    ContextEntry,
+    Expanded,
+    Guards,
+    RecipeLine,
+    assigned_value,
+    conjunction,
+)
+from kiln.convert.v1_expression_builder import Expr, Unsupported, negated
 from kiln.template.selectors import lines_of
 
 if TYPE_CHECKING:

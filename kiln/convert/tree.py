@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.expression_text import CONCAT, Expr, literal, unparenthesized
 from kiln.convert.statements import CLOSE, OPEN
+from kiln.convert.v1_expression_builder import CONCAT, Expr, literal, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.convert.expanded_recipe import Expanded, Guards, RecipeLine
+    from kiln.convert.unrolled_template import Expanded, Guards, RecipeLine
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")

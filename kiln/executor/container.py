@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kiln import container
 from kiln.build import conda_build_command
-from kiln.container import Container, Engine, trial
+from kiln.container import Container, Engine, engine_workarounds
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
 from kiln.executor.mounts import Folders
-from kiln.job.config_needs import needs_network
+from kiln.job.channels_and_network import needs_network
 from kiln.job.messages import StepReporter
 from kiln.model.container import ContainerLimits, Mount, User
 from kiln.operating_system import users
@@ -79,7 +79,7 @@ class ContainerExecutor:
         """
         job = self.task.job
         assert job.engine_data is not None, "the run has chosen an engine"
-        engine = trial.trust(Engine.from_json(job.engine_data, environment=os.environ))
+        engine = engine_workarounds.trust(Engine.from_json(job.engine_data, environment=os.environ))
         folders = self.folders(reads)
         outcome = self._run(engine, self.plan(engine, words, folders), log)
         if outcome.exit_code == conda_forge_env.NO_ENGINE and (

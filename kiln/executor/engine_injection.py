@@ -15,7 +15,7 @@ from packaging.markers import Marker
 
 from kiln import files, process_runner
 from kiln.errors import DownloadFailed, with_margin
-from kiln.image.build_base import REQUIREMENTS
+from kiln.image.build_container_image import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import TypedSettings, workflow_values
 from kiln.errors import RecipeFault, did_you_mean
-from kiln.expand import build_settings, ci_limits, reserved_variables
+from kiln.expand import build_settings, ci_limits, reserved_secret_names
 from kiln.expand.publication_settings import PublicationSettings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ActionsSettings:
         self.branch = self.whole.text("upload_on_branch", "")
         self.secrets = build_settings.secret_names(self.whole)
         if self.secrets:
-            reserved_variables.require_free(self.secrets, "secrets", self.whole.place("secrets"))
+            reserved_secret_names.require_free(self.secrets, "secrets", self.whole.place("secrets"))
         self.run_arguments = self.whole.nested("docker").text("run_args", "")
         self._own = self.whole.nested(OWN)
         self.publication = PublicationSettings.read(self._own)

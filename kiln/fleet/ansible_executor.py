@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.fleet import collect, provider_commands, worker_commands
+from kiln.fleet import collect, provider_playbooks, worker_commands
 from kiln.fleet.executor_messages import (
     Collect,
     FollowBuild,
@@ -51,7 +51,7 @@ class AnsibleExecutor(CommandThreads):
         session = self.session
         match command:
             case Provision():
-                provider_commands.provision(session, command)
+                provider_playbooks.provision(session, command)
             case Prepare():
                 worker_commands.prepare(session, command)
             case WatchService():
@@ -69,8 +69,8 @@ class AnsibleExecutor(CommandThreads):
             case Renew():
                 worker_commands.renew(session, command)
             case Probe():
-                provider_commands.probe(session, command.workers)
+                provider_playbooks.probe(session, command.workers)
             case Terminate():
-                provider_commands.terminate(session, command.worker)
+                provider_playbooks.terminate(session, command.worker)
             case TearDown():
-                provider_commands.tear_down(session)
+                provider_playbooks.tear_down(session)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
-from kiln.fleet import handover
+from kiln.fleet import unfinished_build_transfer
 from kiln.fleet.executor_messages import Collected, CollectFailed, CommandUndelivered
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.ledger import stored_json
@@ -44,7 +44,7 @@ def collect(
     """
     worker, config = request.worker, request.config
     if request.until is not None:
-        return handover.fetch(session, request)
+        return unfinished_build_transfer.fetch(session, request)
     session.report_step(config, f"collect from {worker}")
     if reason := _fetch(session, worker, config):
         if DISK_FULL in reason:
@@ -54,7 +54,7 @@ def collect(
         return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
     event = collect_from_folder(session.site.folder / "collected" / worker / config, request, keep=keep)
     if isinstance(event, Collected) and event.packages:
-        handover.forget(session, config)
+        unfinished_build_transfer.forget(session, config)
     return event
 
 

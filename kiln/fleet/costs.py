@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.worker_states import Inventory
+    from kiln.fleet.worker_job_inventory import Inventory
     from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import Queue

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
-from kiln.fleet import lost_run_recovery, stale_processes
+from kiln.fleet import stale_processes, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
-from kiln.fleet.lost_run_recovery import RunNote
 from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, is_removal_confirmed
-from kiln.fleet.provider_commands import CREDENTIALS
-from kiln.fleet.run_supervisor import Supervisor
+from kiln.fleet.provider_playbooks import CREDENTIALS
+from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
+from kiln.fleet.unrecorded_run_recovery import RunNote
 from kiln.model.fleet import TYPES_SEPARATOR
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def execute(
     finally:
         run = ledger.fleet(run_config.id)
         if run is not None and run.finished is not None:
-            lost_run_recovery.remove_note(site.folder)
+            unrecorded_run_recovery.remove_note(site.folder)
 
 
 def _note_of(run_config: FleetRunConfig) -> RunNote:
@@ -100,7 +100,7 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if isinstance(site, SlurmSite):
         removal.down(site)
-        lost_run_recovery.remove_note(site.folder)
+        unrecorded_run_recovery.remove_note(site.folder)
         return
     playbooks = PlaybookRunner(site)
     playbooks.stop()
@@ -108,7 +108,7 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     result = playbooks.play("down.yml", last=True)
     if not is_removal_confirmed(result):
         raise _removal_error(f"workers of the fleet run {run}", result)
-    lost_run_recovery.remove_note(site.folder)
+    unrecorded_run_recovery.remove_note(site.folder)
 
 
 def sweep(site: PlaybookSite, *, everything: bool) -> None:

@@ -23,7 +23,7 @@ from kiln.fleet.executor_messages import (
     Terminated,
     TornDown,
 )
-from kiln.fleet.supervisor_state import TRIES
+from kiln.fleet.live_run_state import TRIES
 from kiln.model.fleet import WorkerState
 from kiln.model.run import ConfigState
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kiln.fleet.executor_messages import Event
-    from kiln.fleet.supervisor_state import FleetState
+    from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.worker_manager import WorkerManager
 
 LOGGER = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_messages import Probed
-    from kiln.fleet.supervisor_state import FleetState
+    from kiln.fleet.live_run_state import FleetState
+    from kiln.fleet.worker_job_inventory import Worker
     from kiln.fleet.worker_manager import WorkerManager
-    from kiln.fleet.worker_states import Worker
 
 BETWEEN = 60.0  # seconds between two probes, at most
 ENDING = 60.0  # seconds that a worker may take to notice that its lease is over

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import masking
 from kiln.errors import BrokenHandover, OutOfMemory
-from kiln.fleet import handover
+from kiln.fleet import unfinished_build_transfer
 from kiln.fleet.executor_messages import (
     BuildFinished,
     BuildStarted,
@@ -27,7 +27,7 @@ from kiln.fleet.executor_state import NO_CONNECTION, SSH_SECONDS
 from kiln.fleet.log_stream import LogStream, job_status
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json
 from kiln.fleet.run_config import CACHE, POOL
-from kiln.store import compile_step_variables, remote_executor_credentials
+from kiln.store import bazel_environment, remote_executor_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,8 +110,8 @@ def start(session: PlaybookSession, command: StartBuild) -> None:
     """Start a build."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")
-    options = handover.options_of(session, command)
-    result = handover.send_to_worker(session, command) if options else None
+    options = unfinished_build_transfer.options_of(session, command)
+    result = unfinished_build_transfer.send_to_worker(session, command) if options else None
     if result is not None and result.exit_code in LOST_CONNECTION:
         reason = result.tail[-REASON_LENGTH:] or "it did not answer"
         session.events.put(CommandUndelivered(command=command, reason=reason))
@@ -153,10 +153,10 @@ def _start_with_pool(session: PlaybookSession, command: StartBuild, options: str
             reason = f"the pool's server does not answer: {result.tail[-REASON_LENGTH:]}"
             return CommandUndelivered(command=command, reason=reason)
     secrets = {
-        compile_step_variables.EXECUTOR: command.cache,
-        compile_step_variables.CREDENTIALS: remote_executor_credentials.read(folder / "keys" / "pool-client"),
+        bazel_environment.EXECUTOR: command.cache,
+        bazel_environment.CREDENTIALS: remote_executor_credentials.read(folder / "keys" / "pool-client"),
     }
-    masking.protect(compile_step_variables.with_inner_secrets(secrets).values())
+    masking.protect(bazel_environment.with_inner_secrets(secrets).values())
     return _start_with(session, command, options, secrets)
 
 
@@ -249,6 +249,6 @@ def _finished(session: PlaybookSession, worker: str, config: str, job: Mapping[s
     if result == "oom-kill":
         code = OutOfMemory.exit_code
     if code == BrokenHandover.exit_code:
-        handover.forget(session, config)
+        unfinished_build_transfer.forget(session, config)
         code, result = None, "what was handed over to it is damaged"
     return BuildFinished(worker=worker, config=config, exit_code=code, reason="" if code == 0 else result)

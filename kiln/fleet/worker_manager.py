@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
 from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchService
 from kiln.fleet.fallback_offers import OfferList
-from kiln.fleet.pool_manager import PoolManager
-from kiln.fleet.supervisor_state import RETRY, TRIES
+from kiln.fleet.live_run_state import RETRY, TRIES
+from kiln.fleet.remote_execution_pool import PoolManager
 from kiln.model.fleet import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from kiln.fleet.executor_messages import ProvisionFailed
     from kiln.fleet.job_manager import JobManager
-    from kiln.fleet.supervisor_state import FleetState
-    from kiln.fleet.worker_states import Worker
+    from kiln.fleet.live_run_state import FleetState
+    from kiln.fleet.worker_job_inventory import Worker
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
 COLLECTION = 60.0  # seconds before a worker is taken back that are left to collect what it has built

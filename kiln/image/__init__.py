@@ -1,8 +1,16 @@
 """The images that kiln makes: base images for builds, slim images of packages, and images of fleet workers."""
 
-from kiln.image.build_base import ENGINE_HOME, SUITE, ImageRecipe, ImageResult, default_tag, provide_image, recipe
-from kiln.image.local_worker_container import worker_recipe, worker_tag
+from kiln.image.build_container_image import (
+    ENGINE_HOME,
+    SUITE,
+    ImageRecipe,
+    ImageResult,
+    default_tag,
+    provide_image,
+    recipe,
+)
 from kiln.image.local_worker_disk import Disk, disk_recipe, provide_disk
+from kiln.image.worker_container_image import worker_recipe, worker_tag
 
 __all__ = [
     "ENGINE_HOME",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.errors import BuildFailed, MissingTool, with_margin
 from kiln.image import apt_sources
-from kiln.image.build_base import BEFORE, KEYRING, require_mmdebstrap, write_private
+from kiln.image.build_container_image import BEFORE, KEYRING, require_mmdebstrap, write_private
 from kiln.image.layers import FOLDER, LayerEntry, of_tree
 
 if TYPE_CHECKING:

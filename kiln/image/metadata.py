@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from kiln import __version__
 from kiln.compat import tables
 from kiln.image import debian, oci
-from kiln.image.contents import PACKAGE_LIST, PREFIX
+from kiln.image.content_assembly import PACKAGE_LIST, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.image.contents import ImageContents, ImageRequest
+    from kiln.image.content_assembly import ImageContents, ImageRequest
     from kiln.image.file_selection import Installed
 
 # The first process of a container gets only the signals that it handles; without an init, 'docker stop' waits.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.compat import version_ranges
 from kiln.errors import NotWritable, UsageError
-from kiln.image import contents, metadata, oci
-from kiln.image.contents import ImageContents, ImageRequest
+from kiln.image import content_assembly, metadata, oci
+from kiln.image.content_assembly import ImageContents, ImageRequest
 from kiln.image.layers import pack
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def make(
         files.remove_leftovers(work)
         with tempfile.TemporaryDirectory(dir=work, prefix=".image-", suffix=".part") as folder:
             scratch = Path(folder)
-            image_contents = contents.collect(request, scratch, work, env=env, step=step)
+            image_contents = content_assembly.collect(request, scratch, work, env=env, step=step)
             tag = tag or f"{request.tag}:{_INVALID_IN_TAGS.sub('-', image_contents.version)}"
             with step("pack the layers"):
                 layout, written = _write(request, image_contents, scratch, tag=tag)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, feedstock_loader, masking, render
 from kiln.build import callers_variables
-from kiln.job.config_needs import needs_network
-from kiln.store import compile_step_variables
+from kiln.job.channels_and_network import needs_network
+from kiln.store import bazel_environment
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ class Task:
     def secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.is_foreign or self.job.options.rehearsal)
-        return (
-            {} if not compiles else {name: os.environ[name] for name in compile_step_variables.secret_names(os.environ)}
-        )
+        return {} if not compiles else {name: os.environ[name] for name in bazel_environment.secret_names(os.environ)}
 
     @property
     def scripted(self) -> dict[str, str]:
@@ -83,7 +81,7 @@ class Task:
         """Have this process mask the secrets of the config's programs, and the password of pip's index."""
         masking.protect(masking.secrets_of_variables(os.environ))
         masking.protect(
-            (*masking.script_secrets(self.scripted), *compile_step_variables.with_inner_secrets(self.secrets).values())
+            (*masking.script_secrets(self.scripted), *bazel_environment.with_inner_secrets(self.secrets).values())
         )
 
     @property

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kiln.limits import limit_errors
 from kiln.limits.limit_errors import LimitState
-from kiln.operating_system import resource_usage
+from kiln.operating_system import machine_resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
     with _one_at_a_time:
         LimitState.inside, LimitState.note = True, note
         try:
-            with resource_usage.more_memory_limited(limit_errors.MEMORY), _time_limited():
+            with machine_resources.more_memory_limited(limit_errors.MEMORY), _time_limited():
                 return work()
         except BaseException as error:
             failure = limit_errors.as_limit_error(error, note)

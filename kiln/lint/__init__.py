@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from kiln.lint import (
     about,
-    conda_forge,
+    conda_forge_only,
     conda_forge_yml_rules,
     requirement_rules,
-    sections,
+    section_rules,
     shapes,
     tests_section,
     text_rules,
@@ -25,14 +25,14 @@ __all__ = ["RULES", "LintMessage", "Rule", "Severity", "check", "recipe_files", 
 
 RULES: tuple[Rule, ...] = (
     *shapes.RULES,
-    *sections.RULES,
+    *section_rules.RULES,
     *shapes.KEY_RULES,
     *about.RULES,
     *tests_section.RULES,
     *requirement_rules.RULES,
     *text_rules.RULES,
     *conda_forge_yml_rules.RULES,
-    *conda_forge.RULES,
+    *conda_forge_only.RULES,
 )
 _STOPS = frozenset({"R-051"})  # with two recipes, nothing else is checked: it is unclear which one counts
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.licenses import FAMILIES, LicenseExpression, is_family
 from kiln.lint.located_yaml import key_of, mapping_or_empty
 from kiln.lint.model import Problem, hint_rule, lint_rule
+from kiln.lint.spdx_expressions import FAMILIES, LicenseExpression, is_family
 from kiln.versions import version_or_none
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kiln.errors import KilnError
 from kiln.lint import check
 from kiln.lint.line_fixes import LINE_FIXES, SPELLING, spaced_expressions
 from kiln.lint.order_fixes import block_of, first_indentation, reordered
-from kiln.lint.sections import META_ORDER, REQUIREMENTS_ORDER, SEVERAL_ORDER, SINGLE_ORDER
+from kiln.lint.section_rules import META_ORDER, REQUIREMENTS_ORDER, SEVERAL_ORDER, SINGLE_ORDER
 from kiln.lint.subject import LintedRecipe, recipe_files
 
 if TYPE_CHECKING:

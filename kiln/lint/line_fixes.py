@@ -9,8 +9,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from kiln.lint.licenses import LicenseExpression, spdx_identifiers
 from kiln.lint.located_yaml import typed_scalar
+from kiln.lint.spdx_expressions import LicenseExpression, spdx_identifiers
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.text_rules import EXPRESSIONS, FORMER_INDEX, INDEX, SELECTOR
 from kiln.yamltext import PlacedText

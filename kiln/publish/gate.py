@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kiln.matchspec_notation import legacy, package_name, strict
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
-from kiln.publish.contents import REHEARSAL
+from kiln.publish.package_inspection import REHEARSAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

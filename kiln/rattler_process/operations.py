@@ -20,8 +20,8 @@ from rattler.index import index_fs
 
 from kiln import channel_credentials, files
 from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, LimitExceeded, SolveFailed, UsageError
-from kiln.package_safety.admission import PackageAdmission
 from kiln.package_safety.hashes import require_intact, uncached
+from kiln.package_safety.preinstall_checks import PackageAdmission
 from kiln.package_safety.refusals import installation_failure
 from kiln.rattler_process.package_records import loaded
 from kiln.rattler_process.process_limits import doubled, raise_limit_hint
@@ -30,7 +30,7 @@ from kiln.rattler_process.watchdog import WatchedTask
 if TYPE_CHECKING:
     from rattler import InstallerReporter
 
-    from kiln.model.install_limits import Limits
+    from kiln.model.resource_limits import Limits
 
 DISK_FULL, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the library's words
 TOO_LARGE = f"(os error {errno.EFBIG})"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from kiln import process_table
 from kiln.errors import DownloadFailed, KilnError, LimitExceeded
 from kiln.files import size_text
-from kiln.operating_system import resource_usage
+from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import own_descriptors
+from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.process_groups import parent_is
-from kiln.operating_system.resource_usage import bytes_written, private_memory
 from kiln.rattler_process.client import out_of_memory_error
 from kiln.rattler_process.process_limits import VARIABLE, doubled, raise_limit_hint
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kiln.model.install_limits import Limits
+    from kiln.model.resource_limits import Limits
 
 INTERVAL = 0.1  # seconds
 BUSY = 0.001  # seconds of processor time that count as activity
@@ -46,7 +46,7 @@ def restrict(limits: Limits, *, file_size: int | None) -> None:
 
     The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
     """
-    resource_usage.limit_for_good(memory=2 * limits.memory + 10**9, file_size=file_size)
+    machine_resources.limit_for_good(memory=2 * limits.memory + 10**9, file_size=file_size)
 
 
 class Watchdog(threading.Thread):
@@ -118,7 +118,7 @@ class Watchdog(threading.Thread):
     def _free_inodes(self) -> int:
         """Return the number of files that the disk can still hold; 0 where it has no such limit."""
         with contextlib.suppress(OSError):
-            return resource_usage.free_files(self.task.folder) if self.task.folder else 0
+            return machine_resources.free_files(self.task.folder) if self.task.folder else 0
         return 0
 
 

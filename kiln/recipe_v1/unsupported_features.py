@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import KilnError, RecipeFault, did_you_mean
 from kiln.recipe_v1.compiled_expression import is_template
 from kiln.recipe_v1.node_evaluation import fault
-from kiln.script_commands import COMMANDS
+from kiln.script_invocation import COMMANDS
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:

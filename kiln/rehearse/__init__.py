@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_package.writer import SUBDIR
 from kiln.rehearse import source_archives, wheel_download
-from kiln.rehearse.compile_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
-from kiln.rehearse.compile_plan import fitting_python as python_for
 from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
 from kiln.rehearse.interpreter_search import find, first_available
@@ -26,6 +24,8 @@ from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.required_packages import outputs_for, required_packages
 from kiln.rehearse.source_archives import SourceSearch
 from kiln.rehearse.stand_in_writer import stand_in_packages
+from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
+from kiln.rehearse.substitution_plan import fitting_python as python_for
 from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
 from kiln.rehearse.wheel_omissions import output_gaps as wheel_gaps
 from kiln.rehearse.wheel_package import PackageTarget, convert_all

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from kiln import expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.output_matching import package_file_name
+from kiln.job.step_output_selection import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
-from kiln.publish import contents, require_release
+from kiln.publish import package_inspection, require_release
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport
-    from kiln.publish.contents import ForbiddenText
+    from kiln.publish.package_inspection import ForbiddenText
 
 ALLOWED = "outputs.txt"  # in the feedstock: globs of the names that it may publish, one per line
 
@@ -57,7 +57,7 @@ class ConfigsAndRuns:
         untested: Iterable[str] = (),
     ) -> Release:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
-        searched = contents.forbidden_texts(self._build_folders(), tokens)
+        searched = package_inspection.forbidden_texts(self._build_folders(), tokens)
         packages_made = self._packages_made()
         selected = {path: _reports(path, packages_made) for path in packages} if packages else packages_made
         return Release(
@@ -89,7 +89,7 @@ class ConfigsAndRuns:
     ) -> Candidate:
         configs = tuple(name for name, _ in reports)
         try:
-            package_contents, broken = contents.read(path, searched), ""
+            package_contents, broken = package_inspection.read(path, searched), ""
         except BrokenPackage as error:
             package_contents, broken = None, f"{error.what}: {error.why}"
         except OSError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import emulation, files
-from kiln.job.config_needs import needed_channels
+from kiln.job.channels_and_network import needed_channels
 from kiln.package_test import PackageTester
 from kiln.release.candidates import ConfigsAndRuns, new_packages
 from kiln.store.layout import ArtifactLayout

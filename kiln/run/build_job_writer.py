@@ -13,7 +13,7 @@ from kiln.ledger import stored_json
 from kiln.model.build_results import TestVerdict
 from kiln.model.engine_package_settings import PackageSettings
 from kiln.run.options import HOST
-from kiln.store import build_cache, compile_step_variables
+from kiln.store import bazel_environment, build_cache
 from kiln.store.build_cache import BuildInputs
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     """Return the variables of the compile step."""
     options = task.job.options
     return {
-        compile_step_variables.DISK_CACHE: str(executor.compile_cache),
-        compile_step_variables.CACHE_KEY: task.job.cache_key,
-        compile_step_variables.CPUS: str(task.job.cores),
-        compile_step_variables.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {compile_step_variables.DISTDIR: str(executor.distdir)}),
-        **({compile_step_variables.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
-        **({compile_step_variables.FALLBACK: "1"} if options.remote_fallback else {}),
+        bazel_environment.DISK_CACHE: str(executor.compile_cache),
+        bazel_environment.CACHE_KEY: task.job.cache_key,
+        bazel_environment.CPUS: str(task.job.cores),
+        bazel_environment.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {bazel_environment.DISTDIR: str(executor.distdir)}),
+        **({bazel_environment.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
+        **({bazel_environment.FALLBACK: "1"} if options.remote_fallback else {}),
     }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, rehearse, render, signals
-from kiln.bazel import interrupt_lines
+from kiln.bazel import interrupt_script
 from kiln.builder import rehearsal, secret_leaks
 from kiln.errors import BuildFailed, KilnError, OutOfMemory
 from kiln.executor import conda_build_run
@@ -31,7 +31,7 @@ from kiln.job.job_context import Task
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
-from kiln.job.output_matching import package_file_name
+from kiln.job.step_output_selection import package_file_name
 from kiln.ledger import Ledger, stored_json
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder
@@ -228,7 +228,7 @@ class ConfigBuild:
             BudgetSpent: when the block had to be terminated.
         """
         monitor = BudgetMonitor(
-            options=self.task.job.options, cache=cache, stop=self.task.folder / interrupt_lines.NAME
+            options=self.task.job.options, cache=cache, stop=self.task.folder / interrupt_script.NAME
         )
         try:
             with monitor:

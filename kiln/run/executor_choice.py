@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import container, emulation, image
-from kiln.container import EngineChoice, images, trial
+from kiln.container import EngineChoice, engine_workarounds, images
 from kiln.errors import UsageError
 from kiln.run.options import HOST
 from kiln.store.compile_cache_key import toolchain_digest
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from kiln.container import Engine
-    from kiln.job.machine import HostMachine
+    from kiln.job.host_environment import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.run.options import RunOptions
 
@@ -145,4 +145,8 @@ def engine_with_options(engine: Engine | None, place: BuildLocation) -> Engine |
     Raises:
         ContainerFault: when it refuses for an unknown reason.
     """
-    return None if engine is None else trial.workable_engine(engine, str(place.image), platform=place.platform)
+    return (
+        None
+        if engine is None
+        else engine_workarounds.workable_engine(engine, str(place.image), platform=place.platform)
+    )

@@ -14,14 +14,14 @@ from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
 from kiln.run import executor_choice, plan_inputs, remote_executor_options, resource_check
 from kiln.run.options import HOST
-from kiln.scheduling import local
+from kiln.scheduling import local_build_order
 from kiln.store import build_cache
 from kiln.store.compile_cache_key import compile_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from kiln.job.machine import HostMachine
+    from kiln.job.host_environment import HostMachine
     from kiln.ledger import Ledger
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_results import PackageReport
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.run.options import RunOptions
     from kiln.run.plan_inputs import RunInputs
     from kiln.run.resource_check import ResourceShare
-    from kiln.scheduling.local import ScheduledConfig
+    from kiln.scheduling.local_build_order import ScheduledConfig
     from kiln.store.build_cache import BuildInputs
     from kiln.store.layout import ArtifactLayout
 
@@ -81,7 +81,7 @@ def prepare(
     run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
     finished = {} if options.build.builds_finished else _finished(run_inputs.inputs, ledger, layout)
     groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
-    waiting = local.arrange(
+    waiting = local_build_order.arrange(
         groups, ledger.estimates(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
     compiles = bool(waiting) and not options.build.rehearsal and _compiles(run_inputs)
@@ -97,7 +97,7 @@ def prepare(
         ),
         waiting=waiting,
         jobs_of=_jobs(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
-        seconds=local.total_seconds(waiting, options.jobs, shared=compiles),
+        seconds=local_build_order.total_seconds(waiting, options.jobs, shared=compiles),
         disk=disk,
         share=run_inputs.share,
         notes=run_inputs.notes,

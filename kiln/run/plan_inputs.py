@@ -9,8 +9,8 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import RecipeFault
-from kiln.job.config_needs import channel_sources
-from kiln.job.output_matching import require_step
+from kiln.job.channels_and_network import channel_sources
+from kiln.job.step_output_selection import require_step
 from kiln.model.source_position import Place
 from kiln.run import (
     compatibility,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kiln.builder.rehearsal_inputs import RehearsalInputs
     from kiln.container import Engine
     from kiln.cpu_memory import Resources
-    from kiln.job.machine import HostMachine
+    from kiln.job.host_environment import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig

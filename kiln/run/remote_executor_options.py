@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import render
 from kiln.errors import UsageError
 from kiln.store import remote_executor_credentials
-from kiln.store.compile_step_variables import CREDENTIALS, EXECUTOR, REMOTE_CACHE
+from kiln.store.bazel_environment import CREDENTIALS, EXECUTOR, REMOTE_CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,13 +18,13 @@ from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
 from kiln.job.error_transfer import error_from
-from kiln.job.machine import processor
+from kiln.job.host_environment import processor
 from kiln.job.messages import MARK, parse_message
 from kiln.ledger import stored_json
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system.process_groups import KILL
-from kiln.scheduling import local
-from kiln.store import build_cache, compile_step_variables
+from kiln.scheduling import local_build_order
+from kiln.store import bazel_environment, build_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ class MatrixRun:
         self.watcher = watcher
         self.events: queue.Queue[tuple[str, str | process_runner.Result | KilnError]] = queue.Queue()
         self.running: dict[str, RunningConfig] = {}
-        self.queue = local.queue_of(plan.waiting, shared=plan.compiles)
+        self.queue = local_build_order.queue_of(plan.waiting, shared=plan.compiles)
         self.planned = {planned.config: planned for planned in plan.waiting}
         self.errors: dict[str, KilnError] = {}
         self.number = 0
@@ -139,7 +139,7 @@ class MatrixRun:
                 (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(compile_step_variables.with_inner_secrets(self.plan.secrets).values()),
+                secrets=tuple(bazel_environment.with_inner_secrets(self.plan.secrets).values()),
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,

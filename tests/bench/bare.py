@@ -17,7 +17,7 @@ from rattler.index import index_fs
 
 from kiln import build, feedstock_loader, render
 from kiln import rehearse as parts
-from kiln.build.engine_process import run_engine
+from kiln.build.rattler_build_worker import run_engine
 from kiln.builder.rehearsal_inputs import cpu_config
 from kiln.builder.rehearsal_planning import python_of
 from kiln.local_channel import SUBDIRS

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, repodata
-from kiln.publish import contents, transaction
+from kiln.publish import package_inspection, transaction
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.target import StoreTarget
@@ -61,7 +61,7 @@ def publish(packages: list[Path], folder: Path) -> None:
 def judge(packages: list[Path]) -> None:
     """Read packages as the gate does."""
     for package in packages:
-        contents.read(package, contents.forbidden_texts([str(ROOT)]))
+        package_inspection.read(package, package_inspection.forbidden_texts([str(ROOT)]))
 
 
 def copied_and_hashed(packages: list[Path], folder: Path) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from kiln import image, process_runner
 from kiln.container import choose
 from kiln.errors import UnsupportedPython
-from kiln.image.build_base import AFTER, ImageRecipe
+from kiln.image.build_container_image import AFTER, ImageRecipe
 from kiln.rehearse import PYTHONS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from kiln.build.engine_process import rendered
+from kiln.build.rattler_build_worker import rendered
 from kiln.model.build_steps import Platforms
 
 if __name__ == "__main__":

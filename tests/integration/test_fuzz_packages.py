@@ -19,7 +19,7 @@ import pytest
 
 from kiln import cli, repodata
 from kiln.errors import BrokenPackage, KilnError
-from kiln.publish import contents
+from kiln.publish import package_inspection
 from kiln.publish.gate import reasons
 from kiln.release import package_differences
 from tests import broken_packages
@@ -39,7 +39,7 @@ READ, FOLDERS, INSTALLED, VERIFIED, ADDRESSES, INDEXES = (number * MORE for numb
 SECONDS = 5.0  # of processor time for one file; the slowest takes a tenth of that
 MEGABYTES = 500
 CODES = {0, *(kind.exit_code for kind in KilnError.__subclasses__())}
-WANTED = contents.forbidden_texts(("/built/here",), ())
+WANTED = package_inspection.forbidden_texts(("/built/here",), ())
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def empty_noarch(channel: Path) -> None:
 
 def gate(package: Path) -> None:
     """Judge a package as one that is to be published."""
-    read = contents.read(package, WANTED)
+    read = package_inspection.read(package, WANTED)
     told = candidate("app", index=read.index, about=read.about, paths=read.paths, escapes=read.escapes)
     assert all(str(reason) for reason in reasons(release(told)))
 

@@ -64,7 +64,7 @@ def test_nothing_of_this_machine_is_in_the_image(engine: Engine, base_image: str
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Path) -> None:
-    from kiln.image.build_base import write_archive
+    from kiln.image.build_container_image import write_archive
 
     with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
         write_archive(image.recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
@@ -74,7 +74,7 @@ def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Pa
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    from kiln.image.build_base import write_archive
+    from kiln.image.build_container_image import write_archive
 
     said: list[str] = []
     expected = image.recipe("bookworm", ["gcc-kiln-nosuch", "make"])

@@ -27,7 +27,7 @@ from moto.server import ThreadedMotoServer
 from kiln import files
 from kiln.container import choose
 from kiln.errors import MissingTool
-from kiln.fleet.provider_commands import SCARCE
+from kiln.fleet.provider_playbooks import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import remote_pool, shared_inputs
 from tests.openstack_api import Cloud, serve

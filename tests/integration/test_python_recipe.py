@@ -13,7 +13,7 @@ import pytest
 from kiln import files, rehearse
 from kiln.conda_package import reader
 from kiln.local_channel import Channel
-from kiln.publish import contents
+from kiln.publish import package_inspection
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 from tests.feedstocks import written
 
@@ -95,7 +95,9 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: Channel, tmp
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     (package,) = (feedstock.root / "build_artifacts").glob("linux-64/standard-*.conda")
-    read = contents.read(package, contents.forbidden_texts([str(feedstock.root), str(channel.root)]))
+    read = package_inspection.read(
+        package, package_inspection.forbidden_texts([str(feedstock.root), str(channel.root)])
+    )
     assert [str(leak) for leak in read.leaks] == []
     assert any(path.endswith("site-packages/standard.py") for path in read.paths)
     assert any("__pycache__/standard." in path for path in read.paths)

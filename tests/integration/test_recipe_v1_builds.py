@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kiln import build, expand, feedstock_loader, render
-from kiln.build import engine_process, engine_secrets
+from kiln.build import engine_secrets, rattler_build_worker
 from kiln.conda_package.reader import info_files
 from kiln.errors import RecipeFault
 from kiln.model.build_steps import StagedFiles
@@ -152,7 +152,9 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         for package in build.plan_outputs(
             plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
         ):
-            engine_process.copy_test_files(package.packed, recipe, tmp_path / "step" / engine_process.RECIPE)
+            rattler_build_worker.copy_test_files(
+                package.packed, recipe, tmp_path / "step" / rattler_build_worker.RECIPE
+            )
             recipes.append(engine_secrets.recipe_with_secrets(package))
             output = package.output
             expected.append([output.name, output.version, output.build_string])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import provenance
-from kiln.image import contents, metadata, oci
+from kiln.image import content_assembly, metadata, oci
 from kiln.image.layers import Layer, pack
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.provenance import bundled, cyclonedx
@@ -44,12 +44,12 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dataclasses.replace(PACKAGE, name=name, version=version, subdir="linux-64", sha256="ab" * 32)
         for name, version in NAMES.items()
     )
-    layer = Layer(title="package list", entries=tuple(contents._kiln_entries(REQUEST.kind, packages)))
+    layer = Layer(title="package list", entries=tuple(content_assembly._kiln_entries(REQUEST.kind, packages)))
     layout = folder / "layout"
     (layout / "blobs" / "sha256").mkdir(parents=True)
     blob = pack(layer, folder / "layer", epoch=1)
     blob = dataclasses.replace(blob, path=blob.path.rename(oci.blob_path(layout, blob.digest)))
-    image_contents = contents.ImageContents(layers=(layer,), packages=packages, debs=())
+    image_contents = content_assembly.ImageContents(layers=(layer,), packages=packages, debs=())
     oci.write(layout, [blob], metadata.configuration(REQUEST, image_contents), tag="localhost/a:1", epoch=1)
     oci.write_archive(layout, folder / "image.tar")
     return folder

@@ -14,9 +14,9 @@ import pytest
 
 from kiln import process_runner
 from kiln.conda_package.writer import PackageFacts, write_package
-from kiln.container import Engine, images, trial
+from kiln.container import Engine, engine_workarounds, images
 from kiln.errors import BuildFailed, SolveFailed, UsageError
-from kiln.image import apt_sources, contents, slim_image, slim_kind
+from kiln.image import apt_sources, content_assembly, slim_image, slim_kind
 from kiln.local_channel import Channel
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
 from tests.waiting import CEILING, until
@@ -73,7 +73,7 @@ def archive(channel: Channel, tmp_path_factory: pytest.TempPathFactory) -> slim_
 def loaded(engine: Engine, base_image: str, archive: slim_image.SlimImage) -> Iterator[Engine]:
     """The engine, as it works here, with the image in it."""
     images.load_archive(engine, archive.path)
-    yield trial.workable_engine(engine, base_image)
+    yield engine_workarounds.workable_engine(engine, base_image)
     engine.ask("rmi", "--force", archive.tag)
 
 
@@ -117,7 +117,7 @@ def test_a_scanner_finds_what_is_installed(archive: slim_image.SlimImage) -> Non
     assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
     assert {"etc/os-release", "usr/lib/os-release"} <= paths
     system = {Path(path).name for path in paths if path.startswith("var/lib/dpkg/status.d/")}
-    assert system == {*contents.SYSTEM, *slim_kind.read_kind("serving").debian}
+    assert system == {*content_assembly.SYSTEM, *slim_kind.read_kind("serving").debian}
 
 
 def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim_image.SlimImage) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import cudnn, driver, fitting_releases, gpu, serving, single_parts, tensorflow, wheel
+from kiln.compat.rules import cudnn, driver, fitting_releases, gpu, single_parts, tensorflow, tensorflow_serving, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ RULES: tuple[Rule, ...] = (
     tensorflow.tensorflow_and_python,
     tensorflow.tensorflow_and_bazel,
     tensorflow.tensorflow_and_compiler,
-    serving.serving_and_the_rest,
-    serving.serving_and_bazel,
-    serving.serving_and_python,
+    tensorflow_serving.serving_and_the_rest,
+    tensorflow_serving.serving_and_bazel,
+    tensorflow_serving.serving_and_python,
     gpu.cuda_and_gpu,
     gpu.cuda_and_built_for,
     gpu.built_for_and_gpu,

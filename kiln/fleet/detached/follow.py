@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
-from kiln.fleet.leases import LEASE
+from kiln.fleet.lease_expiry import LEASE
 from kiln.ledger.stored_json import KINDS
 from kiln.model.run import ConfigRun, MatrixReport
 from kiln.serialization import from_json_values

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import signals
-from kiln.build import engine_failures, engine_process, fifos_and_devices
-from kiln.build.engine_folder import ENGINE_FOLDER
+from kiln.build import engine_failures, fifos_and_devices, rattler_build_worker
+from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
     (tmp_path / "job.json").write_text(json.dumps(job))  # what is missing in it is the engine's failure here
     monkeypatch.setattr(os, "_exit", lambda _: None)
     monkeypatch.setattr(signals, "die_with_parent", lambda **_: None)
-    engine_process.main(str(tmp_path / "job.json"))
+    rattler_build_worker.main(str(tmp_path / "job.json"))
     reason = json.loads((tmp_path / "result.json").read_text())["error"]
     assert reason == "the script left in its prefix what no package can contain: pipe (FIFO)"
     kind = engine_failures.kind(reason.replace("pipe", "failed to download"), "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build import engine_run, missing_licenses
-from kiln.build.engine_folder import ENGINE_FOLDER
+from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.model.build_steps import BuildStep, Platforms
 from kiln.model.rendered import Output, Requirements, Script
 

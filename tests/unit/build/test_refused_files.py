@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build import engine_failures
-from kiln.build.engine_folder import ENGINE_FOLDER
-from kiln.build.engine_process import require_accepted_files
+from kiln.build.rattler_build_paths import ENGINE_FOLDER
+from kiln.build.rattler_build_worker import require_accepted_files
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:

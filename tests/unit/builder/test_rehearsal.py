@@ -12,7 +12,7 @@ from kiln.job.messages import StepReporter
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger
 from kiln.rehearse.rehearsal_plan import RehearsalPlan
-from kiln.store import compile_step_variables
+from kiln.store import bazel_environment
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache
 from tests.feedstocks import written
@@ -56,7 +56,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
         cache=tmp_path / "cache",
         result=tmp_path / "result.json",
         extra={},
-        compile={compile_step_variables.DISTDIR: str(downloads)},
+        compile={bazel_environment.DISTDIR: str(downloads)},
         channel=tmp_path / "channel",
     )
     reporter = StepReporter()

@@ -20,7 +20,7 @@ from kiln.model.feedstock import Feedstock
 from kiln.model.fleet import ControllerCharge, FleetRun, WorkerRecord, WorkerState
 from kiln.model.run import MatrixReport, RunCost
 from kiln.serialization import to_json
-from tests.unit.fleet.detached.test_results import fetched
+from tests.unit.fleet.detached.test_result_import import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kiln import bootstrap, cli, process_runner
-from kiln.cli import fleet_controller_price, fleet_detached_start, fleet_lost_runs
+from kiln.cli import fleet_controller_price, fleet_detached_start, fleet_unrecorded_runs
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.feedstock_loader import load
@@ -114,7 +114,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
         return 0
 
     monkeypatch.setattr(fleet_detached_start, "start", start)
-    monkeypatch.setattr(fleet_lost_runs, "site_of", lambda *_: None)
+    monkeypatch.setattr(fleet_unrecorded_runs, "site_of", lambda *_: None)
     machines: list[dict[str, object]] = []
     monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(machines))
     monkeypatch.setattr(process_runner, "find", lambda *_, **__: None)
@@ -128,7 +128,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     assert started == []
     assert cli.run(words) == 0
     assert len(started) == 1
-    monkeypatch.setattr(fleet_lost_runs, "require_no_other_run", refuse_second)
+    monkeypatch.setattr(fleet_unrecorded_runs, "require_no_other_run", refuse_second)
     assert cli.run(words) == AlreadyRunning.exit_code
     assert len(started) == 1, "nor does a second one"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.compat import Verdict, machine_support, probe
+from kiln.compat import Verdict, probe, runnable_versions
 from kiln.compat.probe import Card, MachineFacts
 
 if TYPE_CHECKING:
@@ -101,29 +101,29 @@ def test_this_machine_is_looked_at() -> None:
 
 
 def test_capabilities_of_a_machine_with_a_v100() -> None:
-    ranges = machine_support.verdict_ranges(machine_support.cuda_verdicts(facts()))
+    ranges = runnable_versions.verdict_ranges(runnable_versions.cuda_verdicts(facts()))
     assert ranges["works"] == "9.0 to 12.2"
     assert ranges["works with a cost"] == "12.3 to 12.9, 7.0 to 8.0"
     assert ranges["cannot work"].startswith("13.0 to 13.4")
 
 
 def test_the_newest_tensorflow_on_it() -> None:
-    answers = machine_support.tensorflow_results(facts())
+    answers = runnable_versions.tensorflow_results(facts())
     assert answers["running"].combination.cuda == "12.5"
     assert answers["running"].verdict is Verdict.COSTS
     assert set(answers) == {"running", "building"}
-    assert set(machine_support.tensorflow_results(facts(gcc=None))) == {"running"}
+    assert set(runnable_versions.tensorflow_results(facts(gcc=None))) == {"running"}
 
 
 def test_a_machine_without_gpu_runs_the_cpu_build() -> None:
     bare = facts(driver=None, loaded=None, cuda=None, cards=[])
-    assert machine_support.cuda_verdicts(bare) == {}
-    running = machine_support.tensorflow_results(bare)["running"]
+    assert runnable_versions.cuda_verdicts(bare) == {}
+    running = runnable_versions.tensorflow_results(bare)["running"]
     assert (running.combination.cuda, running.verdict) == (None, Verdict.WORKS)
 
 
 def test_a_driver_that_is_not_the_kernels() -> None:
-    answers = machine_support.tensorflow_results(facts(loaded="525.60.13"))
+    answers = runnable_versions.tensorflow_results(facts(loaded="525.60.13"))
     assert answers["running"].verdict is Verdict.CANNOT
 
 
@@ -139,6 +139,6 @@ def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     told = json.loads(file.read_text())
     own = {name: value for name, value in told["machine"].items() if name not in {"cores", "memory", "disk_free"}}
     real = facts_from(own)
-    cudas = {cuda: verdict.value for cuda, verdict in machine_support.cuda_verdicts(real).items()}
+    cudas = {cuda: verdict.value for cuda, verdict in runnable_versions.cuda_verdicts(real).items()}
     assert {cuda: cudas.get(cuda) for cuda in told["cudas"]} == told["cudas"]  # later tables have more
-    assert machine_support.tensorflow_results(real)["running"].verdict.value == told["answers"]["running"]["verdict"]
+    assert runnable_versions.tensorflow_results(real)["running"].verdict.value == told["answers"]["running"]["verdict"]

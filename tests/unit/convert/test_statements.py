@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.convert.statements import expanded
 
 if TYPE_CHECKING:
-    from kiln.convert.expanded_recipe import Expanded
+    from kiln.convert.unrolled_template import Expanded
 
 
 def walked(text: str, *always: str) -> Expanded:

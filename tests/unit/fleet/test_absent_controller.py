@@ -6,7 +6,7 @@ import pytest
 
 from kiln.fleet.executor_messages import Event, Provision
 from kiln.fleet.run_config import FleetRunConfig
-from kiln.fleet.run_supervisor import Supervisor
+from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, LEASE, MACHINE, NullObserver, NullStore, Simulation, estimates
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import FleetLimit
-from kiln.fleet import formatting
+from kiln.fleet import plan_status_output
 from kiln.fleet.costs import of_run, of_workers
 from kiln.fleet.plan import FleetBounds, Overheads, plan, schedule
 from kiln.fleet.run_config import FleetRunConfig
-from kiln.fleet.run_supervisor import Supervisor
+from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
@@ -96,7 +96,7 @@ def test_a_forecast_changes_nothing_of_the_run(monkeypatch: pytest.MonkeyPatch) 
     configs = estimates(15, hours=3, warm=0.2)
     forecasts, reports = [], []
     for period in (60.0, 1e9):
-        monkeypatch.setattr("kiln.fleet.run_supervisor.FORECAST", period)
+        monkeypatch.setattr("kiln.fleet.run_event_loop.FORECAST", period)
         observer, supervisor = executed(configs)
         forecasts.append(len(observer.costs))
         reports.append([(job.config, job.worker, job.started) for job in supervisor.state.inventory.latest_jobs()])
@@ -169,7 +169,7 @@ def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
     cost = of_run(run, detached.costs[-1], end + 9e9)
     assert cost is not None
     assert cost.spent - of_workers(run.workers, (), end) == pytest.approx(4 * 0.5)
-    assert "0.500 an hour for the controller, a small" in formatting.status_as_text([run], {"r1": cost})
+    assert "0.500 an hour for the controller, a small" in plan_status_output.status_as_text([run], {"r1": cost})
 
 
 def test_a_budget_pays_for_the_controller() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiln.image import contents, file_selection, slim_kind
+from kiln.image import content_assembly, file_selection, slim_kind
 
 PACKAGE = file_selection.Installed(
     name="tensorflow",
@@ -22,7 +22,7 @@ PACKAGE = file_selection.Installed(
 NUMPY = replace(
     PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
 )
-REQUEST = contents.ImageRequest(
+REQUEST = content_assembly.ImageRequest(
     kind=slim_kind.read_kind("tensorflow"),
     channels=("c",),
     specs=("tensorflow",),

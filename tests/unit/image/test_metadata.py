@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiln.image import contents, metadata
+from kiln.image import content_assembly, metadata
 from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
 
 
 def test_an_image_for_gpus_names_the_required_driver() -> None:
-    image = contents.ImageContents(layers=(), packages=(PACKAGE, NUMPY), debs=())
+    image = content_assembly.ImageContents(layers=(), packages=(PACKAGE, NUMPY), debs=())
     config = metadata.configuration(REQUEST, image)
     assert config.environment["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.5"
     assert (config.labels["kiln.cuda"], config.labels["kiln.cuda.driver"]) == ("12.5", ">=525")

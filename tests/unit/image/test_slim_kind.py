@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiln.cli.image import KINDS
-from kiln.image import contents, slim_kind
+from kiln.image import content_assembly, slim_kind
 
 
 def test_each_kind_is_complete_and_a_command_of_kiln_image() -> None:
@@ -12,4 +12,4 @@ def test_each_kind_is_complete_and_a_command_of_kiln_image() -> None:
         image_kind = slim_kind.read_kind(name)
         assert all(script.is_file() for script in image_kind.scripts.values())
         programs = {image_kind.entrypoint[0], *image_kind.health[:1]}
-        assert all(program in image_kind.scripts or program.startswith(contents.PREFIX) for program in programs)
+        assert all(program in image_kind.scripts or program.startswith(content_assembly.PREFIX) for program in programs)

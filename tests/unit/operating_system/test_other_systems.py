@@ -100,7 +100,7 @@ time.sleep(600)
 
 
 def test_on_macos_numbers_of_this_process_are_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = loaded("resource_usage", "darwin", monkeypatch)
+    usage = loaded("machine_resources", "darwin", monkeypatch)
     assert usage.cores() >= 1
     assert usage.machine_memory() > 1 << 20
     assert usage.private_memory() > 1 << 10

@@ -13,7 +13,7 @@ from kiln.model.build_results import TestVerdict
 from kiln.model.release import Leak
 from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState
-from kiln.publish import contents, require_release
+from kiln.publish import package_inspection, require_release
 from kiln.publish.gate import ReasonKind, notes, reasons
 from tests.packages import conda_package, release_package
 from tests.releases import candidate, release
@@ -165,7 +165,7 @@ AWS = b"AKIA" + b"ABCDEFGH23456789"
 
 def test_a_package_is_read_to_its_last_byte(tmp_path: Path) -> None:
     package = release_package(tmp_path, "small")
-    read = contents.read(package, contents.forbidden_texts(["/build/feedstock"]))
+    read = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"]))
     assert read.licenses == ("LICENCE",)
     assert read.paths == ("share/small",)
     assert read.leaks == ()
@@ -176,15 +176,15 @@ def test_a_package_is_read_to_its_last_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"made in /build/feedstock/work", contents.BUILD_PATH),
-        (b"x" * (contents.CHUNK - 10) + b" " + AWS + b" ", "an AWS access key"),
+        (b"made in /build/feedstock/work", package_inspection.BUILD_PATH),
+        (b"x" * (package_inspection.CHUNK - 10) + b" " + AWS + b" ", "an AWS access key"),
         (b"-----BEGIN RSA PRIVATE KEY-----\n" + b"MIIE" * 30, "a private key"),
         (b"token = s3cr3t-token", "a token of this machine"),
     ],
 )
 def test_forbidden_texts_are_found(tmp_path: Path, data: bytes, what: str) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"etc/settings": data})
-    read = contents.read(package, contents.forbidden_texts(["/build/feedstock"], ["s3cr3t-token"]))
+    read = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"], ["s3cr3t-token"]))
     assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/settings", what)]
     assert data[read.leaks[0].offset :].startswith((b"/build/feedstock/", AWS, b"-----BEGIN", b"s3cr3t"))
     assert "s3cr3t" not in str(read.leaks[0])
@@ -201,22 +201,22 @@ def test_forbidden_texts_are_found(tmp_path: Path, data: bytes, what: str) -> No
 )
 def test_a_build_path_is_shown_with_a_cure(tmp_path: Path, name: str, data: bytes, cure: str) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={name: data})
-    (leak,) = contents.read(package, contents.forbidden_texts(["/build/feedstock"])).leaks
+    (leak,) = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"])).leaks
     assert (leak.text, leak.offset) == ("/build/feedstock/work/a.c", data.index(b"/build"))
     assert cure in str(leak)
 
 
 def test_the_offset_of_a_leak_counts_all_chunks(tmp_path: Path) -> None:
-    data = b"-" * (2 * contents.CHUNK + 5) + b"/build/feedstock/x"
+    data = b"-" * (2 * package_inspection.CHUNK + 5) + b"/build/feedstock/x"
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/x": data})
-    (leak,) = contents.read(package, contents.forbidden_texts(["/build/feedstock"])).leaks
-    assert leak.offset == 2 * contents.CHUNK + 5
+    (leak,) = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"])).leaks
+    assert leak.offset == 2 * package_inspection.CHUNK + 5
 
 
 def test_a_parser_of_private_keys_is_not_a_leak(tmp_path: Path) -> None:
     data = b'if text.startswith("-----BEGIN PRIVATE KEY-----"): return "a key"' + b" " * 100
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/parser.py": data})
-    assert contents.read(package, contents.forbidden_texts([])).leaks == ()
+    assert package_inspection.read(package, package_inspection.forbidden_texts([])).leaks == ()
 
 
 def test_the_placeholder_of_the_prefix_is_not_a_leak(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_the_placeholder_of_the_prefix_is_not_a_leak(tmp_path: Path) -> None:
     paths = {"paths": [{"_path": "etc/where", "prefix_placeholder": placeholder}]}
     payload = {"etc/where": placeholder.encode(), "etc/other": placeholder.encode()}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload)
-    read = contents.read(package, contents.forbidden_texts(["/build/feedstock"]))
-    assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/other", contents.BUILD_PATH)]
+    read = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"]))
+    assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/other", package_inspection.BUILD_PATH)]
 
 
 def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
     links = {"lib/up": "in/../../x", "lib/out": "../../secret", "lib/abs": "/etc/shadow", "lib/in": "../share/x"}
     paths = {"paths": [{"_path": "share/../../../home"}, {"_path": "lib/in"}]}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload, links=links)
-    assert contents.read(package, ()).escapes == (
+    assert package_inspection.read(package, ()).escapes == (
         *("share/../../../home", "../../etc/cron.d/evil", "/etc/passwd", "lib/../fine"),
         *("lib/up -> in/../../x", "lib/out -> ../../secret", "lib/abs -> /etc/shadow"),
     )
@@ -242,7 +242,7 @@ def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
 def test_a_file_behind_a_link_is_reported(tmp_path: Path) -> None:
     payload = {"lib/in/file": b"x", "lib/inside": b"x"}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload=payload, links={"lib/in": ".."})
-    assert contents.read(package, ()).escapes == ("lib/in/file",)
+    assert package_inspection.read(package, ()).escapes == ("lib/in/file",)
 
 
 def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     package.write_bytes(data)
     with pytest.raises(BrokenPackage):
-        contents.read(package, ())
+        package_inspection.read(package, ())
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
 def test_metadata_of_another_shape_is_an_error(tmp_path: Path, info: dict[str, object]) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}, **info}, payload={"x": b"x"})
     with pytest.raises(BrokenPackage):
-        contents.read(package, ())
+        package_inspection.read(package, ())
 
 
 @pytest.mark.parametrize("link", ["include/tsl", "x86_64-linux/include/tsl", "lib/python3.11/site-packages/small/inc"])
@@ -289,4 +289,7 @@ def test_a_link_to_a_folder_elsewhere_is_noted_and_one_to_a_file_is_not() -> Non
 def test_links_are_read_with_where_they_lead(tmp_path: Path) -> None:
     links = {"include/tsl": "ours/tsl", "lib/a.so": "a.so.1"}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/a.so.1": b"x"}, links=links)
-    assert contents.read(package, ()).links == (("include/tsl", "include/ours/tsl"), ("lib/a.so", "lib/a.so.1"))
+    assert package_inspection.read(package, ()).links == (
+        ("include/tsl", "include/ours/tsl"),
+        ("lib/a.so", "lib/a.so.1"),
+    )

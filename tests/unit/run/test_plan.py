@@ -11,7 +11,7 @@ from kiln.rehearse.rehearsal_plan import LockedWheel, RehearsalPlan, SourceFile,
 from kiln.run import BuildOptions, RunOptions
 from kiln.run.plan import RunPlan, as_text
 from kiln.run.resource_check import ResourceShare
-from kiln.scheduling.local import ScheduledConfig
+from kiln.scheduling.local_build_order import ScheduledConfig
 
 
 def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:

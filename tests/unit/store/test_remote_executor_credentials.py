@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import UsageError
-from kiln.store import compile_step_variables, remote_executor_credentials
+from kiln.store import bazel_environment, remote_executor_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,9 +41,9 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
     assert not remote_executor_credentials.is_variable(str(place))
     assert not remote_executor_credentials.is_variable(base64.b64encode(b'{"token": "a"}').decode())
     assert remote_executor_credentials.inner_secrets(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
-    secrets = compile_step_variables.with_inner_secrets({compile_step_variables.CREDENTIALS: variable})
+    secrets = bazel_environment.with_inner_secrets({bazel_environment.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
-    assert compile_step_variables.with_inner_secrets({"A": "b"}) == {"A": "b"}
+    assert bazel_environment.with_inner_secrets({"A": "b"}) == {"A": "b"}
 
 
 @pytest.mark.parametrize(

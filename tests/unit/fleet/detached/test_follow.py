@@ -9,7 +9,7 @@ import pytest
 
 from kiln import process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
-from kiln.fleet.detached import controller_gate, follow
+from kiln.fleet.detached import follow, run_reporter
 from kiln.fleet.detached.follow import RunFollower
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import to_json
@@ -53,7 +53,7 @@ def sent(*states: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         message
         for item in states
-        for message in (*(m for _, m in controller_gate.state_messages(item)), {"kind": "shown"})
+        for message in (*(m for _, m in run_reporter.state_messages(item)), {"kind": "shown"})
     ]
 
 
@@ -161,9 +161,7 @@ def test_a_controller_that_nobody_can_ask_for_is_given_up_after_a_lease() -> Non
 
 def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> None:
     long = {**to_json(RUNNING), "reason": "x" * 100_000, "packages": [1], "steps": [2]}
-    (_, run), (_, message) = controller_gate.state_messages(
-        {**state(), "report": {**to_json(REPORT), "configs": [long]}}
-    )
+    (_, run), (_, message) = run_reporter.state_messages({**state(), "report": {**to_json(REPORT), "configs": [long]}})
     assert run["report"]["configs"] == []
     assert (message["config"]["packages"], message["config"]["steps"], len(message["config"]["reason"])) == (
         [],
@@ -173,7 +171,7 @@ def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> Non
 
 
 def test_lines_of_a_log_are_sent_with_their_steps() -> None:
-    place = controller_gate.LogPlace()
+    place = run_reporter.LogPlace()
     first = place.take(["2026-11-22 18:42:55 === compile", "2026-11-22 18:42:56 gcc", "=== no step"])
     assert first == [("compile", ""), ("compile", "2026-11-22 18:42:56 gcc"), ("compile", "=== no step")]
     assert place.take(["a\x1b[2Jb"])[0][0] == "compile"

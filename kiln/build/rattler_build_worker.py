@@ -1,0 +1,228 @@
+"""The process in which rattler-build runs: ``python -m kiln.build.rattler_build_worker JOB.json`` writes a result file.
+
+A separate process can be stopped, has a log of its own, and distinguishes a crash of the engine's runtime from a
+failed build. The result file is written last; without it the build has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import files, signals
+from kiln.build import bazel_repository_record, fifos_and_devices, rattler_build_omissions, refused_files
+from kiln.build.metadata_rewrite import rewrite_package
+from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
+from kiln.model.build_steps import Platforms
+from kiln.model.engine_package_settings import PackageSettings
+from kiln.model.rendered import Pin
+from kiln.zstd import FAST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rattler_build import BuildResult, RenderedVariant, ToolConfiguration
+    from rattler_build.progress import LogEvent
+
+PACKAGE_FORMAT = f"conda:{FAST}"  # a release's packages are packed again, with their timestamps
+RECIPE = "recipe"  # the folder, in a step's, that the engine takes for the recipe's
+
+
+# Advice that it prints after a script has failed, with paths that are gone by then or in a container; see --debug.
+ADVICE = re.compile(
+    r"^(?:Script execution failed\.|(?:Work directory|Prefix|Build prefix): |To run (?:the script|commands) \w+"
+    r'|cd ".*" && (?:\./conda_build\.sh|source build_env\.sh))'
+)
+
+
+class EngineLog:
+    """rattler-build's progress callback: writes log messages to standard output."""
+
+    def on_log(self, event: LogEvent) -> None:
+        """Write the message of an event."""
+        for line in event.message.split("\n"):
+            if not ADVICE.match(line.strip()):
+                sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    def on_download_start(self, event: object) -> None:
+        """Ignore the event: the log reports downloads."""
+
+    on_download_progress = on_download_complete = on_build_step = on_download_start
+
+
+def main(job_file: str) -> None:
+    """Build the job and exit at once, without the interpreter's tear-down (see kiln.__main__)."""
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    signals.die_with_parent(parent=job["parent"])
+    try:
+        result = prepare_script_run(job) if job.get("debug") else {"package": str(build(job))}
+    except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
+        names = fifos_and_devices.listed_files(Path(job["folder"]))
+        result = {"error": fifos_and_devices.message(names) if names else str(error)}
+    files.write_text(Path(job["result"]), json.dumps(result))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def build(job: dict[str, Any]) -> Path:
+    """Build one package, merge the job's changes into its metadata, and return its path."""
+    folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
+    copy_test_files(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
+    (package_file,) = run_engine(
+        job["recipe"],
+        folder,
+        job["channels"],
+        Platforms(**job["platforms"]),
+        keep=True,
+        channel_priority=settings.channel_priority,
+    ).packages
+    bazel_repository_record.record(folder)
+    if job.get("keep"):
+        return package_file
+    require_all_packed(folder, job["recipe"])
+    if "sections" in job["edits"]:
+        require_accepted_files(folder, job["recipe"])
+    files.remove(folder / ENGINE_FOLDER)
+    package = folder / package_file.name
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    moment = int(epoch) if epoch.isdecimal() else None
+    pins = tuple((field, Pin(**pin)) for field, pin in job["pins"])
+    rewrite_package(
+        package_file,
+        package,
+        index=job["index"],
+        edits=job["edits"],
+        pins=pins,
+        epoch=moment,
+        level=settings.level,
+    )
+    return package
+
+
+def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
+    """Refuse a package that lacks files of the prefix in the step's folder; the recipe may choose its files itself.
+
+    Raises:
+        ValueError: with the files.
+    """
+    if recipe["build"].get("files"):
+        return
+    for prefix in host_prefixes(folder):
+        if missing := rattler_build_omissions.left_out(prefix):
+            raise ValueError(rattler_build_omissions.message(missing))
+        for name in rattler_build_omissions.cache_tags(prefix):
+            sys.stdout.write(f"{rattler_build_omissions.LEFT_OUT}{name}: it has no content of its own\n")
+
+
+def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
+    """Refuse a package whose files conda-build refuses; the recipe may choose some files of the prefix itself.
+
+    No link may lead into the folder of the config's steps, above that of the step.
+
+    Raises:
+        ValueError: with the files.
+    """
+    if recipe["build"].get("files"):
+        return
+    package = recipe["package"]
+    for prefix in host_prefixes(folder):
+        faults = refused_files.faults(
+            prefix, name=package["name"], version=package["version"], build_folder=folder.parent
+        )
+        if faults:
+            raise ValueError(refused_files.message(faults))
+
+
+def copy_test_files(patterns: Iterable[str], source: Path, target: Path) -> None:
+    """Copy the recipe's files that tests in the package use to the folder in which the engine looks for them."""
+    for pattern in patterns:
+        for file in sorted(source.glob(pattern)):
+            place = target / file.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_dir():
+                shutil.copytree(file, place, dirs_exist_ok=True)
+            else:
+                shutil.copy2(file, place)
+
+
+def prepare_script_run(job: dict[str, Any]) -> dict[str, str]:
+    """Make everything that the engine makes before it runs the script; return the paths."""
+    from rattler_build import DebugSession
+
+    folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
+    paths = DebugSession.create(
+        rendered(job["recipe"], folder, Platforms(**job["platforms"])),
+        tool_config=tool_configuration(settings.channel_priority, keep=True),
+        output_dir=folder / "output",
+        channels=job["channels"],
+        progress_callback=EngineLog(),
+    ).paths
+    return {
+        "work": str(paths.work_dir),
+        "script": str(paths.build_script),
+        "environment": str(paths.build_env_script),
+        "host": str(paths.host_prefix),
+        "build": str(paths.build_prefix),
+    }
+
+
+def rendered(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> RenderedVariant:
+    """Return a concrete recipe as rattler-build renders it: exactly one variant.
+
+    The engine takes a build's platforms from the keys of its variant, which must be used to be there.
+    """
+    from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig
+
+    build, keys = recipe["build"], {"build_platform": platforms.build, "host_platform": platforms.target}
+    variant_settings = {**build.get("variant", {}), "use_keys": sorted(keys)}
+    config = PlatformConfig(
+        target_platform=platforms.target, build_platform=platforms.build, host_platform=platforms.target
+    )
+    (variant,) = Stage0Recipe.from_dict(
+        {**recipe, "build": {**build, "variant": variant_settings}}, recipe_dir=folder / RECIPE
+    ).render(
+        VariantConfig({key: [value] for key, value in {**keys, "target_platform": platforms.target}.items()}),
+        RenderConfig(platform=config),
+    )
+    return variant
+
+
+def run_engine(
+    recipe: dict[str, Any],
+    folder: Path,
+    channels: list[str],
+    platforms: Platforms,
+    *,
+    keep: bool = False,
+    channel_priority: str = "strict",
+) -> BuildResult:
+    """Have rattler-build make a package; ``keep`` its work directory."""
+    return rendered(recipe, folder, platforms).run_build(
+        tool_configuration(channel_priority, keep=keep),
+        output_dir=folder / "output",
+        channels=channels,
+        progress_callback=EngineLog(),
+        no_build_id=True,
+        package_format=PACKAGE_FORMAT,
+    )
+
+
+def tool_configuration(channel_priority: str, *, keep: bool) -> ToolConfiguration:
+    """Return the engine's configuration; it has no priority ``flexible``, which with one channel is ``strict``."""
+    from rattler_build import ToolConfiguration
+
+    return ToolConfiguration(
+        test_strategy="skip",
+        keep_build=keep,
+        channel_priority="disabled" if channel_priority == "disabled" else "strict",
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,188 @@
+"""The site of a fleet run: its folder, and the variables and environment of its playbooks."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import masking
+from kiln.cli import fleet_region, fleet_remote_execution
+from kiln.cli.environment_passthrough import build_variables, client_variables
+from kiln.cli.fleet_arguments import seconds
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.model.feedstock import Feedstock
+    from kiln.store.layout import ArtifactLayout
+
+PACKAGE_ROOT = Path(__file__).parents[2]
+ANSIBLE = PACKAGE_ROOT / "ansible"
+# Environment variables of the providers' modules; only the playbooks' processes get them.
+CLOUD = re.compile(r"AWS_|OS_|ANSIBLE_VAULT_|PIP_|KILN_FLEET_")
+INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which hold for a worker, too
+
+
+def build_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options of ``kiln build`` on the workers."""
+    return () if options.container is None else ("--container", options.container)
+
+
+def job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
+    """Return the options of ``kiln build`` on the workers, with those that have no part in the packages."""
+    return (*build_options(options), *fleet_remote_execution.job_options(options, run_config))
+
+
+def artifact_layout(feedstock: Feedstock) -> ArtifactLayout:
+    """Return the layout of a feedstock's artifacts."""
+    from kiln.store.layout import ArtifactLayout
+
+    return ArtifactLayout.of(feedstock)
+
+
+def run_folder(feedstock: Feedstock, run: str) -> Path:
+    """Return the folder of a fleet run."""
+    return artifact_layout(feedstock).place("fleet", run).absolute()
+
+
+def site_of(
+    options: argparse.Namespace,
+    feedstock: Feedstock,
+    run: str,
+    provider: str,
+    *,
+    run_config: FleetRunConfig | None = None,
+) -> PlaybookSite:
+    """Return the site of a run, after creating the fleet's environment if it is missing."""
+    from kiln import bootstrap
+    from kiln.fleet import unrecorded_run_recovery
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.store import bazel_environment
+
+    python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
+    folder = run_folder(feedstock, run)
+    environment = {**playbook_environment(os.environ, python), **region_variables(options, folder, run, provider)}
+    builds_alone = run_config is not None and run_config.pool is None
+    job_secrets = fleet_remote_execution.job_secrets(options, os.environ) if builds_alone else {}
+    variables: dict[str, Any] = {
+        "kiln_run": run,
+        "kiln_owner": run,  # it is random, and so unique
+        "kiln_provider": provider,
+        "kiln_run_dir": str(folder),
+        "kiln_project": str(PACKAGE_ROOT),
+        "kiln_feedstock": str(feedstock.root.absolute()),
+        "kiln_pip": {
+            name: f"{{{{ lookup('ansible.builtin.env', '{name}') }}}}"
+            for name in INDEX
+            if environment.get(name) and "file:" not in environment[name]
+        },
+    }
+    if run_config is not None:
+        if run_config.previous_run is None:
+            keep_region(options, folder, provider)
+        variables |= {
+            "kiln_inputs": unrecorded_run_recovery.tag_of(run_config.key),
+            "kiln_lease": int(run_config.lease),
+            "kiln_lifetime": int(run_config.lifetime),
+            "kiln_images": [copied_image(text) for text in options.image],
+            "kiln_environment": worker_variables(feedstock),
+        }
+        if run_config.pool is not None:
+            variables["kiln_pool_properties"] = fleet_remote_execution.pool_properties(feedstock, options)
+    return PlaybookSite(
+        folder=folder,
+        playbooks=ANSIBLE,
+        python=python,
+        variables=variables,
+        variable_files=tuple(path.absolute() for path in options.vars),
+        environment=environment,
+        secrets=(
+            *masking.secrets_of_variables(environment),
+            *bazel_environment.with_inner_secrets(job_secrets).values(),
+        ),
+        options=job_options(options, run_config) if run_config is not None else (),
+        job_secrets=job_secrets,
+        poll=seconds(options.poll) if run_config is not None else 5.0,
+    )
+
+
+def region_variables(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
+    """Return the variables of a run's region, in which it began."""
+    aws_region = playbook_variable("kiln_aws_region", options.vars)
+    return fleet_region.run_variables(folder, run, provider, fleet_region.named(provider, os.environ, aws_region))
+
+
+def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> None:
+    """Store the region in which a run begins, in its folder."""
+    from kiln.cli import fleet_prices
+
+    aws_region = playbook_variable("kiln_aws_region", options.vars)
+    place = fleet_region.named(provider, os.environ, aws_region)
+    fleet_region.keep(folder, provider, place, default=fleet_prices.DEFAULT_REGION)
+
+
+def worker_variables(feedstock: Feedstock) -> dict[str, str]:
+    """Return the variables that are passed to builds on workers: conda-forge's, without secrets."""
+    from kiln import run
+
+    return {name: text for name, text in build_variables(feedstock, os.environ).items() if name in run.CONTRACT}
+
+
+def playbook_environment(environment: Mapping[str, str], python: Path) -> dict[str, str]:
+    """Return the environment of the playbooks: proxies, the provider's variables, and a UTF-8 locale."""
+    cloud = {name: text for name, text in environment.items() if CLOUD.match(name)}
+    path = os.pathsep.join((str(python.parent), environment.get("PATH", os.defpath)))
+    return {**client_variables(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
+
+
+def public_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the providers' modules, without secrets."""
+    return {
+        name: text
+        for name, text in environment.items()
+        if CLOUD.match(name) and not masking.is_secret(name) and not name.startswith("PIP_")
+    }
+
+
+def copied_image(text: str) -> dict[str, str]:
+    """Return an image that is copied to the workers.
+
+    Raises:
+        UsageError: when it is not FILE=TAG, or the file does not exist.
+    """
+    file, _, tag = text.rpartition("=")
+    if not file or not tag or not Path(file).is_file():
+        raise UsageError(
+            f"invalid image {text!r}", hint="--image FILE=TAG, with the file that kiln image base has written"
+        )
+    return {"archive": str(Path(file).absolute()), "tag": tag}
+
+
+def playbook_variable(name: str, files: Iterable[Path]) -> str:
+    """Return a text of the playbooks from files of variables; see `playbook_value`."""
+    return str(playbook_value(name, files) or "")
+
+
+def playbook_value(name: str, files: Iterable[Path]) -> Any:
+    """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads values with Ansible's tags, such as ``!vault``, as None."""
+
+    Loader.add_multi_constructor("!", lambda *_: None)
+    value = None
+    for path in files:
+        try:
+            data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - it is safe_load's
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"{path} cannot be read", why=str(error)) from error
+        value = (data.get(name) or value) if isinstance(data, dict) else value
+    return value

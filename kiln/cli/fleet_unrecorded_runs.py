@@ -1,0 +1,112 @@
+"""Runs of a fleet that the ledger does not have: resumed or ended before other workers are started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kiln.cli.fleet_ansible_settings import artifact_layout, site_of
+from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from kiln.ledger.fleet import FleetLedger
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.fleet import FleetRun
+    from kiln.store.worker_results import RemoteConfig
+
+
+def recover(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+) -> FleetRun | None:
+    """Return the run to resume whose ledger was lost; end those that have other inputs, or nothing left.
+
+    Raises:
+        MachinesUnknown: when a provider could not be asked for the workers of such a run.
+        TeardownIncomplete: when workers of such a run remain.
+        AlreadyRunning: when another computer has started workers for the same builds.
+    """
+    from kiln.cli.fleet_slurm import SLURM
+    from kiln.fleet import run as fleet
+    from kiln.fleet import unrecorded_run_recovery
+
+    key, known = configs[0].inputs.shared, [run.id for run in ledger.fleets()]
+    for note in unrecorded_run_recovery.notes(artifact_layout(feedstock).place("fleet").absolute(), known=known):
+        if note.provider == SLURM:
+            continue
+        site = site_of(options, feedstock, note.id, note.provider)
+        keys = {config.config: config.inputs.key for config in configs}
+        run = None
+        if (note.provider, note.key) == (options.provider, key):
+            run = unrecorded_run_recovery.recover(site, note, keys=keys, hourly=_hourly(options))
+        if run is not None:
+            ledger.begin_fleet(run)
+            for worker in run.workers:
+                ledger.keep_worker(run.id, worker)
+            for job in run.jobs:
+                ledger.keep_job(run.id, job)
+            print(f"the ledger does not have the fleet run {run.id}, whose workers exist", file=sys.stderr)
+            return run
+        print(f"the ledger does not have the fleet run {note.id}; its workers are terminated", file=sys.stderr)
+        fleet.down(site, note.id)
+    if options.provider in CLOUDS and not options.additional:
+        _require_none_elsewhere(options, feedstock, key, known)
+    return None
+
+
+def require_no_other_run(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+) -> None:
+    """Refuse to detach a second run of the same recipe and build options, before it gets a machine.
+
+    Raises:
+        AlreadyRunning: when one is detached from here and not collected, is unfinished here, or has workers elsewhere.
+    """
+    from kiln.fleet.detached import attach_key
+
+    if options.additional:
+        return
+    shared, runs = configs[0].inputs.shared, ledger.fleets()
+    for key in attach_key.find_all(feedstock):
+        if shared in {inputs.shared for inputs in key.inputs.values()}:
+            other = "; --additional starts another" if options.provider in CLOUDS else ""
+            raise AlreadyRunning(
+                f"the fleet run {key.run} of the same recipe and build options is detached on {key.address}",
+                hint=f"kiln fleet attach {key.run} shows and collects it, kiln fleet down {key.run} ends it{other}",
+            )
+    for run in runs:
+        if run.finished is None and run.key == shared:
+            raise AlreadyRunning(
+                f"the fleet run {run.id} of the same recipe and build options has not ended",
+                hint=f"the same command without --detach resumes it, kiln fleet down {run.id} ends it",
+            )
+    if options.provider in CLOUDS:
+        _require_none_elsewhere(options, feedstock, shared, [run.id for run in runs])
+
+
+def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]) -> None:
+    """Refuse to start workers where another computer has some for the same builds."""
+    from kiln.fleet import run as fleet
+    from kiln.fleet import unrecorded_run_recovery
+
+    machines: list[Mapping[str, Any]] = []
+    with contextlib.suppress(MachinesUnknown, CredentialsRefused):  # the run itself will say so
+        machines = json.loads(fleet.list_workers(site_of(options, feedstock, "look", options.provider)))
+    for run, count in unrecorded_run_recovery.unrecorded_runs(machines, key=key, known=known).items():
+        raise AlreadyRunning(
+            f"{count} workers of the same recipe and build options exist, of the fleet run {run}",
+            why="another computer has started them, or the ledger here is lost, with the run's folder",
+            hint=f"'kiln fleet down {run} --provider {options.provider}' terminates them; --additional starts others",
+        )
+
+
+def _hourly(options: argparse.Namespace) -> dict[str, float]:
+    """Return the prices of an hour of a worker, by machine type."""
+    from kiln.cli.fleet_plan_inputs import priced_offers
+
+    return {kind.type: kind.price(spot=options.spot) for kind in priced_offers(options, [])}

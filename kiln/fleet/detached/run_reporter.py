@@ -1,0 +1,245 @@
+"""Reports a detached run on its controller: ``kiln-controller gate`` becomes this program.
+
+``python -I -m kiln.fleet.detached.run_reporter FEEDSTOCK FOLDER RUN REQUEST...`` answers a request of the run's key:
+``state``, ``follow``, ``log CONFIG`` or ``export``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import expand, files, json_messages, process_runner
+from kiln.fleet.log_stream import STEP
+from kiln.ledger.fleet import FleetLedger
+from kiln.model.feedstock import Feedstock
+from kiln.names import terminal_text
+from kiln.report import labels
+from kiln.serialization import to_json
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from kiln.model.fleet import FleetRun
+    from kiln.model.run import MatrixReport
+
+UNIT = "kiln-controller.service"
+LOOK = 1.0  # seconds between two looks at the ledger
+PULSE = 20.0  # seconds after which a message is sent in any case, so that a lost connection is noticed
+LINES = 50  # of a log that are sent at a time; the rest of what came in between is left out
+LONGEST = 60_000  # characters of a message
+OVER = frozenset({"ended", "failed"})
+
+
+@dataclass(slots=True)
+class LogPlace:
+    """The part of a log that was sent: up to ``offset``, in ``step``."""
+
+    offset: int = 0
+    step: str = ""
+
+    def take(self, lines: list[str]) -> list[tuple[str, str]]:
+        """Return lines with their steps; that which begins a step is empty."""
+        result = []
+        for line in lines:
+            match = STEP.fullmatch(line)
+            self.step = self.step if match is None else terminal_text(match["title"])
+            result.append((self.step, "" if match else terminal_text(line)[:1000]))
+        return result
+
+
+class Reporter:
+    """The reports of one detached run."""
+
+    def __init__(self, root: Path, folder: Path, run: str) -> None:
+        self.feedstock = Feedstock(root=root)
+        self.layout = ArtifactLayout.of(self.feedstock)
+        self.folder = folder
+        self.run = run
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the run, with its report and its workers as the ledger has them."""
+        process, exit_code, until = self._process()
+        report, fleet = self._stored()
+        configs = [] if report is None else [config.config for config in report.configs]
+        entries = expand.read_all(self.feedstock, configs) if configs else ()
+        names = labels(configs, {entry.name: entry.variant for entry in entries})
+        return {
+            "kind": "state",
+            "run": self.run,
+            "process": process,
+            "exit_code": exit_code,
+            "until": until,
+            "labels": dict(names),
+            "report": to_json(report),
+            "fleet": to_json(fleet),
+            "output": self._output(),
+        }
+
+    def _process(self) -> tuple[str, int | None, float | None]:
+        """Return the state of the run's process, its exit code, and until when its packages are kept."""
+        ended = read_json(self.folder / "ended.json")
+        if ended:
+            keep = read_json(Path("/etc/kiln-controller")).get("keep", 0.0)
+            return "ended", ended["exit_code"], ended["ended"] + keep
+        result = process_runner.capture(("systemctl", "is-active", UNIT), env=os.environ)
+        return ("failed" if result.stdout.strip() == "failed" else "running"), None, None
+
+    def _stored(self) -> tuple[MatrixReport | None, FleetRun | None]:
+        if not self.layout.ledger.exists():
+            return None, None
+        with FleetLedger(self.layout.ledger) as ledger:
+            fleet = ledger.fleet(self.run)
+            return (None if fleet is None else ledger.report(fleet.number)), fleet
+
+    def _output(self) -> list[str]:
+        """Return the last lines that the run has printed."""
+        return tail(self.folder / "output.log")
+
+    def log(self, config: str) -> Path | None:
+        """Return the latest log of a config's build."""
+        folder = self.layout.place("fleet", self.run, "logs")
+        logs = [path for path in folder.glob("*.log") if path.name.rpartition(".log")[0].rpartition(".")[0] == config]
+        return max(logs, key=lambda path: path.stat().st_mtime, default=None)
+
+    def follow(self) -> None:
+        """Send the run's state whenever it changes, and the new lines of the logs, until the run is over."""
+        sent: dict[str, str] = {}
+        logs: dict[Path, LogPlace] = {}
+        pulse = time.monotonic()
+        while True:
+            state = self.state()
+            lines = {name: json_messages.encode(message) for name, message in state_messages(state)}
+            changes = [line for name, line in lines.items() if sent.get(name) != line]
+            for line in changes:
+                send(line)
+            if changes:
+                sent, pulse = lines, time.monotonic()
+                send(json_messages.encode({"kind": "shown"}))
+            for config in building_configs(state):
+                for step, text in self._new_lines(config, logs):
+                    send(json_messages.encode({"kind": "line", "config": config, "step": step, "text": text}))
+            if state["process"] in OVER:
+                send(json_messages.encode({"kind": "over"}))
+                return
+            if time.monotonic() - pulse > PULSE:
+                pulse = time.monotonic()
+                send(json_messages.encode({"kind": "pulse"}))
+            time.sleep(LOOK)
+
+    def _new_lines(self, config: str, logs: dict[Path, LogPlace]) -> list[tuple[str, str]]:
+        """Return the new lines of a config's log with their steps; of a log that is new to the reader its last step."""
+        path = self.log(config)
+        if path is None:
+            return []
+        is_new = path not in logs
+        place = logs.setdefault(path, LogPlace())
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(place.offset, size - LONGEST)
+            file.seek(start)
+            data = file.read(size - start)
+        whole = data[: data.rfind(b"\n") + 1]
+        place.offset = start + len(whole)
+        lines = place.take(whole.decode("utf-8", "replace").splitlines())
+        return [(place.step, "")] if is_new else lines[-LINES:]
+
+    def export(self) -> dict[str, Any]:
+        """Gather what is collected in a folder, by hard links, and return the run's state."""
+        target, state = self.folder / "export", self.state()
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(mode=0o700)
+        for config in () if state["report"] is None else state["report"]["configs"]:
+            for package in config["packages"]:
+                path = Path(package["artifact"]["path"])
+                link_result(path, target / "packages" / package["artifact"]["subdir"] / path.name)
+            if log := self.log(config["config"]):
+                link_result(log, target / "logs" / f"{config['config']}.log")
+        link_result(self.folder / "output.log", target / "output.log")
+        link_result(self.layout.place("fleet", self.run, "playbooks.log"), target / "playbooks.log")
+        files.write_text(target / "state.json", json.dumps(state))
+        return state
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file, by default an empty one."""
+    try:
+        return json_messages.decode(path.read_text(encoding="utf-8")) or {}
+    except OSError:
+        return {}
+
+
+def tail(path: Path, lines: int = 20) -> list[str]:
+    """Return the last lines of a file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 16384))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def link_result(path: Path, target: Path) -> None:
+    """Link a file into the folder of results, if it exists; several configs may have made the same package."""
+    if path.is_file() and not path.is_symlink() and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, target)
+
+
+def state_messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return a state as messages: the run, and each config by itself, as long as a line may be."""
+    report = state["report"]
+    run = {**state, "kind": "run", "fleet": None, "report": report and {**report, "configs": []}}
+    items = [("", run)]
+    for config in () if report is None else report["configs"]:
+        message = {"kind": "config", "config": config}
+        if len(json_messages.encode(message)) > LONGEST:
+            message = {
+                "kind": "config",
+                "config": {**config, "steps": [], "packages": [], "reason": config["reason"][:2000]},
+            }
+        items.append((config["config"], message))
+    return items
+
+
+def building_configs(state: dict[str, Any]) -> list[str]:
+    """Return the configs that are being built."""
+    report = state["report"]
+    return [] if report is None else [item["config"] for item in report["configs"] if item["state"] == "running"]
+
+
+def send(line: str) -> None:
+    """Send a message to the other end of the connection."""
+    json_messages.write_line(sys.stdout, line)
+
+
+def main(words: list[str]) -> int:
+    """Answer a request."""
+    reporter = Reporter(Path(words[0]), Path(words[1]), words[2])
+    match words[3:]:
+        case ["state"]:
+            send(json.dumps(reporter.state()))
+        case ["export"]:
+            send(json.dumps(reporter.export()))
+        case ["follow"]:
+            reporter.follow()
+        case ["log", config] if path := reporter.log(config):
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, sys.stdout.buffer)
+        case ["log", config]:
+            sys.stderr.write(f"the run {reporter.run} has no log of {config}\n")
+            return 1
+        case _:
+            sys.stderr.write(__doc__ or "")
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""The state of a fleet run, shared by everything that decides for it; all its commands and changes go through here.
+
+All decisions are made in one thread, from events and the time alone. A request to a provider or a worker is in the
+ledger before it is sent, so a run that was killed can be resumed from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kiln import __version__
+from kiln.fleet.executor_messages import Provision
+from kiln.fleet.worker_job_inventory import Inventory
+from kiln.model.fleet import TYPES_SEPARATOR, FleetRun, JobSize
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.scheduling.queue import Queue
+
+if TYPE_CHECKING:
+    from kiln.errors import KilnError
+    from kiln.fleet.executor_messages import Command, WorkerExecutor
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.worker_job_inventory import RunStore
+    from kiln.model.fleet import JobEstimate
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import RunCost
+
+RETRY = 20.0  # seconds before a failed command is retried
+TRIES = 3  # of the tear-down, of the preparation of a worker, and of the collection of a config
+
+
+class FleetState:
+    """The state of a run: ``stop`` is the reason for its early end, ``errors`` are those of failed configs.
+
+    ``disk_full_since`` is set while this computer's disk is full; ``postponed`` are commands with the times from which
+    they may be retried.
+    """
+
+    def __init__(
+        self, run_config: FleetRunConfig, *, executor: WorkerExecutor, store: RunStore, observer: RunObserver
+    ) -> None:
+        previous = run_config.previous_run
+        self.run_config = run_config
+        self.executor = executor
+        self.store = store
+        self.observer = observer
+        self.inventory = Inventory(run_config, store)
+        self.queue = Queue(
+            (),
+            cache=run_config.cache is not None,
+            wait_for_cold=run_config.wait_for_cold,
+            dependent=run_config.is_scheduled,
+        )
+        self.estimates = {estimate.config: estimate for estimate in run_config.estimates}
+        entries = (*run_config.cached_configs, *map(_waiting_config, run_config.estimates))
+        self.configs = {entry.config: entry for entry in entries}
+        self.errors: dict[str, KilnError] = {}
+        self.stop: KilnError | None = None
+        self.number = 0
+        self.disk_full_since: float | None = None
+        self.postponed: list[tuple[float, Command]] = []
+        self.started = executor.now() if previous is None else previous.started
+        self.cost: RunCost | None = None
+
+    def report(self, finished: float | None = None) -> MatrixReport:
+        """Return the report of the run as it stands."""
+        kinds, workers = self.run_config.counts, self.run_config.max_workers
+        return MatrixReport(
+            run=self.number,
+            command=self.run_config.command,
+            started=self.started,
+            finished=finished,
+            machine=self._machines(),
+            cores=sum(kind.cores * count for kind, count in kinds.items()),
+            jobs=workers,
+            engine="rattler-build",
+            container=f"fleet {self.run_config.id}",
+            kiln_version=__version__,
+            cost=self.cost,
+            configs=tuple(self.configs.values()),
+        )
+
+    def _machines(self) -> str:
+        """Return which machines were taken, how many of each kind at a time if all are of the planned one."""
+        kinds, provider = self.run_config.counts, self.run_config.machine_type.provider
+        offers = Counter(worker.record.offer for worker in self.inventory if worker.record.provisioned is not None)
+        if set(offers) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
+            return ", ".join(f"{count} x {kind.name} ({provider})" for kind, count in kinds.items())
+        names = {offer.key: str(offer) for kind in kinds for offer in self.run_config.offers_of(kind)}
+        counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in offers.most_common()]
+        return f"{', '.join(counts)} ({provider})"
+
+    def fleet(self) -> FleetRun:
+        """Return the run as the ledger begins it."""
+        return FleetRun(
+            id=self.run_config.id,
+            provider=self.run_config.machine_type.provider,
+            type=TYPES_SEPARATOR.join(kind.type for kind in self.run_config.counts),
+            started=self.started,
+            finished=None,
+            number=self.number,
+            lives=True,
+            key=self.run_config.key,
+        )
+
+    def submit(self, command: Command) -> None:
+        """Have a command carried out; a request for workers gets what their configs need, an empty one is dropped."""
+        if not isinstance(command, Provision):
+            self.executor.submit(command)
+        elif command.workers:
+            builders = [name for name in command.workers if self.inventory.workers[name].builds]
+            types = {name: self.queue.type_of(name) for name in builders}
+            sizes = {machine_type: self._needs(machine_type) for machine_type in set(types.values())}
+            needs = {name: sizes[machine_type] for name, machine_type in types.items()}
+            self.executor.submit(dataclasses.replace(command, needs=needs))
+
+    def _needs(self, machine_type: str) -> JobSize:
+        """Return the size that holds each config of a machine type."""
+        sizes = [job.size for job in self.run_config.estimates if job.type in {"", machine_type}]
+        return JobSize(
+            cores=max((size.cores for size in sizes), default=0),
+            memory=max((size.memory for size in sizes), default=0.0),
+            disk=max((size.disk for size in sizes), default=0.0),
+            gpus=max((size.gpus for size in sizes), default=0),
+        )
+
+    def update_cost(self, cost: RunCost) -> None:
+        """Store the cost of the run, and show it."""
+        self.cost = cost
+        self.store.update_cost(self.number, cost)
+        self.observer.run_cost(cost)
+
+    def update_config(self, config: ConfigRun) -> None:
+        """Store the state of a config, and show it."""
+        self.configs[config.config] = config
+        self.store.update_config(self.number, config)
+        self.observer.config_changed(config)
+
+
+def _waiting_config(estimate: JobEstimate) -> ConfigRun:
+    return ConfigRun(config=estimate.config, state=ConfigState.WAITING, group=estimate.group, estimate=estimate.cold)

@@ -1,0 +1,232 @@
+"""Format the plan and the status of fleet runs, as text and as JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from kiln.console.text import cost_text, duration, table
+from kiln.fleet.lease_expiry import greatest_cost_text
+from kiln.fleet.replacement_terms import plan_lines
+from kiln.scheduling.estimates import DEFAULT
+from kiln.serialization import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.fleet.plan import Arrangement, FleetPlan, PoolShape
+    from kiln.fleet.replacement_terms import RunTerms
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
+    from kiln.model.fleet import FleetRun, MachineType, WorkerRecord
+    from kiln.model.run import RunCost
+    from kiln.scheduling.simulation import Placement
+
+WIDTH = 48  # characters of the bars of the schedule
+
+
+def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
+    """Return a plan as text: the schedule, the cost, the alternatives, the terms."""
+    notes = [*_notes(plan), *(() if terms is None else plan_lines(terms, plan.selection))]
+    return "\n".join([*_configs(plan), "", *_ways(plan), "", *notes])
+
+
+def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
+    """Return a plan as plain JSON values: times in seconds, money in the given currency."""
+    return {
+        "estimates": to_json(plan.estimates),
+        "chosen": _arrangement_as_json(plan.selection),
+        "cheapest": _arrangement_as_json(plan.cheapest),
+        "fastest": _arrangement_as_json(plan.fastest),
+        "without_pool": None if plan.without_pool is None else _arrangement_as_json(plan.without_pool),
+        "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
+        "bounds": to_json(plan.bounds),
+        "bound": greatest_cost_text(plan.selection),
+        "terms": to_json(terms),
+    }
+
+
+def _arrangement_as_json(way: Arrangement) -> dict[str, Any]:
+    data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
+    data["machine_types"] = to_json(way.machine_types)
+    data["cost"] = way.cost if way.is_priced else None
+    return {**data, "workers": way.workers, "currency": way.machine_type.currency, "is_priced": way.is_priced}
+
+
+def _configs(plan: FleetPlan) -> Iterator[str]:
+    way, source = plan.selection, {estimate.config: estimate.source for estimate in plan.estimates}
+    mixed = len(way.machine_types) > 1
+    rows = [
+        (
+            f"{placement.worker + 1}",
+            *([way.worker_types[placement.worker].type] if mixed else []),
+            placement.config,
+            f"cold, {placement.group}" if placement.cold else "warm",
+            _hours(placement.start),
+            f"{duration(placement.seconds)}{'?' if source[placement.config] == DEFAULT else ''}",
+            _bar(placement, way.seconds),
+        )
+        for placement in sorted(way.placements, key=lambda placement: (placement.worker, placement.start))
+    ]
+    header = ("worker", *(["type"] if mixed else []), "config", "", "from", "takes", f"0 to {_hours(way.seconds)}")
+    yield table(header, rows, right=(0, 3 + mixed, 4 + mixed))
+
+
+def _hours(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+def _bar(placement: Placement, whole: float) -> str:
+    begin = round(WIDTH * placement.start / whole)
+    end = max(begin + 1, round(WIDTH * (placement.start + placement.seconds) / whole))
+    return " " * begin + ("█" if placement.cold else "▒") * (end - begin)
+
+
+def _ways(plan: FleetPlan) -> Iterator[str]:
+    ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
+    ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
+    ways += [] if plan.without_pool is None else [("no pool", plan.without_pool)]
+    last = "cache" if plan.without_pool is None else "pool"
+    header = ("", "workers", "type", last, "time", "worker time", "cost")
+    yield table(header, [_way(name, way) for name, way in ways], right=(1, 4, 5, 6))
+
+
+def _way(name: str, way: Arrangement) -> tuple[str, ...]:
+    kinds = way.machine_types
+    texts = [_type_text(kind, way.count(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds]
+    cache = "" if way.cache is None else way.cache.name
+    if way.pool is not None:
+        cache = f"{way.pool.workers} + server, {_type_text(way.pool.machine_type, 0, spot=way.spot)}"
+    time, worker_time = (
+        duration(way.seconds),
+        duration(sum(way.worker_seconds if way.pool is None else (way.total_seconds,))),
+    )
+    return (name, str(way.workers), " + ".join(texts), cache, time, worker_time, way.cost_text)
+
+
+def _type_text(kind: MachineType, count: int, *, spot: bool) -> str:
+    names = [kind.name] if kind.name != kind.type else []
+    notes = ", ".join([*names, *(["spot"] if spot else [])])
+    text = f"{kind.type} ({notes})" if notes else kind.type
+    return f"{count} {text}" if count else text
+
+
+def _notes(plan: FleetPlan) -> Iterator[str]:
+    way = plan.selection
+    for kind in way.machine_types:
+        yield f"price   {_price(kind, spot=way.spot)}"
+        if extras := _extras(kind):
+            yield f"with    {extras}"
+        if kind.not_counted:
+            yield f"without {', '.join(kind.not_counted)}: no price is known"
+    assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
+    if assumed:
+        yield f"times   {assumed} of {len(plan.estimates)} configs never built: '?' is assumed (kiln/fleet/assumed.yml)"
+    if way.pool is not None:
+        yield from _pool(way.pool, plan.without_pool)
+    if plan.bounds.tests is not None:
+        yield from _tests(plan.bounds.tests, way)
+    yield f"bound   {greatest_cost_text(way)}"
+
+
+def _pool(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
+    """Yield what the times of a plan with a pool assume, and what it is compared with."""
+    cores = pool.cores
+    yield f"price   {_price(pool.machine_type, spot=False)} (the pool; its server is on demand)"
+    yield (
+        f"pool    assumed: {cores.parallel:.0%} of a build's work runs on the pool's {cores.cores:g} cores, shared"
+        f" equally, {cores.transfer:.0%} slower for transfers; the rest on the build's own worker"
+        " (kiln/fleet/assumed.yml)"
+    )
+    if without is not None:
+        yield f"no pool: up to {pool.workers} machines of the pool's type, each of which builds one config at a time"
+
+
+def _tests(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:
+    """Yield the tests that follow the run, with the cost and the time of both."""
+    kind = tests.machine_type
+    priced, total = kind.is_priced and way.is_priced, tests.cost + way.cost
+    cost = f"{tests.cost:.2f} {kind.currency}" if kind.is_priced else "price unknown"
+    sum_text = f", {total:.2f} {kind.currency} with the builds" if priced else ""
+    text = (
+        f"{len(tests.configs)} configs on 1 {_type_text(kind, 0, spot=tests.spot)}, {duration(tests.seconds)}?, {cost}"
+    )
+    yield f"gpu     {text}{sum_text}: kiln fleet test --gpu, after the run"
+    yield f"price   {_price(kind, spot=tests.spot)}"
+
+
+def _price(kind: MachineType, *, spot: bool) -> str:
+    hourly = kind.spot_hourly if spot and kind.spot_hourly is not None else kind.hourly
+    where = f" in {kind.region}" if kind.region else ""
+    if not kind.is_priced:
+        return f"unknown for {kind.name}{where}: 'kiln fleet prices' lists those that are known, --prices adds others"
+    source = ", ".join(filter(None, (kind.source, kind.date)))
+    return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if spot else ''}: {source}"
+
+
+def _extras(kind: MachineType) -> str:
+    """Return what is charged besides the machine, and is part of the cost."""
+    parts = [f"{kind.disk_hourly:.3f} an hour for {kind.disk:g} GB of disk"] if kind.disk_hourly else []
+    parts += [f"{kind.address_hourly:g} an hour for its public address"] if kind.address_hourly else []
+    parts += [f"{kind.egress:g} for each GB of packages"] if kind.egress else []
+    return ", ".join(parts)
+
+
+def status_as_text(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> str:
+    """Return the status of fleet runs, the latest first: each with its workers and jobs, and its cost."""
+    return "\n\n".join(_status(run, costs.get(run.id)) for run in runs) if runs else "the ledger has no fleet runs"
+
+
+def damage_note(backups: Sequence[Path]) -> str:
+    """Return a note for a ledger that was repaired: the workers of lost runs have to be looked for."""
+    return (
+        f"note: the ledger was damaged and repaired ({', '.join(path.name for path in backups)}): runs may be missing."
+        "\n  'kiln fleet sweep --provider PROVIDER' terminates their expired workers, with --all those that still run;"
+        f"\n  delete {backups[0].parent}/*.broken* when none remain"
+    )
+
+
+def _status(run: FleetRun, cost: RunCost | None) -> str:
+    state = "ended" if run.finished is not None else "running" if run.lives else "its controller is gone"
+    lines = [f"{run.id}: {run.provider}, {run.type}, run {run.number}, {state}"]
+    lines += [] if cost is None else [_cost_line(run, cost)]
+    workers = [
+        (
+            *(worker.name, worker.state.value, offer_text(worker), f"{worker.hourly:.3f}"),
+            *(worker.id[:20], worker.reason.partition("\n")[0]),
+        )
+        for worker in run.workers
+    ]
+    ends = {} if cost is None else cost.config_ends
+    jobs = [
+        (job.config, job.state.value, job.worker, str(job.attempt), _time(ends.get(job.config))) for job in run.jobs
+    ]
+    started = {job.config for job in run.jobs}
+    jobs += [(config, "waiting", "", "", _time(end)) for config, end in ends.items() if config not in started]
+    lines += [table(("worker", "state", "type", "hourly", "id", "reason"), workers, right=(3,))] if workers else []
+    lines += ["", table(("config", "state", "worker", "attempt", "expected"), jobs, right=(3,))] if jobs else []
+    if run.finished is None and not run.lives:
+        lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
+    return "\n".join(lines)
+
+
+def offer_text(worker: WorkerRecord) -> str:
+    """Return which machine a worker is: its type, spot or not, its zone."""
+    return worker.type + (" spot" if worker.spot else "") + (f" in {worker.zone}" if worker.zone else "")
+
+
+def _cost_line(run: FleetRun, cost: RunCost) -> str:
+    text = f"cost {cost_text(cost)}"
+    if cost.controller is not None:
+        text += f", with {cost.controller.hourly:.3f} an hour for the controller, a {cost.controller.name}"
+    return text if run.finished is not None or not run.lives else f"{text}, the end at about {_time(cost.end)}"
+
+
+def _time(moment: float | None) -> str:
+    return "" if moment is None else time.strftime("%a %H:%M", time.localtime(moment))
+
+
+def status_as_json(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> list[dict[str, Any]]:
+    """Return the status of fleet runs as plain JSON values; the cost is None where it is unknown."""
+    return [{**to_json(run), "cost": to_json(costs.get(run.id))} for run in runs]

@@ -1,0 +1,83 @@
+"""The workers of a run's pool, which run the actions of compiles: requested, replaced when they are lost, terminated.
+
+The pool's server is on the machine of the cache, which `kiln.fleet.worker_manager` decides about.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kiln.errors import ProvisionRefused, WorkersLost
+from kiln.model.fleet import Offer, WorkerState
+
+if TYPE_CHECKING:
+    from kiln.fleet.live_run_state import FleetState
+    from kiln.fleet.worker_job_inventory import Worker
+
+LOGGER = logging.getLogger(__name__)
+
+
+class PoolManager:
+    """Decides how many workers a pool has: ``size`` of them, fewer once some are refused or not replaced any more."""
+
+    def __init__(self, state: FleetState) -> None:
+        self.state = state
+        self.size = state.run_config.pool_workers if state.run_config.pool is not None else 0
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers of the pool that are alive."""
+        return [worker for worker in self.state.inventory.present if worker.is_pool and worker.alive]
+
+    @property
+    def is_ready(self) -> bool:
+        """True when a worker of the pool is ready, and for a run without a pool."""
+        return self.state.run_config.pool is None or any(
+            worker.record.state is WorkerState.READY for worker in self.workers
+        )
+
+    def request(self, now: float, zone: str) -> list[str]:
+        """Add the workers that the pool lacks, and return their names; a name is never given twice."""
+        run_config, inventory = self.state.run_config, self.state.inventory
+        if run_config.pool is None:
+            return []
+        previous = () if run_config.previous_run is None else run_config.previous_run.workers
+        names = {*inventory.workers, *(record.name for record in previous)}
+        numbers = [int(name.rpartition("-")[2]) for name in names if run_config.is_pool(name)]
+        first, missing = max(numbers, default=0) + 1, self.size - len(self.workers)
+        offer = Offer(machine_type=run_config.pool, spot=run_config.spot, zone=zone)
+        added = [run_config.pool_name(number) for number in range(first, first + missing)]
+        return [inventory.add(name, offer, now=now).name for name in added]
+
+    def is_unwanted(self, worker: Worker) -> bool:
+        """Return whether a worker of an earlier process of the run is one too many."""
+        return self.workers.index(worker) >= self.size
+
+    def on_refused(self, reason: str) -> None:
+        """Continue with a smaller pool; stop the run when the provider refuses all of its workers."""
+        self.size -= 1
+        LOGGER.warning("note: the pool has %d workers, as the provider refuses another: %s", self.size, reason)
+        if not self.size:
+            hint = "choose another --pool-type, have the quota raised, or build without --pool"
+            self.state.stop = ProvisionRefused("the provider refused all workers of the pool", why=reason, hint=hint)
+
+    def on_lost(self, worker: Worker, reason: str, *, replaced: bool) -> None:
+        """Report a lost worker, whose actions the server gives to others; stop the run when none remains."""
+        self.size = self.size if replaced else min(self.size, len(self.workers))
+        text = "another is requested" if replaced else f"the pool has {self.size} workers"
+        LOGGER.warning("note: %s of the pool is lost (%s): %s", worker.name, reason, text)
+        if not self.size:
+            self.state.stop = WorkersLost(
+                "all workers of the pool were lost, and no more are replaced",
+                why=reason,
+                hint="--replacements N allows for more",
+            )
+
+    def on_server_lost(self, reason: str) -> None:
+        """Stop the run: what was compiling has failed, and other builds would compile alone for hours."""
+        self.state.stop = WorkersLost(
+            "the server of the pool was lost",
+            why=reason,
+            hint="what is finished is kept; the same command builds the rest with a new pool",
+        )

@@ -1,0 +1,353 @@
+"""The supervisor of a fleet run: decides each next step, stores it, and terminates every worker however it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import DiskFull, FleetLimit
+from kiln.fleet import costs, executor_messages
+from kiln.fleet.job_manager import JobManager
+from kiln.fleet.live_run_state import RETRY, TRIES, FleetState
+from kiln.fleet.teardown import TearDownPhase
+from kiln.fleet.unreachable import SilenceManager
+from kiln.fleet.worker_manager import WorkerManager
+from kiln.model.fleet import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.errors import KilnError
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.worker_job_inventory import RunStore, Worker
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import ConfigState, MatrixReport
+
+LOOK = 30.0  # seconds between two checks of the money spent
+AT_ONCE = 100  # events that are handled before the next decision, such as the refusals of all workers of a request
+NEVER = float("inf")
+# Events that prove that this computer's disk has space, and those that prove that a worker lives.
+WROTE = (
+    executor_messages.Provisioned,
+    executor_messages.Prepared,
+    executor_messages.BuildStarted,
+    executor_messages.Collected,
+)
+ANSWERS = (
+    executor_messages.Prepared,
+    executor_messages.JobsListed,
+    executor_messages.BuildStarted,
+    executor_messages.Heartbeat,
+    executor_messages.ReclaimNotice,
+    executor_messages.Renewed,
+    executor_messages.BuildFinished,
+    executor_messages.Collected,
+)
+OF_NO_WORKER = (executor_messages.TornDown, executor_messages.TearDownFailed)
+FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
+
+
+class Supervisor:
+    """One run of the fleet, from its first worker to the end of its last."""
+
+    def __init__(
+        self,
+        run_config: FleetRunConfig,
+        *,
+        executor: executor_messages.WorkerExecutor,
+        store: RunStore,
+        observer: RunObserver,
+    ) -> None:
+        self.state = FleetState(run_config, executor=executor, store=store, observer=observer)
+        self.jobs = JobManager(self.state)
+        self.workers = WorkerManager(self.state, self.jobs)
+        self.silence = SilenceManager(self.state, self.workers)
+        self._forecast_at = 0.0
+        self._forecast_for: list[tuple[str, ConfigState, str]] = []
+        self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle, alarm=self._alarm)
+
+    @property
+    def errors(self) -> Mapping[str, KilnError]:
+        """The errors of the configs that failed."""
+        return self.state.errors
+
+    def execute(self) -> MatrixReport:
+        """Build all configs, collect their packages and terminate all workers; return the state of every config.
+
+        Raises:
+            KeyboardInterrupt: when the run was stopped; its state is stored, and the workers are terminated.
+            KilnError: TeardownIncomplete when workers may remain, else the reason of the early end: FleetLimit,
+                WorkersLost, ProvisionRefused, CredentialsRefused, or DiskFull when the disk of this computer was full
+                for longer than a lease.
+        """
+        state = self.state
+        state.number = state.store.begin(state.report())
+        state.store.begin_fleet(state.fleet())
+        state.observer.run_began(state.report())
+        try:
+            self._resume()
+            self._advance()
+            while not self._is_over():
+                self._handle_events()
+                self._advance()
+            self.teardown.is_patient = state.stop is None
+        finally:
+            self.teardown.finish()
+        if state.stop is not None:
+            raise state.stop
+        return state.report(finished=state.executor.now())
+
+    def _is_over(self) -> bool:
+        return self.state.stop is not None or not (
+            self.state.queue
+            or any(
+                worker.assignment or worker.uncollected or worker.handover for worker in self.state.inventory.present
+            )
+        )
+
+    def _handle_events(self) -> None:
+        """Wait for the next event that calls for a decision, and handle it with those that arrive at the same time."""
+        until = min(self._alarm(), self._forecast_at + FORECAST)
+        for _ in range(AT_ONCE):
+            event = self.state.executor.next_event(until)
+            if event is None:
+                return
+            is_news = self._is_news(event)
+            self._handle(event)
+            until = self.state.executor.now() if is_news else until
+
+    def _is_news(self, event: executor_messages.Event) -> bool:
+        """Return whether a decision may follow from an event: not if a worker answers, or is silent, as before."""
+        match event:
+            case executor_messages.LogLine():
+                return False
+            case executor_messages.Heartbeat() | executor_messages.Unreachable():
+                worker = self.state.inventory.workers.get(event.worker)
+                is_silent = isinstance(event, executor_messages.Unreachable)
+                return self.silence.cut_off or (worker is not None and (worker.silent_since is not None) != is_silent)
+            case _:
+                return True
+
+    def _resume(self) -> None:
+        """Queue the configs, and take over the workers and jobs of an earlier process of the run."""
+        now, previous = self.state.executor.now(), self.state.run_config.previous_run
+        state, inventory = self.state, self.state.inventory
+        if previous is not None:
+            inventory.resume(previous, now)
+            self.workers.request_count = len(previous.workers)
+            self.workers.reclaim_count = sum(job.reclaimed for job in previous.jobs)
+        for worker in inventory:
+            state.queue.set_type(worker.name, state.run_config.planned_type(worker.record.type))
+        for estimate in self.state.run_config.estimates:
+            if not self.jobs.resume(estimate):
+                self.state.queue.add(estimate)
+        for worker in inventory.builders:
+            if worker.assignment is None:
+                self.jobs.reserve(worker, now)
+        self.state.submit(inventory.request(worker.name for worker in inventory if worker.alive))
+        for worker in inventory:
+            worker.retries |= {} if worker.alive else {"": now}
+
+    def _handle(self, event: executor_messages.Event) -> None:
+        state = self.state
+        if isinstance(event, executor_messages.LogLine):
+            state.observer.config_line(event.config, event.step, event.text)
+        elif isinstance(event, executor_messages.ControllerDiskFull):
+            self._on_disk_full(event)
+        elif isinstance(event, executor_messages.CommandUndelivered):
+            self._on_unreached(event)
+        elif isinstance(event, executor_messages.Probed):
+            self.silence.on_probed(event)
+        elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
+            self._handle_answer(state.inventory.workers[event.worker], event)
+
+    def _handle_answer(
+        self, worker: Worker, event: executor_messages.WorkerEvent | executor_messages.BuildEvent
+    ) -> None:
+        if isinstance(event, WROTE):
+            self.state.disk_full_since = None
+        if isinstance(event, ANSWERS):
+            self.silence.on_answer(worker)
+        if isinstance(event, executor_messages.Renewed):
+            self.workers.on_renewed(worker)
+        elif isinstance(event, executor_messages.ReclaimNotice):
+            self.workers.on_reclaimed(worker, event.at)
+        elif isinstance(event, executor_messages.WorkerEvent):
+            self._handle_worker_event(worker, event)
+        else:
+            self._handle_build_event(worker, event)
+
+    def _on_disk_full(self, event: executor_messages.ControllerDiskFull) -> None:
+        """Postpone a command: a full disk here is not the fault of workers, and their results are worth waiting for."""
+        state, now = self.state, self.state.executor.now()
+        state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
+        state.postponed.append((now + RETRY, event.command))
+        for config in [config for config in state.configs.values() if _concerns(event.command, config.config)]:
+            text = f"waiting for space on this computer's disk: {event.reason}"
+            state.observer.config_line(config.config, text, "")
+
+    def _on_unreached(self, event: executor_messages.CommandUndelivered) -> None:
+        """Postpone a command: an unreachable worker is not yet a lost one."""
+        now, workers = self.state.executor.now(), self.state.inventory.workers
+        if isinstance(event.command, executor_messages.Provision):
+            self._on_provider_unreachable(event.command.workers, event.reason, now)
+        elif (
+            not isinstance(event.command, executor_messages.Probe | executor_messages.TearDown)
+            and workers[event.command.worker].alive
+        ):
+            worker = workers[event.command.worker]
+            worker.silent_since = now if worker.silent_since is None else worker.silent_since
+            self.state.postponed.append((now + RETRY, event.command))
+
+    def _on_provider_unreachable(self, names: tuple[str, ...], reason: str, now: float) -> None:
+        """Request workers again later; a provider that never answered gets a limited number of requests."""
+        run_config, inventory = self.state.run_config, self.state.inventory
+        never = run_config.previous_run is None and all(worker.record.provisioned is None for worker in inventory)
+        for worker in [inventory.workers[name] for name in names]:
+            worker.unreached_requests += 1
+            if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
+                self.workers.on_refused(worker, executor_messages.ProvisionFailed(worker=worker.name, reason=reason))
+            else:
+                self.state.postponed.append((now + RETRY, inventory.request([worker.name])))
+
+    def _handle_worker_event(self, worker: Worker, event: executor_messages.WorkerEvent) -> None:
+        match event:
+            case executor_messages.Provisioned():
+                self.workers.on_provisioned(worker, event.id)
+            case executor_messages.ProvisionFailed():
+                self.workers.on_refused(worker, event)
+                self.silence.audit_later()
+            case executor_messages.Prepared() if worker.alive:
+                self.workers.on_prepared(worker, event.cache)
+            case executor_messages.JobsListed():
+                self.workers.on_jobs_listed(worker, event.jobs)
+            case executor_messages.CommandFailed() if worker.alive:
+                self.workers.on_command_failed(worker, event.reason)
+            case executor_messages.CommandFailed():
+                worker.retries[""] = self.state.executor.now() + RETRY
+            case executor_messages.Terminated():
+                now = self.state.executor.now()
+                self.state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
+
+    def _handle_build_event(self, worker: Worker, event: executor_messages.BuildEvent) -> None:
+        match event:
+            case executor_messages.Unreachable():
+                worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
+            case executor_messages.BuildStarted() | executor_messages.BuildDequeued() if _builds(worker, event.config):
+                self.jobs.on_started(worker, event)
+            case executor_messages.BuildFinished() if _builds(worker, event.config):
+                self.jobs.on_finished(worker, event)
+            case executor_messages.Collected() | executor_messages.CollectFailed() if event.config == worker.handover:
+                self.jobs.on_handover(worker, event)
+            case executor_messages.Collected() if event.config in worker.uncollected:
+                self.jobs.on_collected(worker, event)
+            case executor_messages.CollectFailed() if event.config in worker.uncollected:
+                if self.jobs.on_collect_failed(worker, event):
+                    self.workers.lose(worker, event.reason)
+
+    def _advance(self) -> None:
+        """Submit the commands that are due, or for which a worker has become free."""
+        now = self.state.executor.now()
+        self._check_limits(now)
+        self._resubmit(now)
+        for worker in self.state.inventory.present:
+            if self.state.stop is not None:
+                return
+            if worker.retries:
+                self.workers.retry_due(worker, now)
+            if worker.silent_since is not None or (worker.is_building and now < worker.next_check):
+                continue
+            if worker.alive:
+                self.jobs.stop_overdue(worker, now)
+                self.workers.advance(worker, now)
+                worker.next_check = self._next_check(worker)
+        self.silence.probe_when_due(now)
+        if self.state.stop is None and not self.silence.cut_off:
+            self.workers.request_workers(now)
+        self._forecast(now)
+
+    def _next_check(self, worker: Worker) -> float:
+        """Return when something is due for a worker that builds, should no event of it arrive."""
+        renewal = NEVER if worker.record.state is WorkerState.REQUESTED else self.workers.renewal_due(worker)
+        stop = self.jobs.stop_due(worker)
+        return renewal if stop is None else min(renewal, stop)
+
+    def _forecast(self, now: float) -> None:
+        """Store the cost so far and in the end, when it may have changed."""
+        state = self.state
+        configs = [(config.config, config.state, config.worker) for config in state.configs.values()]
+        if configs != self._forecast_for or now >= self._forecast_at + FORECAST:
+            self._forecast_at, self._forecast_for = now, configs
+            most = self.workers.expected_workers(now)
+            state.update_cost(costs.forecast(state.run_config, state.inventory, state.queue, max_workers=most, now=now))
+
+    def _resubmit(self, now: float) -> None:
+        """Submit the postponed commands that are due; those to workers that were given up are dropped."""
+        due = [command for time, command in self.state.postponed if time <= now]
+        self.state.postponed = [(time, command) for time, command in self.state.postponed if time > now]
+        for command in due:
+            if (
+                isinstance(
+                    command,
+                    executor_messages.Provision
+                    | executor_messages.Terminate
+                    | executor_messages.Probe
+                    | executor_messages.TearDown,
+                )
+                or self.state.inventory.workers[command.worker].alive
+            ):
+                self.state.submit(command)
+
+    def _check_limits(self, now: float) -> None:
+        """Stop a run early enough to end its last worker within the limits, or when the disk stays full."""
+        run_config, full = self.state.run_config, self.state.disk_full_since
+        if full is not None and now >= full + run_config.lease:
+            self.state.stop = DiskFull(
+                "the disk of this computer is full, and the packages could not be collected",
+                why=f"{len(self.state.postponed)} steps waited {(now - full) / 60:.0f} min for space",
+                hint="free some space; what was collected is kept, and the same command builds the rest",
+            )
+            return
+        end, budget, limit = now + run_config.teardown, run_config.budget, run_config.time_limit
+        spent, hint = self.state.inventory.spent, "what is finished is kept; the same command builds the rest"
+        if limit is not None and end - self.state.started >= limit:
+            self.state.stop = FleetLimit(f"the run was stopped at its time limit of {limit / 3600:.2f} h", hint=hint)
+        elif budget is not None and spent(end) > budget:
+            currency = run_config.machine_type.currency
+            self.state.stop = FleetLimit(
+                f"the run was stopped at its budget of {budget:.2f} {currency}",
+                why=f"{spent(now):.2f} {currency} are spent",
+                hint=hint,
+            )
+
+    def _alarm(self) -> float:
+        """Return when to act at the latest, should no event arrive."""
+        state, now = self.state, self.state.executor.now()
+        due = [time for time, _ in state.postponed]
+        due += [] if state.disk_full_since is None else [state.disk_full_since + state.run_config.lease]
+        for worker in state.inventory.present:
+            if worker.retries:
+                due += worker.retries.values()
+        due += [
+            worker.next_check if worker.is_building else self._next_check(worker)
+            for worker in state.inventory.alive
+            if worker.silent_since is None
+        ]
+        due += self.silence.due(now)
+        due += [self.workers.next_request] if now < self.workers.next_request else []
+        if state.run_config.time_limit is not None:
+            due.append(state.started + state.run_config.time_limit - state.run_config.teardown)
+        if state.run_config.budget is not None:
+            due.append(now + LOOK)
+        time = min(due, default=NEVER)
+        return max(now, time) if time < NEVER else now + LOOK
+
+
+def _builds(worker: Worker, config: str) -> bool:
+    return worker.assignment is not None and worker.assignment.config == config
+
+
+def _concerns(command: executor_messages.Command, config: str) -> bool:
+    return (
+        isinstance(command, executor_messages.StartBuild | executor_messages.FollowBuild | executor_messages.Collect)
+        and command.config == config
+    )

@@ -1,0 +1,277 @@
+"""The base image: the system that a recipe's build script expects, made of Debian's packages."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files, process_runner
+from kiln.bootstrap.kiln_checkout import lock_file
+from kiln.container import images
+from kiln.errors import BuildFailed, MissingTool, UsageError, did_you_mean, with_margin
+from kiln.image import apt_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kiln.container import Engine
+
+SUITE = "bookworm"
+PACKAGES = (
+    "bzip2",
+    "ca-certificates",
+    "curl",
+    "file",
+    "git",
+    "libgomp1",
+    "make",
+    "patch",
+    "procps",
+    "python3",
+    "python3-venv",
+    "unzip",
+    "xz-utils",
+    "zstd",
+)
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+LABEL = "kiln.base"
+REQUIRED_SPACE = 2_000_000_000  # bytes: the packages, the tree and its archive
+
+ENGINE_HOME = "/opt/kiln"  # a virtual environment with kiln's own locked dependencies, rattler-build among them
+WHEELS = "/tmp/kiln-wheels"  # noqa: S108 - a path in the image
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = lock_file("run.txt")
+
+# Hooks get the new root as $1. The machine's credentials and certificates are used to make the image, and are not part
+# of it. Java's packages, which Bazel needs, require the folder of manual pages, although these are excluded.
+BEFORE = (
+    'mkdir -p "$1/usr/share/man/man1" "$1/etc/apt/auth.conf.d"; '
+    'cp /etc/apt/auth.conf.d/*.conf "$1/etc/apt/auth.conf.d/" 2>/dev/null || true'
+)
+AFTER = (
+    'rm -f "$1"/etc/apt/auth.conf.d/* "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/hostname" "$1/etc/resolv.conf"',
+    r"""find "$1/etc/apt" -name '*.list' -exec sed -i -E 's#://[^/@[:space:]]+@#://#' {} +""",
+    # The home folder of conda-forge's images must be writable for any user id of the build.
+    'chroot "$1" useradd --create-home --home-dir /home/conda --shell /bin/bash conda && chmod 1777 "$1/home/conda"',
+)
+# The build engine, separate from the system: kiln's own pip downloads the wheels with this machine's settings for the
+# Python of the image, which installs them. pip does not expand names of platforms.
+PYTHON, LOCK = "KILN_PYTHON", "KILN_LOCK"  # variables of the hook
+PROJECT, BELOW = "KILN_PROJECT", "KILN_BELOW"  # with an image below
+FETCH = f"""set -eu
+wheels="$1{WHEELS}"
+version=$(chroot "$1" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+machine=$(chroot "$1" uname -m)
+platforms=$(for minor in $(seq 5 36); do echo "--platform manylinux_2_${{minor}}_$machine"; done)
+"${PYTHON}" -m pip download --quiet --require-hashes --no-deps --only-binary :all: --python-version "$version" \
+    --implementation cp $platforms --dest "$wheels" --requirement "${LOCK}"
+cp "${LOCK}" "$wheels/lock.txt"
+"""
+INSTALL = f"""{FETCH}chroot "$1" python3 -m venv {ENGINE_HOME}
+chroot "$1" {ENGINE_HOME}/bin/python -m pip install --quiet --require-hashes --no-deps --no-index --no-cache-dir \
+    --find-links {WHEELS} --requirement {WHEELS}/lock.txt
+rm -rf "$wheels"
+"""
+EXCLUDED = ("man", "info", "locale", "doc")  # below /usr/share; licenses are included
+CHANGES = ("ENV LANG=C.UTF-8", 'CMD ["/bin/bash"]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRecipe:
+    """The recipe of an image: a suite of Debian, packages added to the smallest system, and kiln's dependencies.
+
+    ``lock`` are the hash-locked dependencies of kiln, among them the engine that builds in the image. ``setup`` and
+    ``hooks`` are run by mmdebstrap before and after its own work, ``changes`` are instructions for the import into a
+    container engine. ``name`` is the prefix of the archive's name; ``below`` is the image that this one adds to.
+    """
+
+    suite: str
+    packages: tuple[str, ...]
+    lock: Path = REQUIREMENTS
+    setup: tuple[str, ...] = (BEFORE,)
+    hooks: tuple[str, ...] = (INSTALL, *AFTER)
+    changes: tuple[str, ...] = CHANGES
+    name: str = "kiln-base"
+    below: ImageRecipe | None = None
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that determines the image, except Debian's updates."""
+        parts = (
+            *([self.below.key] if self.below else []),
+            self.suite,
+            *sorted(self.packages),
+            *self.setup,
+            *self.hooks,
+            *EXCLUDED,
+            *self.changes,
+            files.sha256(self.lock),
+        )
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    @property
+    def file(self) -> str:
+        """The name of the archive."""
+        return f"{self.name}-{self.suite}-{self.key}.tar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageResult:
+    """An image in an engine; ``reused`` if it existed before."""
+
+    tag: str
+    digest: str
+    reused: bool
+
+
+def recipe(suite: str = SUITE, extra: Sequence[str] = ()) -> ImageRecipe:
+    """Return the recipe of a suite with additional packages, without duplicates."""
+    return ImageRecipe(suite=suite, packages=tuple(dict.fromkeys((*PACKAGES, *extra))))
+
+
+def default_tag(suite: str) -> str:
+    """Return the name of a suite's base image; ``localhost/`` keeps engines from looking for it in a registry."""
+    return f"{images.LOCAL}kiln-base:{suite}"
+
+
+def provide_image(
+    engine: Engine,
+    image: ImageRecipe,
+    *,
+    tag: str,
+    folder: Path,
+    env: Mapping[str, str],
+    fresh: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> ImageResult:
+    """Provide the image in the engine as ``tag``: reuse it, or import its archive in ``folder``, made if necessary.
+
+    The archive of the root file system stays in ``folder`` for the other engine; ``fresh`` makes it again, with
+    Debian's latest updates.
+
+    Raises:
+        MissingTool: if mmdebstrap is missing.
+        BuildFailed: if mmdebstrap fails.
+        ContainerFault: if the engine cannot import the archive.
+        DiskFull: if the disk space does not suffice.
+        UsageError: for a tag that engines read differently, or a package that the suite does not have.
+    """
+    if not tag.startswith(images.LOCAL):
+        raise UsageError(f"{tag!r} is not a name of a local image", hint=f"{images.LOCAL}{tag}")
+    if not fresh and images.labels(engine, tag).get(LABEL) == image.key:
+        return ImageResult(tag=tag, digest=images.digest(engine, tag), reused=True)
+    with files.locked(folder / ".lock"):
+        files.remove_leftovers(folder)
+        archive = provide_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
+        digest = images.import_rootfs(engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}"))
+    return ImageResult(tag=tag, digest=digest, reused=False)
+
+
+def provide_archive(
+    image: ImageRecipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
+) -> Path:
+    """Return the archive of a root file system; make it, and that of the image below, if it is not in ``folder``."""
+    archive = folder / image.file
+    if fresh or not archive.exists():
+        if image.below is not None:
+            provide_archive(image.below, folder, env=env, fresh=False, on_line=on_line)
+        write_archive(image, archive, env=env, on_line=on_line)
+    return archive
+
+
+def write_archive(
+    image: ImageRecipe, archive: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None = None
+) -> None:
+    """Write the root file system as a tar archive, completely or not at all.
+
+    Raises:
+        MissingTool: if mmdebstrap is missing.
+        BuildFailed: if mmdebstrap fails.
+        DiskFull: if the disk space does not suffice.
+        UsageError: if the suite has no package of a name.
+    """
+    require_mmdebstrap(env)
+    files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
+    with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
+        lines = apt_sources.sources(image.suite, env=env)
+        sources = (
+            write_private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
+        )
+        settings = write_private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
+        words = argv(image, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
+        unknown = set(image.packages) - {*PACKAGES, *apt_sources.known_packages(env=env)}
+        if image.below is None and unknown:  # an early error, not one after everything else is installed
+            _require_packages(words, image, env=env, on_line=on_line)
+        variables = {PYTHON: sys.executable, LOCK: str(image.lock), PROJECT: str(ROOT)}
+        if image.below is not None:
+            variables[BELOW] = str(archive.parent / image.below.file)
+        result = process_runner.run(words, env={**env, **variables}, on_line=on_line)
+        if not result.ok:
+            raise BuildFailed(
+                f"mmdebstrap could not make Debian {image.suite}",
+                why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
+                hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
+            )
+
+
+def _require_packages(
+    words: tuple[str, ...], image: ImageRecipe, *, env: Mapping[str, str], on_line: Callable[[str], None] | None
+) -> None:
+    """Simulate mmdebstrap to find the packages on the suite's mirrors; the real run reports other errors.
+
+    Raises:
+        UsageError: if the suite has no package of a name.
+    """
+    simulation = process_runner.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
+    missing = apt_sources.unknown_packages(simulation.tail)
+    if missing:
+        suggestion = did_you_mean(missing[0], apt_sources.known_packages(env=env), most=2)
+        raise UsageError(
+            f"Debian {image.suite} has no package {' and no package '.join(missing)}",
+            hint=suggestion or "find packages with apt-cache search",
+        )
+
+
+def argv(
+    image: ImageRecipe, archive: Path, *, sources: Path | None, settings: Path, keyring: Path | None
+) -> tuple[str, ...]:
+    """Return mmdebstrap's command line; without ``sources`` it uses Debian's default mirror."""
+    excludes = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in EXCLUDED]
+    return (
+        "mmdebstrap",
+        f"--variant={'custom' if image.below else 'minbase'}",
+        "--format=tar",  # the temporary name of the archive has another suffix
+        f"--include={','.join(image.packages)}",
+        *([f"--keyring={keyring}"] if keyring else []),  # for machines that trust it only through signed-by
+        f"--aptopt={settings}",
+        *excludes,
+        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+        *(f"--setup-hook={hook}" for hook in image.setup),
+        *(f"--customize-hook={hook}" for hook in image.hooks),
+        image.suite,
+        str(archive),
+        *([str(sources)] if sources else []),
+    )
+
+
+def write_private(path: Path, text: str) -> Path:
+    """Write a file that may contain the password of a proxy or mirror."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def require_mmdebstrap(env: Mapping[str, str]) -> None:
+    """Raise MissingTool, with the command that installs it, if mmdebstrap is missing."""
+    try:
+        process_runner.find("mmdebstrap", env=env)
+    except MissingTool as error:
+        raise MissingTool(
+            "mmdebstrap, which makes the base image, is not installed",
+            why=error.why,
+            hint=error.hint,
+        ) from error

@@ -1,0 +1,178 @@
+"""The admission of packages: each is checked when it is unpacked, before any file of it is installed."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.errors import BrokenPackage, KilnError, UnsafePackage
+from kiln.package_safety import unpacked_metadata
+from kiln.package_safety.paths import RECORDS, PrefixTree, is_outside
+from kiln.package_safety.refusals import display_name, other_package, too_large, unsafe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from rattler import RepoDataRecord
+
+    from kiln.model.resource_limits import Limits
+
+
+class PackageAdmission:
+    """A reporter of rattler's installer that checks packages.
+
+    The installer continues whatever is raised here. So when a package is refused, it is removed from the cache, and the
+    unfinished prefix is renamed: nothing can then be written into it, nor past it. ``refusal`` is the error.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[RepoDataRecord],
+        prefix: Path,
+        cache: Path,
+        *,
+        carried: bool,
+        limits: Limits,
+        send: Callable[[Mapping[str, Any]], None],
+        stop: Callable[[KilnError], None],
+    ) -> None:
+        self.records = {record.name.normalized: record for record in records}
+        self.prefix, self.cache = prefix, cache
+        python = self.records.get("python")
+        self.site_packages = _site_packages(python)
+        self.programs = "Scripts" if _is_for_windows(python) else "bin"
+        self.tree = PrefixTree(carried=carried, folds_case=files.folds_case(prefix.parent))
+        self.limits, self.send, self.stop = limits, send, stop
+        self.refusal: KilnError | None = None
+        self.exceeded: Callable[[], KilnError | None] = lambda: None  # a limit that the installation has exceeded
+        self.fetched: list[RepoDataRecord] = []
+        self.pending: dict[int, RepoDataRecord] = {}
+
+    def on_populate_cache_start(self, operation: int, package_name: str) -> int:  # noqa: ARG002 - the library's names
+        """Note that a package is about to be fetched and unpacked, and report it to the parent process."""
+        record = self.records[package_name]
+        number = len(self.fetched)
+        self.fetched.append(record)
+        self.pending[number] = record
+        self.send({"unpacking": str(self._unpacked(record))})
+        return number
+
+    def on_populate_cache_complete(self, cache_entry: int) -> None:
+        """Note that a package is complete in the cache; one that exceeded a limit counts as incomplete."""
+        record = self.pending.pop(cache_entry, None)
+        if record is not None and self.exceeded() is None:
+            self.send({"unpacked": str(self._unpacked(record))})
+
+    def on_download_start(self, cache_entry: int) -> int:
+        """Return the package's number as that of the download."""
+        return cache_entry
+
+    def on_download_progress(self, download_idx: int, progress: int, total: int | None) -> None:  # noqa: ARG002
+        """Stop the installation when a server sends more than the size in its index."""
+        record = self.fetched[download_idx]
+        limit = record.size or self.limits.package
+        if progress > limit:
+            self.stop(too_large(record, limit))
+
+    def in_flight_urls(self) -> list[str]:
+        """Return the URLs of the packages that are being fetched or unpacked."""
+        return [str(record.url) for record in list(self.pending.values())]
+
+    def on_link_start(self, operation: int, package_name: str) -> int:
+        """Admit a package, or end the installation."""
+        record = self.records[package_name]
+        folder = self._unpacked(record)
+        try:
+            self._require_within_limits()
+            self._admit(record, folder)
+        except KilnError as error:
+            self._refuse(error, folder)
+        except Exception as error:  # noqa: BLE001 - whatever it is, rattler would ignore it and continue
+            self._refuse(BrokenPackage(f"{display_name(record)} is not a package", why=repr(error)), folder)
+        return operation
+
+    def admit_installed(self) -> None:
+        """Check the packages in the prefix, which may be removed or stay.
+
+        Raises:
+            UnsafePackage: when a record there names files outside, which would be removed with its package.
+        """
+        for file in sorted((self.prefix / RECORDS).glob("*.json")):
+            installed = json.loads(file.read_text(encoding="utf-8"))
+            paths = [str(path) for path in installed.get("files", ())]
+            if outside := [path for path in paths if is_outside(path)]:
+                raise unsafe(f"the record {file}", outside)
+            record = self.records.get(str(installed.get("name")))
+            if record is not None and _version_of(record) == (installed.get("version"), installed.get("build")):
+                self.tree.add_existing(paths, unpacked_metadata.link_targets(self.prefix, paths))
+
+    @property
+    def refused_prefix(self) -> Path:
+        """The path of the prefix after a refusal."""
+        return self.prefix.with_name(f"{self.prefix.name}.refused")
+
+    def _unpacked(self, record: RepoDataRecord) -> Path:
+        return self.cache / f"{record.name.normalized}-{record.version}-{record.build}"
+
+    def _require_within_limits(self) -> None:
+        """Raise the error of a limit that was exceeded in less time than the watchdog's interval."""
+        if (breach := self.exceeded()) is not None:
+            raise breach
+
+    def _admit(self, record: RepoDataRecord, folder: Path) -> None:
+        index = unpacked_metadata.read_json(folder, "index.json")
+        _require_same(record, index)
+        paths = unpacked_metadata.listed_paths(folder)
+        links = unpacked_metadata.link_targets(folder, [path for path in paths if not is_outside(path)])
+        if index.get("noarch") == "python":
+            paths = [self._placed(path) for path in paths]
+            links = {self._placed(path): text for path, text in links.items()}
+        if escapes := self.tree.escapes(paths, links):
+            raise unsafe(display_name(record), escapes)
+
+    def _placed(self, path: str) -> str:
+        """Return the path at which a file of a noarch Python package is installed."""
+        top, _, rest = path.partition("/")
+        return posixpath.join(
+            {"site-packages": self.site_packages, "python-scripts": self.programs}.get(top, top), rest
+        )
+
+    def _refuse(self, error: KilnError, folder: Path) -> None:
+        if self.refusal is None:
+            self.refusal = error
+            self.prefix.rename(self.refused_prefix)
+        files.remove(folder)
+
+
+def _version_of(record: RepoDataRecord) -> tuple[str, str]:
+    return str(record.version), str(record.build)
+
+
+def _require_same(record: RepoDataRecord, index: Mapping[str, Any]) -> None:
+    name, *version = (str(index.get(key)) for key in ("name", "version", "build"))
+    expected = (record.name.normalized, *_version_of(record))
+    if (name.lower(), *version) != expected:
+        raise other_package(record, (name, *version), expected)
+
+
+def _is_for_windows(python: RepoDataRecord | None) -> bool:
+    return python is not None and python.subdir.startswith("win-")
+
+
+def _site_packages(python: RepoDataRecord | None) -> str:
+    """Return the folder of Python's packages, as rattler derives it from the record of Python.
+
+    Raises:
+        UnsafePackage: when it is outside the prefix.
+    """
+    if python is None:
+        return "site-packages"
+    minor = ".".join(str(python.version).split(".")[:2])
+    usual = "Lib/site-packages" if _is_for_windows(python) else f"lib/python{minor}/site-packages"
+    folder = python.python_site_packages_path or usual
+    if is_outside(folder):
+        raise UnsafePackage(f"{display_name(python)} has its modules in {folder!r}", why="that is outside of a prefix")
+    return folder

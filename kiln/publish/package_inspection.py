@@ -1,0 +1,194 @@
+"""The metadata and the files of a package, read once from beginning to end; it is untrusted and never unpacked."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import posixpath
+import re
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+
+from kiln import files, masking
+from kiln.conda_package import reader
+from kiln.errors import BrokenPackage
+from kiln.model.release import Leak, PackageContents
+from kiln.package_safety.paths import is_record, repeated, resolved
+from kiln.publish import build_path_leaks
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Mapping, Sequence
+
+REHEARSAL = "rehearsal"  # the key in a package's about.json, below extra
+CHUNK, OVERLAP = 1 << 22, 1 << 10  # bytes; a pattern matches less than the overlap
+BUILD_PATH = "a path of the machine that built it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForbiddenText:
+    """A text that no package may contain: ``needle`` is quick to find, ``pattern`` decides around it."""
+
+    needle: bytes
+    pattern: re.Pattern[bytes] | None
+    what: str
+
+
+def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple[ForbiddenText, ...]:
+    """Return the texts to search for: secrets of known forms, the build folders, the tokens of this machine."""
+    with (Path(__file__).parent / "secrets.csv").open(encoding="utf-8", newline="") as file:
+        secret_forms = [
+            ForbiddenText(needle=row["needle"].encode(), pattern=re.compile(row["pattern"].encode()), what=row["what"])
+            for row in csv.DictReader(file)
+        ]
+    places = [ForbiddenText(needle=f"{folder}/".encode(), pattern=None, what=BUILD_PATH) for folder in folders]
+    own_tokens = [
+        ForbiddenText(needle=text.encode(), pattern=None, what="a token of this machine")
+        for token in tokens
+        if token
+        for text in dict.fromkeys((token, *masking.literal_forms(token)))
+    ]
+    return (*secret_forms, *places, *own_tokens)
+
+
+def read(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
+    """Return the metadata of a package, its files, and what is wrong with them.
+
+    Raises:
+        BrokenPackage: when it is not a package, or damaged.
+    """
+    listed = reader.read_json(package, "paths.json")
+    inspection = _Inspection(forbidden=forbidden, prefixes=_prefixes(listed))
+    names = _listed(listed)
+    inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
+    inspection.escapes += [f"{path}, twice" for path in repeated(names, folds_case=False)]
+    about = _about(package)
+    with reader.read_members(package) as members:
+        for member, content in members:
+            if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
+                break  # refused for that alone, and gigabytes large
+            inspection.add(member, content)
+    return PackageContents(
+        sha256=files.sha256(package),
+        size=package.stat().st_size,
+        index=_index(package),
+        about=about,
+        paths=tuple(inspection.paths),
+        licenses=tuple(inspection.licenses),
+        leaks=tuple(inspection.leaks.values()),
+        escapes=(*inspection.escapes, *inspection.behind_links()),
+        links=tuple(sorted(link for link in inspection.links.items() if not link[0].startswith("info/"))),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Inspection:
+    forbidden: Sequence[ForbiddenText]
+    prefixes: Mapping[str, bytes]
+    paths: list[str] = field(default_factory=list)
+    licenses: list[str] = field(default_factory=list)
+    leaks: dict[tuple[str, str], Leak] = field(default_factory=dict)
+    escapes: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+
+    def add(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+        """Inspect one member of the archive."""
+        name = posixpath.normpath(member.name)
+        is_metadata = name == "info" or name.startswith("info/")
+        if leads_out(member):
+            self.escapes.append(f"{member.name} -> {member.linkname}" if member.linkname else member.name)
+        if member.issym():
+            self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+        if name.startswith("info/licenses/") and member.isreg():
+            self.licenses.append(name.removeprefix("info/licenses/"))
+        if not is_metadata and not member.isdir():
+            self.paths.append(name)
+        if content is not None:
+            self._search(name, content, is_metadata=is_metadata)
+
+    def behind_links(self) -> list[str]:
+        """Return the files whose folder is a link of the package: they would be installed where the link leads."""
+        return [path for path in self.paths if not self.links.keys().isdisjoint(map(str, PurePosixPath(path).parents))]
+
+    def _search(self, name: str, content: IO[bytes], *, is_metadata: bool) -> None:
+        """Search a file; the placeholder that installing replaces is not a leak, nor build paths in info/."""
+        placeholder = self.prefixes.get(name, b"")
+        rest, start, kind = b"", 0, None
+        while chunk := content.read(CHUNK):
+            kind = kind or build_path_leaks.kind_of(name, chunk)
+            text = rest + chunk
+            installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
+            for secret in self.forbidden:
+                if is_metadata and secret.what == BUILD_PATH:
+                    continue
+                if secret.needle in installed and (offset := _offset(secret, installed)) is not None:
+                    remedy = build_path_leaks.path_at(installed, offset) if secret.what == BUILD_PATH else ""
+                    cure = build_path_leaks.cure(kind) if secret.what == BUILD_PATH else build_path_leaks.SECRET
+                    leak = Leak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
+                    self.leaks.setdefault((name, secret.what), leak)
+            start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
+            start -= len(rest)
+
+
+def leads_out(member: tarfile.TarInfo) -> bool:
+    """Return whether a member, or a link, would be outside of the prefix that a package is installed into."""
+    if _outside(member.name) or _winds(member.name):
+        return True
+    if member.issym():
+        return _winds(member.linkname) or _outside(posixpath.join(posixpath.dirname(member.name), member.linkname))
+    return (member.islnk() and _outside(member.linkname)) or member.ischr() or member.isblk() or member.isfifo()
+
+
+def _outside(path: str) -> bool:
+    return len(path) > reader.LONGEST_PATH or resolved(path, {}) is None or is_record(path)
+
+
+def _winds(path: str) -> bool:
+    """Return whether a path goes up again after a name, which may be a link to anywhere."""
+    parts = PurePosixPath(path).parts
+    return any(above != ".." and part == ".." for above, part in itertools.pairwise(parts))
+
+
+def _offset(secret: ForbiddenText, text: bytes) -> int | None:
+    """Return where a text has a secret; None where only the needle is there."""
+    if secret.pattern is None:
+        return text.index(secret.needle)
+    match = secret.pattern.search(text)
+    return match and match.start()
+
+
+def _index(package: Path) -> dict[str, Any]:
+    index = reader.read_json_object(package, "index.json")
+    for key in ("depends", "constrains"):
+        specs = index.get(key, [])
+        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
+            raise BrokenPackage(f"{package} has an info/index.json whose {key} is not a list of specs")
+    return index
+
+
+def _about(package: Path) -> dict[str, Any]:
+    about = reader.read_json_object(package, "about.json")
+    if not isinstance(about.setdefault("extra", {}), dict):
+        raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
+    return about
+
+
+def _listed(paths: Any) -> list[str]:
+    """Return the paths that a package lists; installers follow the list."""
+    try:
+        return [str(item["_path"]) for item in paths.get("paths", [])]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BrokenPackage("a package has an invalid paths.json", why=repr(error)) from error
+
+
+def _prefixes(paths: Any) -> dict[str, bytes]:
+    """Return the placeholders of the files that have one."""
+    try:
+        return {
+            str(item["_path"]): str(item["prefix_placeholder"]).encode()
+            for item in paths.get("paths", [])
+            if item.get("prefix_placeholder")
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BrokenPackage("a package has an invalid paths.json", why=repr(error)) from error

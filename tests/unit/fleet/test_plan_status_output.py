@@ -1,0 +1,97 @@
+"""Plans and states of fleet runs as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from kiln.fleet import plan_status_output
+from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import RunCost
+from kiln.scheduling.pool_simulation import PoolCores
+from tests.fleets import MACHINE, estimates
+
+OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
+RUN = FleetRun(
+    id="r1",
+    provider="aws",
+    type="compute-16",
+    started=1.0,
+    finished=None,
+    number=3,
+    lives=False,
+    workers=(WorkerRecord(name="kiln-r1-1", type="t", state=WorkerState.LOST, requested=1.0, reason="gone\nmore"),),
+    jobs=(JobRecord(config="a", worker="kiln-r1-1", attempt=2, state=JobState.LOST, started=2.0),),
+)
+
+
+def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
+    text = plan_status_output.plan_as_text(
+        plan(
+            {MACHINE: estimates(4, warm=0.2, groups=2)},
+            overheads=OVERHEADS,
+            bounds=FleetBounds(workers=2),
+            cache=MACHINE,
+        )
+    )
+    assert "cold, cuda0" in text
+    assert {line.split()[0] for line in text.splitlines() if "compute-16 (" in line} == {
+        *("selected", "cheapest", "fastest", "no"),
+    }
+    assert "price   0.8 EUR an hour for made-up.16: made up for tests, 2026-11-21" in text
+
+
+def test_a_plan_as_json_has_all_its_arrangements() -> None:
+    data = plan_status_output.plan_as_json(
+        plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=FleetBounds(workers=2))
+    )
+    assert json.loads(json.dumps(data)) == json.loads(json.dumps(data))
+    assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
+    assert data["chosen"]["workers"] == len(data["chosen"]["worker_seconds"])
+    assert data["without_cache"] is None
+
+
+def test_a_plan_with_a_pool_says_what_it_assumes_and_compares() -> None:
+    pool = PoolShape(machine_type=MACHINE, workers=3, cores=PoolCores(cores=48, parallel=0.99, transfer=0.1))
+    jobs = estimates(4, warm=0.2, groups=2)
+    both = plan({MACHINE: jobs}, overheads=OVERHEADS, bounds=FleetBounds(workers=2), pool=pool, alone=jobs)
+    lines = plan_status_output.plan_as_text(both).splitlines()
+    assert sum("3 + server, compute-16 (made-up.16)" in line for line in lines) == 3, "all but that without the pool"
+    assert [line.split()[2] for line in lines if line.startswith("no pool  ")] == ["2"], "a third one saves no time"
+    (note,) = [line for line in lines if line.startswith("pool ")]
+    assert "99% of a build's work runs on the pool's 48 cores" in note
+    assert "10% slower for transfers" in note
+    data = json.loads(json.dumps(plan_status_output.plan_as_json(both)))
+    assert (data["chosen"]["pool"]["workers"], data["without_pool"]["pool"]) == (3, None)
+
+
+def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() -> None:
+    text = plan_status_output.status_as_text([RUN], {})
+    assert "r1: aws, compute-16, run 3, its controller is gone" in text
+    assert "gone" in text
+    assert "more" not in text, "of a reason the first line"
+    assert "'kiln fleet run' resumes it, 'kiln fleet down r1' terminates its workers" in text
+    assert plan_status_output.status_as_text([], {}) == "the ledger has no fleet runs"
+    (data,) = plan_status_output.status_as_json([RUN], {})
+    assert (data["workers"][0]["state"], data["jobs"][0]["state"]) == ("lost", "lost")
+
+
+def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> None:
+    running = dataclasses.replace(RUN, lives=True)
+    cost = RunCost(spent=3.2, expected=16.204, currency="USD", end=1.79e9, config_ends={"a": 1.79e9, "b": 1.79e9})
+    text = plan_status_output.status_as_text([running], {"r1": cost})
+    assert "cost 3.20 of about 16.20 USD, the end at about " in text
+    (waiting,) = [line for line in text.splitlines() if line.startswith("b ")]
+    assert "waiting" in waiting
+    assert time.strftime("%H:%M", time.localtime(1.79e9)) in waiting
+    (data,) = plan_status_output.status_as_json([running], {"r1": cost})
+    assert (data["cost"]["spent"], data["cost"]["config_ends"]["b"]) == (3.2, 1.79e9)
+
+
+def test_after_a_repair_of_the_ledger_the_status_names_the_sweep() -> None:
+    note = plan_status_output.damage_note([Path("/x/ledger.sqlite.broken"), Path("/x/ledger.sqlite.broken-2")])
+    assert "ledger.sqlite.broken, ledger.sqlite.broken-2" in note
+    assert "kiln fleet sweep --provider PROVIDER" in note

@@ -1,0 +1,148 @@
+"""Workers that the provider lists and that do not answer are probed again once its firewall admits this address."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from kiln.fleet.executor_messages import Provision, Provisioned, ProvisionFailed, Terminated
+from kiln.fleet.executor_state import PlaybookSession
+from kiln.fleet.playbook_runner import PlaybookResult
+from kiln.fleet.provider_playbooks import probe, provision, terminate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.fleet.executor_messages import Probed
+
+WORKERS = ("f-1", "f-2", "f-3")
+
+
+class Provider:
+    """A provider whose firewall admits this address from ``admit.yml`` on; ``f-3`` is silent behind it, too."""
+
+    def __init__(self, machines: list[dict[str, Any]] | None) -> None:
+        self.machines = machines
+        self.played: list[str] = []
+        self.events: queue.Queue[Probed] = queue.Queue()
+        self.provider_lock = threading.Lock()
+        self.playbooks = self
+
+    def play(self, name: str) -> PlaybookResult:
+        self.played.append(name)
+        answer = None if self.machines is None else {"machines": self.machines}
+        return PlaybookResult(ok=answer is not None, reasons={}, answer=answer if name == "list.yml" else {})
+
+    def ssh(self, worker: str, command: str, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(ok=command == "true" and worker == "f-1" and "admit.yml" in self.played)
+
+
+def probed(machines: list[dict[str, Any]] | None) -> tuple[Probed, list[str]]:
+    provider = Provider(machines)
+    probe(cast("PlaybookSession", provider), WORKERS)
+    return provider.events.get_nowait(), provider.played
+
+
+def requested(*names: str, zone: str = "") -> Provision:
+    return Provision(workers=names, offers=dict.fromkeys(names, ("compute-8", True, zone)))
+
+
+def listed(*names: str, ended: bool = False) -> list[dict[str, Any]]:
+    return [{"name": name, "ended": ended} for name in names]
+
+
+def test_the_firewall_is_opened_to_this_address_before_a_listed_worker_counts_as_silent() -> None:
+    event, played = probed(listed("f-1", "f-3"))
+    assert played == ["list.yml", "admit.yml"]
+    assert (event.answers, event.listed) == (frozenset({"f-1"}), frozenset({"f-1", "f-3"}))
+
+
+def test_a_worker_that_is_not_listed_or_has_ended_opens_nothing() -> None:
+    event, played = probed(listed("f-1", "f-2", ended=True))
+    assert played == ["list.yml"]
+    assert (event.answers, event.listed) == (frozenset(), frozenset())
+
+
+def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
+    event, played = probed(None)
+    assert played == ["list.yml"]
+    assert (event.answers, event.listed) == (frozenset(), None)
+
+
+def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path: Path) -> None:
+    together, played = threading.Barrier(2, timeout=20), []
+
+    class Playbooks:
+        def play(self, name: str, **_: object) -> PlaybookResult:
+            if name == "down.yml":
+                together.wait()  # broken unless both removals run at once
+            played.append(name)
+            return PlaybookResult(ok=True, reasons={}, answer={"up": [], "left": []})
+
+    session = PlaybookSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
+    with session.removal():  # holds back the creation until the first removal has begun
+        removals = [threading.Thread(target=terminate, args=(session, name), daemon=True) for name in WORKERS[:2]]
+        creation = threading.Thread(target=provision, args=(session, requested(*WORKERS[2:])), daemon=True)
+        creation.start()
+        for removal in removals:
+            removal.start()
+        for removal in removals:
+            removal.join(timeout=20)
+        assert played == ["down.yml", "down.yml"]
+    creation.join(timeout=20)
+    assert played[2:] == ["provision.yml"]
+    assert not session.provider_lock.locked()
+    ends = {session.events.get(), session.events.get()}
+    assert ends == {Terminated(worker=WORKERS[0]), Terminated(worker=WORKERS[1])}
+
+
+def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    note = "workers cannot delete themselves when their leases end"
+
+    class Playbooks:
+        def play(self, _: str, **__: object) -> PlaybookResult:
+            return PlaybookResult(ok=True, reasons={}, answer={"up": ["f-1"], "notes": [note]})
+
+    hosts = {"kiln_machines": {"hosts": {"f-1": {"kiln_machine": {"id": "5ff7"}}}}}
+    (tmp_path / "inventory").mkdir()
+    (tmp_path / "inventory" / "f-1.json").write_text(json.dumps(hosts))
+    site = SimpleNamespace(folder=tmp_path)
+    session = PlaybookSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    for _ in range(2):
+        provision(session, requested("f-1"))
+    assert [record.getMessage() for record in caplog.records] == [f"note: {note}"]
+    assert isinstance(session.events.get_nowait(), Provisioned)
+
+
+@pytest.mark.parametrize(
+    ("reason", "scarce"),
+    [
+        ("An error occurred (InsufficientInstanceCapacity) when calling the RunInstances operation", True),
+        ("An error occurred (MaxSpotInstanceCountExceeded) when calling the RunInstances operation", True),
+        ("No valid host was found. There are not enough hosts available.", True),
+        ("An error occurred (VcpuLimitExceeded) when calling the RunInstances operation", False),
+        ("Quota exceeded for cores: Requested 32, but already used 0 of 20 cores", False),
+    ],
+)
+def test_a_worker_is_requested_by_its_offer_and_a_refusal_says_whether_capacity_is_scarce(
+    tmp_path: Path, reason: str, scarce: bool
+) -> None:
+    requests: list[dict[str, object]] = []
+
+    class Playbooks:
+        def play(self, _: str, *, variables: dict[str, Any], **__: object) -> PlaybookResult:
+            requests.extend(variables["kiln_machines"])
+            (tmp_path / "refused").mkdir()
+            (tmp_path / "refused" / "f-1.json").write_text(json.dumps({"reason": reason}))
+            return PlaybookResult(ok=False, reasons={}, answer={"up": []})
+
+    site = SimpleNamespace(folder=tmp_path)
+    session = PlaybookSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    provision(session, requested("f-1", zone="us-east-1b"))
+    assert requests == [{"name": "f-1", "type": "compute-8", "spot": True, "zone": "us-east-1b"}]
+    assert session.events.get_nowait() == ProvisionFailed(worker="f-1", reason=reason, scarce=scarce)

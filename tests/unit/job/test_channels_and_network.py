@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kiln.job.channels_and_network import needed_channels, needs_network, pythons_of
+from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Source
+from tests.unit.job.test_step_output_selection import CONFIG, rendered
+
+LIB = Output(
+    name="lib", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}
+)
+APP = dataclasses.replace(LIB, name="app", requirements=Requirements(run=("lib 1 0", "__cuda")))
+
+
+def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
+    assert needed_channels(rendered(LIB, APP)) == ()
+    assert not needs_network(rendered(LIB, APP, sources=(Source(path="src"),)))
+
+
+def test_the_variants_channels_are_used_in_their_order() -> None:
+    needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
+    assert needed_channels(rendered(needy)) == ("conda-forge",)
+    assert needed_channels(rendered(needy, channel_sources="a, b")) == ("a", "b")
+    assert needs_network(rendered(needy))
+    assert not needs_network(rendered(needy, channel_sources="file:///c"))
+
+
+def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
+    skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
+    assert needed_channels(rendered(LIB, skipped)) == ()
+    assert needs_network(rendered(LIB, sources=(Source(url=("https://a",)),)))
+    assert needs_network(rendered(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),)))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("3.11.* *_cpython",), {"3.11"}),
+        (("3.10.* *_cpython", "3.13.* *_cp313"), {"3.10", "3.13"}),
+        (("3.11", "3.11.9"), {"3.11"}),
+        ((), set()),
+    ],
+)
+def test_the_pythons_of_a_config_are_minor_versions(values: tuple[str, ...], expected: set[str]) -> None:
+    assert pythons_of(dataclasses.replace(CONFIG, variant={"python": values})) == expected
+    assert pythons_of(CONFIG) == frozenset()

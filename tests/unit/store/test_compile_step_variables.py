@@ -1,7 +1,0 @@
-from __future__ import annotations
-
-from kiln.store.compile_step_variables import assignment_lines
-
-
-def test_a_compile_steps_settings_are_shell_lines() -> None:
-    assert assignment_lines({"B": "it's", "A": "/x"}) == "export A=/x\nexport B='it'\"'\"'s'\n"
