@@ -25,13 +25,14 @@ from kiln.builder.wheel_collection import Wheels
 from kiln.job.channels_and_network import needed_channels
 from kiln.job.step_output_selection import find_output, find_staging, package_file_name, step_names
 from kiln.ledger import Ledger, stored_json
-from kiln.local_channel import Channel, machine_virtual_packages
+from kiln.local_channel import Channel
 from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
 from kiln.store import bazel_environment
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
 from kiln.variants.cuda_version import offered_virtual_packages
+from kiln.virtual_packages import machine_virtual_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import build, local_channel
+from kiln import build, conda_environment, virtual_packages
 from kiln.build import engine_failures
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.job_main import RENDERED
@@ -162,12 +162,12 @@ def solve_failure(step: BuildStep | CompileStep, failure: KilnError) -> KilnErro
     """
     if isinstance(failure, DownloadFailed) and not engine_failures.PACKAGES.words.search(failure.what):
         return failure
-    machine = local_channel.machine_virtual_packages(os.environ)
+    machine = virtual_packages.machine_virtual_packages(os.environ)
     for environment, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
         specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
         try:
             if specs:
-                local_channel.solve(
+                conda_environment.solve(
                     step.channels,
                     specs,
                     virtual_packages=machine,

@@ -23,7 +23,6 @@ from kiln.builder.rehearsal_planning import python_of
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.job.step_output_selection import package_file_name
 from kiln.ledger import Ledger, stored_json
-from kiln.local_channel import machine_virtual_packages
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
 from kiln.serialization import from_json_values, to_json
@@ -31,6 +30,7 @@ from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
 from kiln.variants.cuda_version import cuda_arch_of, cuda_of
+from kiln.virtual_packages import machine_virtual_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import BuildJob, ConfigJob
     from kiln.job.messages import ReportedStep, StepReporter
-    from kiln.local_channel import VirtualPackages
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_steps import BuildStep
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, OutputTest, RenderedConfig
+    from kiln.virtual_packages import VirtualPackages
 
 
 def main(job_file: str) -> None:

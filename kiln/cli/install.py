@@ -163,7 +163,7 @@ def target_machine(environment: Mapping[str, str]) -> TargetMachine:
     """Return this machine, with the overrides of conda's variables (CONDA_OVERRIDE_...)."""
     from kiln.compat import probe, virtual_cuda_arch
     from kiln.install.solve_diagnosis import TargetMachine
-    from kiln.local_channel import OVERRIDES, machine_virtual_packages
+    from kiln.virtual_packages import OVERRIDES, machine_virtual_packages
 
     return TargetMachine(
         virtual_packages=machine_virtual_packages(environment),

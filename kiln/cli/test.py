@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """
     from kiln import feedstock_loader, signals
     from kiln.install import package_file_tests
-    from kiln.local_channel import machine_virtual_packages
+    from kiln.virtual_packages import machine_virtual_packages
 
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")

@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import files
-from kiln import local_channel as channels
+from kiln import conda_environment, files
 from kiln.errors import DownloadFailed, KilnError, PinningNeeded, SolveFailed
 
 if TYPE_CHECKING:
@@ -100,13 +99,15 @@ def _recent(path: Path) -> str:
 
 
 def _fetched(home: Path, channel: str, spec: str) -> Pinning:
-    records = channels.solve([channel], [spec], virtual_packages={})
+    records = conda_environment.solve([channel], [spec], virtual_packages={})
     version = next(str(record.version) for record in records if record.name.normalized == PACKAGE)
     if not VERSION.fullmatch(version):
         raise PinningNeeded(f"{PACKAGE} in {channel} has the version {version}", hint="-e FILE")
     prefix = home / version
     if not (prefix / _FILE).is_file():
-        channels.install_atomically(records, prefix, replaced=channels.folder_identity(prefix), wait=_WAIT)
+        conda_environment.install_atomically(
+            records, prefix, replaced=conda_environment.folder_identity(prefix), wait=_WAIT
+        )
     if not (prefix / _FILE).is_file():
         raise PinningNeeded(f"{PACKAGE} {version} has no {_FILE}", hint="-e FILE")
     return Pinning(version=version, file=prefix / _FILE)

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import local_channel
+from kiln import conda_environment
 from kiln.errors import BuildFailed, SolveFailed
 from kiln.image import bytecode, debian, file_selection, shared_libraries
 from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
@@ -93,7 +93,7 @@ def collect(
         records = _solve(request, debs)
     prefix = scratch / "prefix"
     with step(f"install {len(records)} packages"):
-        local_channel.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
+        conda_environment.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
     packages = _requested_first(file_selection.installed(prefix), request.specs)
     with step("select the files that programs need"):
         selection = file_selection.selection().with_packages(request.kind.left_out)
@@ -155,7 +155,7 @@ def split_into_layers(
 def _solve(request: ImageRequest, debs: Iterable[Deb]) -> list[RepoDataRecord]:
     glibc = next(deb.upstream_version for deb in debs if deb.name == "libc6")
     try:
-        return local_channel.solve(
+        return conda_environment.solve(
             request.channels, request.specs, virtual_packages=virtual_packages(glibc, request.cuda)
         )
     except SolveFailed as error:

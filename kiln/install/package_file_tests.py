@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.local_channel import VirtualPackages
     from kiln.model.build_results import TestReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, RenderedConfig
+    from kiln.virtual_packages import VirtualPackages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import emulation, files, local_channel, process_runner
+from kiln import conda_environment, emulation, files, process_runner, virtual_packages
 from kiln.console.text import quantity
 from kiln.errors import SolveFailed, TestsFailed, with_margin
 from kiln.matchspec_notation import package_name, strict
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.local_channel import VirtualPackages
     from kiln.model.build_steps import TestStep
     from kiln.model.provenance import ResolvedPackage
     from kiln.model.rendered import Output
+    from kiln.virtual_packages import VirtualPackages
 
 SCRIPT = "kiln_run_test.sh"  # next to a recipe's run_test.sh
 NOTE = "note: "  # lines of a test's output with this prefix are shown to people
@@ -56,7 +56,7 @@ class PackageTester:
         if platform == self.platform:
             return self
         return dataclasses.replace(
-            self, platform=platform, machine=local_channel.emulated_virtual_packages(platform, self.machine)
+            self, platform=platform, machine=virtual_packages.emulated_virtual_packages(platform, self.machine)
         )
 
     def plan(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
@@ -138,9 +138,9 @@ class PackageTester:
         with contextlib.suppress(SolveFailed):
             if not place.is_dir():
                 own = emulation.own_subdir()
-                records = local_channel.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
+                records = conda_environment.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
                 with files.replacing(place) as part:
-                    local_channel.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
+                    conda_environment.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
             return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
         return emulation.system_libraries(self.platform)
 
@@ -208,7 +208,7 @@ class PackageTester:
             self._install(beside)
         except SolveFailed as error:
             return 0, (f"downstream {spec} was not tested: {error.what}",)
-        (record,) = (item for item in local_channel.installed(beside.prefix) if item.name.normalized == name)
+        (record,) = (item for item in conda_environment.installed(beside.prefix) if item.name.normalized == name)
         info = Path(str(record.extracted_package_dir)) / "info"
         files.remove(beside.prefix)
         output = with_carried_tests(record, info)
@@ -255,7 +255,7 @@ class PackageTester:
             if not specs:
                 continue
             try:
-                records = local_channel.solve(
+                records = conda_environment.solve(
                     self.channels,
                     specs,
                     virtual_packages=self.machine,
@@ -267,7 +267,7 @@ class PackageTester:
                 raise
             if prefix == step.prefix:
                 run_packages = resolved_packages.run_dependencies(map(_fields, records), step.package)
-            local_channel.install(records, prefix, cache=self.cache, carried=True)
+            conda_environment.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
 
 

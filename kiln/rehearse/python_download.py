@@ -10,8 +10,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import files, process_runner, system_packages
-from kiln import local_channel as channels
+from kiln import conda_environment, files, process_runner, system_packages, virtual_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.rehearse.interpreter_facts import probe
 from kiln.rehearse.python_package import build_suffix
@@ -114,10 +113,12 @@ def install_command(python: str, *, env: Mapping[str, str]) -> str:
 def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a channel's Python into a prefix, atomically."""
     python, prefix = request.python, files.safe_path_inside(request.folder / request.python, request.folder)
-    unusable = channels.folder_identity(prefix)
+    unusable = conda_environment.folder_identity(prefix)
     specs = [f"python {python}.* *_{build_suffix(python)}"]
-    records = channels.solve([request.channel], specs, virtual_packages=channels.machine_virtual_packages(env))
-    channels.install_atomically(records, prefix, replaced=unusable, wait=_SECONDS)
+    records = conda_environment.solve(
+        [request.channel], specs, virtual_packages=virtual_packages.machine_virtual_packages(env)
+    )
+    conda_environment.install_atomically(records, prefix, replaced=unusable, wait=_SECONDS)
     return prefix / "bin" / f"python{python}"
 
 

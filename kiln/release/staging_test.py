@@ -15,9 +15,9 @@ from kiln.variants.cuda_version import offered_virtual_packages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.local_channel import VirtualPackages
     from kiln.model.release import Candidate, Release
     from kiln.model.rendered import Output, RenderedConfig
+    from kiln.virtual_packages import VirtualPackages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def new_packages_test(
     on_line: Callable[[str], None],
 ) -> StagingTest:
     """Return the test of the packages of a release that are new in its channel."""
-    from kiln.local_channel import machine_virtual_packages
+    from kiln.virtual_packages import machine_virtual_packages
 
     files.remove(ArtifactLayout.of(matrix.feedstock).place("publish"))  # an earlier package may have had the same name
     return StagingTest(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kiln.local_channel import VirtualPackages
     from kiln.model.build_config import BuildConfig
+    from kiln.virtual_packages import VirtualPackages
 
 
 ANY_GPU = "999.0"  # newer than any, so that no lower bound excludes it

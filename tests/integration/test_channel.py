@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.conda_environment import install, solve
 from kiln.errors import DownloadFailed
-from kiln.local_channel import Channel, install, solve
+from kiln.local_channel import Channel
 from tests.packages import conda_package
 
 if TYPE_CHECKING:

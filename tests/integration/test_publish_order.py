@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.local_channel import solve
+from kiln.conda_environment import solve
 from kiln.publish.order import in_order
 from kiln.repodata import IndexEntry
 from tests.solving import Record, machine, rendered, stand_ins, write

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import rehearse, system_packages
+from kiln.conda_environment import solve
 from kiln.errors import NotWritable, UnsupportedPython
-from kiln.local_channel import Channel, solve
+from kiln.local_channel import Channel
 from kiln.rehearse import Interpreter, PythonRequest, python_download
 
 if TYPE_CHECKING:
@@ -67,12 +68,12 @@ def test_what_another_process_has_fetched_meanwhile_is_taken(
     others: list[Interpreter] = []
 
     def solve_late(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr("kiln.local_channel.solve", solve)
+        monkeypatch.setattr("kiln.conda_environment.solve", solve)
         others.append(rehearse.fetch_python(request, env=ENV))
         (request.folder / interpreter.python / "in-use").touch()
         return solve(*args, **options)
 
-    monkeypatch.setattr("kiln.local_channel.solve", solve_late)
+    monkeypatch.setattr("kiln.conda_environment.solve", solve_late)
     assert rehearse.fetch_python(request, env=ENV).executable == others[0].executable
     assert (request.folder / interpreter.python / "in-use").exists(), "it was neither removed nor fetched again"
 

@@ -35,9 +35,10 @@ PRODUCT = "import tensorflow as tf; print(float(tf.reduce_sum(tf.matmul(tf.ones(
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln import local_channel
-records = local_channel.solve([sys.argv[1]], ["tensorflow"], virtual_packages=local_channel.machine_virtual_packages())
-local_channel.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
+from kiln import conda_environment
+from kiln.virtual_packages import machine_virtual_packages
+records = conda_environment.solve([sys.argv[1]], ["tensorflow"], virtual_packages=machine_virtual_packages())
+conda_environment.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
 os._exit(0)  # past py-rattler's tear-down, as kiln itself leaves
 """
 

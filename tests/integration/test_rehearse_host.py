@@ -9,8 +9,9 @@ import pytest
 from packaging.version import Version
 
 from kiln import expand, feedstock_loader, render
+from kiln.conda_environment import solve
 from kiln.conda_package.writer import PackageFacts, write_metadata_package
-from kiln.local_channel import Channel, solve
+from kiln.local_channel import Channel
 from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
 from kiln.rehearse.empty_cuda_packages import cuda_packages

@@ -45,7 +45,8 @@ print(json.dumps({
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln.local_channel import install, machine_virtual_packages, solve
+from kiln.conda_environment import install, solve
+from kiln.virtual_packages import machine_virtual_packages
 url, prefix, cache, *specs = sys.argv[1:]
 install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(prefix), cache=Path(cache))
 sys.stdout.flush()

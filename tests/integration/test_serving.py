@@ -14,12 +14,13 @@ import pytest
 from kiln import build, expand, feedstock_loader, render
 from kiln.conda_package.reader import read_json
 from kiln.conda_package.writer import PackageFacts, write_metadata_package
-from kiln.local_channel import Channel, machine_virtual_packages
+from kiln.local_channel import Channel
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
 from kiln.rehearse import wheel_download
 from kiln.rehearse.rehearsal_plan import LockedWheel
 from kiln.rehearse.wheel_locks import PYTHONS
+from kiln.virtual_packages import machine_virtual_packages
 from tests import shared_inputs
 
 if TYPE_CHECKING:

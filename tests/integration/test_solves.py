@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import local_channel
+from kiln import conda_environment
 from kiln.errors import SolveFailed
 from tests.solving import PYTHONS, machine, older, record, rendered, stand_ins, write
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.local_channel import VirtualPackages
+    from kiln.virtual_packages import VirtualPackages
 
 NEWEST = "2.21.0"
 DRIVERS = ("13.0", "12.9", "12.8", "12.5", "12.4", "12.0")  # CUDA 12.0 is driver 525
@@ -43,7 +43,7 @@ class Solver:
         if self.name != "rattler":
             return self._program(channels, specs, virtual_packages, flexible=flexible)
         try:
-            records = local_channel.solve(
+            records = conda_environment.solve(
                 [item.as_uri() for item in channels],
                 specs,
                 virtual_packages=virtual_packages,
@@ -256,7 +256,7 @@ def test_the_priority_decides_between_channels(tmp_path: Path) -> None:
     places = [first.as_uri(), second.as_uri()]
 
     def versions(spec: str, priority: str) -> dict[str, str]:
-        found = local_channel.solve(places, [spec], virtual_packages=machine(None, None), priority=priority)
+        found = conda_environment.solve(places, [spec], virtual_packages=machine(None, None), priority=priority)
         return {package.name.normalized: str(package.version) for package in found}
 
     assert versions("tool", "strict") == {"tool": "1"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.local_channel import Channel, emulated_virtual_packages
+from kiln.local_channel import Channel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,12 +22,3 @@ def test_packages_for_all_platforms_are_found(tmp_path: Path) -> None:
         (tmp_path / place).parent.mkdir()
         (tmp_path / place).touch()
     assert Channel(root=tmp_path).names() == {"a", "b", "c"}
-
-
-def test_the_virtual_package_of_another_processor_has_the_name_that_archspec_gives_it() -> None:
-    machine = {"__archspec": ("1", "zen4"), "__glibc": ("2.36", "0")}
-    names = {
-        subdir: emulated_virtual_packages(subdir, machine)["__archspec"][1] for subdir in ("linux-64", "linux-aarch64")
-    }
-    assert names == {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
-    assert emulated_virtual_packages("linux-64", machine)["__glibc"] == machine["__glibc"]

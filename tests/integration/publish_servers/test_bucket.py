@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln import repodata
+from kiln.conda_environment import install, solve
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
     PublicationPending,
     UploadFailed,
 )
-from kiln.local_channel import install, solve
 from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.publish import transaction
 from kiln.publish.attestation_reader import read_sidecar

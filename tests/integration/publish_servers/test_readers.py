@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import repodata
+from kiln.conda_environment import install, solve
 from kiln.errors import (
     UnsafePackage,
 )
-from kiln.local_channel import install, solve
 from kiln.publish import transaction
 from tests import publishing
 from tests.integration.publish_servers.helpers import has

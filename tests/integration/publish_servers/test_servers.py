@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from kiln import provenance, repodata
+from kiln.conda_environment import install, solve
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
     PublicationPending,
     UploadFailed,
 )
-from kiln.local_channel import install, solve
 from kiln.model.provenance import ReleaseAttestations
 from kiln.provenance import bundles
 from kiln.provenance.attestation_check import TrustedSigner, attested_facts

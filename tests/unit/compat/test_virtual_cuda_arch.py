@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import local_channel
+from kiln import virtual_packages
 from kiln.compat import virtual_cuda_arch
 from kiln.errors import UsageError
 
@@ -74,6 +74,6 @@ def test_cuda_is_there_as_its_override_says(overrides: dict[str, str], cuda: str
     ],
 )
 def test_solves_are_given_it_beside_cuda(overrides: dict[str, str], arch: tuple[str, str] | None) -> None:
-    packages = local_channel.machine_virtual_packages(overrides)
+    packages = virtual_packages.machine_virtual_packages(overrides)
     assert packages.get("__cuda_arch") == arch
     assert packages.get("__cuda") == (("12.9", "0") if overrides["CONDA_OVERRIDE_CUDA"] else None)
