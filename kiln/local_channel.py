@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files, rattler_process
-from kiln.names import channel_folders
+from kiln.names import existing_subdirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Channel:
     @property
     def subdirs(self) -> tuple[str, ...]:
         """The channel's folders of packages; those of a channel that is made here are among them."""
-        return (*SUBDIRS, *(name for name in channel_folders(self.root) if name not in SUBDIRS))
+        return (*SUBDIRS, *(name for name in existing_subdirs(self.root) if name not in SUBDIRS))
 
     def path_of(self, package: Path, subdir: str) -> Path:
         """Return the path of a package file in the channel; raises NotWritable for a link that leads out of it."""

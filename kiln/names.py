@@ -65,7 +65,7 @@ def is_channel_folder(name: str) -> bool:
     return name == "noarch" or is_subdir(name)
 
 
-def channel_folders(channel: Path) -> tuple[str, ...]:
+def existing_subdirs(channel: Path) -> tuple[str, ...]:
     """Return the names of the folders of packages in a channel's folder, sorted; none where there is no such folder."""
     if not channel.is_dir():
         return ()

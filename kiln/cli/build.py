@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
     from kiln.run import RunOptions, RunPlan
 
-__all__ = ["advice", "arguments", "build", "execute", "exit_code", "make_plan", "print_line", "run"]
+__all__ = ["advice", "arguments", "build", "execute_plan", "exit_code", "make_plan", "print_line", "run"]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -66,7 +66,9 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print_folded(run.as_text(plan))
         return 0
     plan = ci_job_handover.begin_job(chain, feedstock, plan, options)
-    report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
+    report, errors = (
+        execute_for_ci(feedstock, plan, options) if options.junit else execute_plan(feedstock, plan, options)
+    )
     if options.json:
         import json
 
@@ -118,7 +120,7 @@ def execute_for_ci(
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and write its report as JUnit's XML, also when the run is interrupted."""
     try:
-        report, errors = execute(feedstock, plan, options)
+        report, errors = execute_plan(feedstock, plan, options)
     except KeyboardInterrupt:
         write_junit(recorded_run(feedstock, None), options.junit)
         raise
@@ -126,7 +128,7 @@ def execute_for_ci(
     return report, errors
 
 
-def execute(
+def execute_plan(
     feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error."""

@@ -31,11 +31,11 @@ def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -
     """
     if not hasattr(options, "remote_executor"):  # another command than run
         return
-    if options.pool and is_used(options, environment):
+    if options.pool and has_remote_executor(options, environment):
         raise UsageError(
             "--pool cannot be used with --remote-executor", why="the pool is the executor of all compiles of the run"
         )
-    if not is_used(options, environment):
+    if not has_remote_executor(options, environment):
         names = ("remote_credentials", "remote_jobs", "remote_fallback")
         unused = [name for name in names if getattr(options, name)]
         if unused:
@@ -53,7 +53,7 @@ def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -
         )
 
 
-def is_used(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+def has_remote_executor(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
     """Return whether the compiles of a run use a remote executor."""
     return _address(options, environment) is not None
 
@@ -80,7 +80,7 @@ def job_secrets(options: argparse.Namespace, environment: Mapping[str, str]) -> 
 
     return (
         remote_executor_options.secret_variables(_run_options(options, environment, ()))
-        if is_used(options, environment)
+        if has_remote_executor(options, environment)
         else {}
     )
 
@@ -100,7 +100,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
         return
     if options.pool:
         pool_properties(feedstock, options)
-    if options.pool or is_used(options, os.environ):
+    if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
         remote_executor_options.refuse_ineffective(
             feedstock, expand.read_all(feedstock, names), _run_options(options, os.environ, names)

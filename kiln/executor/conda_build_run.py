@@ -15,7 +15,7 @@ from kiln.job.channels_and_network import channel_sources
 from kiln.job.untrusted_build_results import open_beneath
 from kiln.ledger import stored_json
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
-from kiln.names import channel_folders
+from kiln.names import existing_subdirs
 from kiln.variants.cuda_version import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def failure_lines(error: KilnError | None, log: Path) -> list[str]:
 def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[str, Any]]:
     """Return the engine's finished packages, as JSON values; those with failed tests are in another folder."""
     croot = folder / "croot"
-    packages = [file for subdir in channel_folders(croot) for file in sorted((croot / subdir).glob("*.conda"))]
+    packages = [file for subdir in existing_subdirs(croot) for file in sorted((croot / subdir).glob("*.conda"))]
     for file in packages:
         open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
     return [stored_json.package_as_json(_report(file, folder, config, tested=tested)) for file in packages]

@@ -25,7 +25,7 @@ from kiln.executor.conda_forge_env import (
 from kiln.job.channels_and_network import channel_sources
 from kiln.model.container import Mount
 from kiln.model.source_position import Place
-from kiln.names import channel_folders
+from kiln.names import existing_subdirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +154,7 @@ def _channels(feedstock: Feedstock, config: BuildConfig) -> Iterator[Mount]:
             continue
         inside = folder.is_relative_to(ROOT)  # a path in the container
         place = feedstock.root / folder.relative_to(ROOT) if inside else folder
-        for part in (*channel_folders(place), PUBLISHED):
+        for part in (*existing_subdirs(place), PUBLISHED):
             if _is_channel(place) and (place / part).is_dir() and not (place / part).is_symlink():
                 yield Mount(source=place / part, target=str(folder / part))
 
@@ -167,4 +167,4 @@ def _local(channel: str) -> Path | None:
 
 
 def _is_channel(folder: Path) -> bool:
-    return any(next((folder / subdir).glob("repodata*.json*"), None) for subdir in channel_folders(folder))
+    return any(next((folder / subdir).glob("repodata*.json*"), None) for subdir in existing_subdirs(folder))

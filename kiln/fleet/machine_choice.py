@@ -67,7 +67,7 @@ def _firsts(jobs: Iterable[JobEstimate]) -> Iterable[JobEstimate]:
     return {job.group: job for job in jobs}.values()
 
 
-def assignments(
+def candidate_assignments(
     estimates: Mapping[MachineType, Sequence[JobEstimate]], *, spot: bool = False
 ) -> tuple[Assignment, ...]:
     """Return the assignments to compare: one type for all, where it holds all; each group's cheapest, and fastest.

@@ -233,7 +233,7 @@ def plan(
     _require_prices(kinds, bounds, spot=spot, optimize=optimize)
     if cache is not None:  # which is on demand
         _require_prices([cache], bounds, spot=False, optimize=optimize)
-    assignments = machine_choice.assignments(estimates, spot=spot)
+    assignments = machine_choice.candidate_assignments(estimates, spot=spot)
     arrangements = [
         arrangement
         for assignment in assignments

@@ -112,7 +112,7 @@ class Database:
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _connect_to_read(self) -> sqlite3.Connection:
-        if memory_copy.has_log(self.path):
+        if memory_copy.has_write_ahead_log(self.path):
             return memory_copy.in_memory(self.path)
         name = f"{self.path.absolute().as_uri()}?immutable=1"
         return sqlite3.connect(name, isolation_level=None, check_same_thread=False, uri=True)

@@ -18,7 +18,7 @@ LOG = "-wal"
 ATTEMPTS = 5  # to copy both files while nobody writes them
 
 
-def has_log(path: Path) -> bool:
+def has_write_ahead_log(path: Path) -> bool:
     """Return whether records of a ledger may be in its write-ahead log alone."""
     log = _log_of(path)
     return log.is_file() and log.stat().st_size > 0

@@ -32,7 +32,7 @@ _CURES = {
 _CURES[FileKind.ARCHIVE] = _CURES[FileKind.BINARY]
 
 
-def kind_of(name: str, start: bytes) -> FileKind:
+def file_kind(name: str, start: bytes) -> FileKind:
     """Return the kind of a file, by its name and its first bytes."""
     if name.endswith(".dist-info/direct_url.json"):
         return FileKind.DIRECT_URL

@@ -116,7 +116,7 @@ class _Inspection:
         placeholder = self.prefixes.get(name, b"")
         rest, start, kind = b"", 0, None
         while chunk := content.read(CHUNK):
-            kind = kind or build_path_leaks.kind_of(name, chunk)
+            kind = kind or build_path_leaks.file_kind(name, chunk)
             text = rest + chunk
             installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
             for secret in self.forbidden:

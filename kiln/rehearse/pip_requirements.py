@@ -36,7 +36,7 @@ def pypi_name(conda: str) -> str:
     return next(iter(known_pypi_names(conda)), canonicalize_name(conda))
 
 
-def is_certain(conda: str) -> bool:
+def has_known_project(conda: str) -> bool:
     """Return whether names.csv has the conda package, so that its project is not a guess."""
     return bool(known_pypi_names(conda))
 

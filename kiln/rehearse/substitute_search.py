@@ -145,7 +145,7 @@ class SubstituteSearch:
         """
         if not _PROJECT.fullmatch(name):
             return "it is not the name of a package"
-        if pip_requirements.is_certain(name):
+        if pip_requirements.has_known_project(name):
             return "" if self.python else "it is a Python package, and no Python was chosen"
         if name.startswith(_NOT_PYTHON):
             return "it is a library of the channel, not a Python package"
@@ -206,7 +206,7 @@ class SubstituteSearch:
     def _guesses(self, packages: Iterable[str], missing: Collection[str]) -> list[str]:
         """Return notes on the names that were mapped without certainty."""
         there = sorted(name for name in packages if name not in missing)
-        guessed = [name for name in there if not pip_requirements.is_certain(name)]
+        guessed = [name for name in there if not pip_requirements.has_known_project(name)]
         several = [name for name in there if len(pip_requirements.known_pypi_names(name)) > 1]
         notes = [f"taken from pip's index by their names alone: {', '.join(guessed)}"] if guessed else []
         return notes + [

@@ -85,7 +85,7 @@ def prepare_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]
     return places
 
 
-def entrance(places: Mapping[str, str]) -> str:
+def shell_startup_lines(places: Mapping[str, str]) -> str:
     """Return the shell lines that change to a script's folder, and describe it."""
     name = places["name"]
     script = places["script"].removeprefix(f"{places['work']}/")
@@ -116,5 +116,5 @@ def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str,
     if task.is_foreign:
         return executor.run_on_terminal(build_job_writer.write_script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
-    files.write_text(entered, entrance(places))
+    files.write_text(entered, shell_startup_lines(places))
     return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.inside(entered))), terminal)

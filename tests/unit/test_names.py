@@ -72,8 +72,8 @@ def test_the_folders_of_a_channel(tmp_path: Path) -> None:
     for name in ("noarch", "linux-own", "work"):
         (tmp_path / name).mkdir()
     (tmp_path / "linux-64").touch()
-    assert names.channel_folders(tmp_path) == ("linux-own", "noarch")
-    assert names.channel_folders(tmp_path / "missing") == ()
+    assert names.existing_subdirs(tmp_path) == ("linux-own", "noarch")
+    assert names.existing_subdirs(tmp_path / "missing") == ()
 
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "-rf", "--help", "", "a\nb", "a\x1b[2J", "a\u202eb", "a/b"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.names import channel_folders
+from kiln.names import existing_subdirs
 from kiln.operating_system import file_operations
 from kiln.publish.stores.index_order import write_rank
 from kiln.repodata import PACKAGES, SHARDS
@@ -113,7 +113,7 @@ class Folder:
 
     def subdirs(self) -> tuple[str, ...]:
         """Return the subdirs that the folder has."""
-        return channel_folders(self.root)
+        return existing_subdirs(self.root)
 
     def names(self, subdir: str) -> dict[str, int]:
         """Return the package files of a subdir."""

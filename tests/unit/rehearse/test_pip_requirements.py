@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.rehearse.pip_requirements import is_certain, known_pypi_names, pip_requirement, pip_specifiers, pypi_name
+from kiln.rehearse.pip_requirements import (
+    has_known_project,
+    known_pypi_names,
+    pip_requirement,
+    pip_specifiers,
+    pypi_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +39,7 @@ def test_names_of_the_table_are_certain_and_others_are_the_same_on_pypi() -> Non
     assert pypi_name("ml_dtypes") == "ml-dtypes"
     assert (pypi_name("seaborn-base"), pypi_name("seaborn")) == ("seaborn", "seaborn")
     assert pypi_name("Some_Thing") == "some-thing"
-    assert (is_certain("python-flatbuffers"), is_certain("some-thing")) == (True, False)
+    assert (has_known_project("python-flatbuffers"), has_known_project("some-thing")) == (True, False)
     assert known_pypi_names("libcublas") == (), "a wheel with libraries is not a Python package"
 
 
