@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import channel_credentials, files, folder_lock, rattler_process
+from kiln import channel_url_credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex
 from kiln.matchspec_notation import package_name
 from kiln.rattler_process.package_records import dumped, loaded
@@ -41,7 +41,7 @@ def solve(
     """
     records = rattler_process.call(
         "solve",
-        channels=list(channel_credentials.register(channels)),
+        channels=list(channel_url_credentials.register(channels)),
         specs=list(specs),
         virtual_packages=dict(virtual_packages),
         platform=platform,

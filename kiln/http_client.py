@@ -9,7 +9,7 @@ import urllib.request
 from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln import channel_credentials
+from kiln import channel_url_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,8 @@ class _Redirects(_NoRedirects):
     ) -> urllib.request.Request | None:
         """Return the request of the redirect's target."""
         leaves = urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]
-        if leaves and (req.has_header("Authorization") or channel_credentials.bare_url(req.full_url) != req.full_url):
+        in_url = channel_url_credentials.bare_url(req.full_url) != req.full_url
+        if leaves and (in_url or req.has_header("Authorization")):
             raise OSError("it leads to another server, to which the credentials are not sent")
         return urllib.request.HTTPRedirectHandler.redirect_request(self, req, fp, code, msg, headers, newurl)
 

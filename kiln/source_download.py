@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from kiln import channel_credentials, files, http_client
+from kiln import channel_url_credentials, files, http_client
 from kiln.archive_kinds import HEADER, kind_of_content, kind_of_name
 from kiln.errors import DownloadFailed
 from kiln.lazy_pattern import lazy_pattern
@@ -90,9 +90,9 @@ def _request(url: str) -> tuple[str, dict[str, str]]:
     """Return an address without the user and the password in it, and the headers that have them instead."""
     parts = urlsplit(url)
     if parts.username is None:
-        return url, channel_credentials.headers(url)
+        return url, channel_url_credentials.headers(url)
     user, _, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=host).geturl(), channel_credentials.basic(user)
+    return parts._replace(netloc=host).geturl(), channel_url_credentials.basic(user)
 
 
 def _from_file(transfer: _Transfer, path: Path) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from kiln.build.engine_build_section import (
     packing_settings,
     python_package_settings,
 )
-from kiln.build.script_epilogue import recipe_license_path
+from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict
 from kiln.script_invocation import exports, run_lines, untraced

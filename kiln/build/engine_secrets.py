@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln import channel_credentials, files, masking
+from kiln import channel_url_credentials, files, masking
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.script_invocation import exports, untraced
 
@@ -22,7 +22,7 @@ UNPACK = untraced((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f cond
 @contextlib.contextmanager
 def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
     """Write the credentials of a step's channels into a file of rattler's; yields the variable that names it."""
-    entries = channel_credentials.for_rattler(step.channels)
+    entries = channel_url_credentials.for_rattler(step.channels)
     if not entries:
         yield {}
         return

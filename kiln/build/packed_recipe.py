@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kiln import __version__, channel_credentials
+from kiln import __version__, channel_url_credentials
 from kiln.yamltext.typed_text import variant_value
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = plain(dict(variant))
     channels = values.get("channel_sources")
     if isinstance(channels, str):
-        public = (
-            channel_credentials.bare_url(channel) for channel in channels.split(",") if not channel.startswith(LOCAL)
-        )
-        values["channel_sources"] = ",".join(public)
+        others = (channel for channel in channels.split(",") if not channel.startswith(LOCAL))
+        values["channel_sources"] = ",".join(map(channel_url_credentials.bare_url, others))
     return {key: value for key, value in values.items() if key != "channel_sources" or value}
 
 

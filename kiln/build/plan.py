@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
-    about_files,
     fifos_and_devices,
+    packed_readme,
+    prefix_postprocessing,
     rehearsal_exports,
-    script_epilogue,
-    script_prologue,
     shared_workdir,
     solved_pins,
+    source_fixup_lines,
     source_routing,
 )
 from kiln.build.engine_build_section import index_json_entries
@@ -83,7 +83,7 @@ def plan_rehearsal(
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
-                    *script_epilogue.link_script_lines(output, recipe_folder),
+                    *prefix_postprocessing.link_script_lines(output, recipe_folder),
                     *fifos_and_devices.refusal_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
@@ -134,7 +134,7 @@ def plan_compile(
         *untraced(
             (
                 *source_routing.link_lines(staging.sources, recipe_folder),
-                *script_prologue.prepare_sources_lines(staging.sources),
+                *source_fixup_lines.prepare_sources_lines(staging.sources),
                 *shared_workdir.before_compile(folder),
             )
         ),
@@ -244,7 +244,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return script_prologue.prepare_sources_lines(output.sources)
+        return source_fixup_lines.prepare_sources_lines(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
@@ -257,14 +257,14 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
     licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
         *(shared_workdir.test_source_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
-        *script_epilogue.copy_licenses_lines(licenses, recipe_folder),
+        *prefix_postprocessing.copy_licenses_lines(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
-        *(() if output.settings.by_engine else about_files.copy_lines(output, recipe_folder, about)),
-        *script_epilogue.link_script_lines(output, recipe_folder),
-        *script_epilogue.forget_sources_lines(output),
-        *script_epilogue.remove_excluded_lines(output),
-        *script_epilogue.unpack_eggs_lines(output),
-        *script_epilogue.compile_modules_lines(output),
+        *(() if output.settings.by_engine else packed_readme.copy_lines(output, recipe_folder, about)),
+        *prefix_postprocessing.link_script_lines(output, recipe_folder),
+        *prefix_postprocessing.forget_sources_lines(output),
+        *prefix_postprocessing.remove_excluded_lines(output),
+        *prefix_postprocessing.unpack_eggs_lines(output),
+        *prefix_postprocessing.compile_modules_lines(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import channel_credentials
+from kiln import channel_url_credentials
 from kiln.build.engine_recipe import caller_names
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def variant_variables(rendered: RenderedConfig) -> dict[str, str]:
 def exportable_values(values: Mapping[str, str]) -> dict[str, str]:
     """Return the values whose names can be variables', without channels' credentials: packages contain them."""
     return {
-        key: ",".join(map(channel_credentials.bare_url, value.split(",")))
+        key: ",".join(map(channel_url_credentials.bare_url, value.split(",")))
         for key, value in values.items()
         if key.isidentifier() and not key.startswith("__")
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import SecretInPackage
-from kiln.masking.search import CHUNK, Search, secret_variables
+from kiln.masking.secret_search import CHUNK, Search, secret_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

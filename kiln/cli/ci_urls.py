@@ -20,13 +20,13 @@ def ci_urls(environment: Mapping[str, str]) -> tuple[str, str]:
     ``remote_url`` is conda-forge's variable of the repository; the others are GitHub Actions' default variables
     (https://docs.github.com/actions/reference/workflows-and-actions/variables).
     """
-    from kiln import channel_credentials
+    from kiln import channel_url_credentials
 
     server, repository, number = (environment.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
     on_github = f"{server}/{repository}" if server and repository else ""
     run = f"{on_github}/actions/runs/{number}" if on_github and number else ""
     remote = environment.get("remote_url") or on_github
-    urls = (channel_credentials.bare_url(url) for url in (remote, run))
+    urls = (channel_url_credentials.bare_url(url) for url in (remote, run))
     remote_url, ci_url = (url if WEB_ADDRESS.fullmatch(url) else "" for url in urls)
     return remote_url, ci_url
 

@@ -34,13 +34,13 @@ PROXIES = lazy_pattern(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
-    from kiln import channel_credentials, process_runner, run
+    from kiln import channel_url_credentials, process_runner, run
     from kiln.errors import MissingTool
 
     names = {*run.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
-        variables["remote_url"] = channel_credentials.bare_url(variables["remote_url"])
+        variables["remote_url"] = channel_url_credentials.bare_url(variables["remote_url"])
     if "sha" not in variables:
         with contextlib.suppress(MissingTool):
             words = ("git", "log", "-1", "--format=%H %ct")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli import fleet_region, fleet_remote_execution
+from kiln.cli import fleet_region_record, fleet_remote_execution
 from kiln.cli.environment_passthrough import build_variables, client_variables
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import UsageError
@@ -116,7 +116,8 @@ def site_of(
 def region_variables(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
     """Return the variables of a run's region, in which it began."""
     aws_region = playbook_variable("kiln_aws_region", options.vars)
-    return fleet_region.run_variables(folder, run, provider, fleet_region.named(provider, os.environ, aws_region))
+    region = fleet_region_record.named(provider, os.environ, aws_region)
+    return fleet_region_record.run_variables(folder, run, provider, region)
 
 
 def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> None:
@@ -124,8 +125,8 @@ def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> Non
     from kiln.cli import fleet_prices
 
     aws_region = playbook_variable("kiln_aws_region", options.vars)
-    place = fleet_region.named(provider, os.environ, aws_region)
-    fleet_region.keep(folder, provider, place, default=fleet_prices.DEFAULT_REGION)
+    place = fleet_region_record.named(provider, os.environ, aws_region)
+    fleet_region_record.keep(folder, provider, place, default=fleet_prices.DEFAULT_REGION)
 
 
 def worker_variables(feedstock: Feedstock) -> dict[str, str]:

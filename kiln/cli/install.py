@@ -94,7 +94,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
 
 def request(options: argparse.Namespace) -> InstallRequest:
     """Return the request of the command line and the environment."""
-    from kiln import channel_credentials
+    from kiln import channel_url_credentials
     from kiln.install import install
     from kiln.install.named_prefix import prefix_of
 
@@ -105,7 +105,7 @@ def request(options: argparse.Namespace) -> InstallRequest:
     return install.InstallRequest(
         prefix=prefix.absolute().resolve(),
         specs=tuple(map(strict, options.specs)),
-        channels=channel_credentials.register(options.channels or ["conda-forge"]),
+        channels=channel_url_credentials.register(options.channels or ["conda-forge"]),
         machine=target_machine(os.environ),
         priority="flexible" if options.flexible else "strict",
         verbose=options.verbose,

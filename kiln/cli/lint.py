@@ -90,7 +90,7 @@ def _wrapped(text: str) -> list[str]:
 def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:
     """Return the messages about a feedstock, with those of shellcheck if it is installed; correct it before."""
     from kiln import limits, lint
-    from kiln.lint import scripts
+    from kiln.lint import shellcheck
 
     fixed = correct_recipe(feedstock, of_conda_forge=of_conda_forge) if fix else []
 
@@ -100,7 +100,7 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
     messages, enabled = limits.run_bounded(check)
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
-    script_messages = scripts.messages(feedstock, Path(program), enabled=enabled) if program else []
+    script_messages = shellcheck.messages(feedstock, Path(program), enabled=enabled) if program else []
     return LintResult(messages + script_messages, fixed)
 
 

@@ -203,13 +203,13 @@ def channel_attestations(
     options: argparse.Namespace, attester: Attester | None, channel: str
 ) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
-    from kiln import channel_credentials
+    from kiln import channel_url_credentials
     from kiln.cli.ci_urls import ci_urls, ci_workflow
     from kiln.release.attest import AttestationSettings
 
     if attester is None:
         return None
-    url = channel_credentials.bare_url(options.url if options.url and channel.startswith("file:") else channel)
+    url = channel_url_credentials.bare_url(options.url if options.url and channel.startswith("file:") else channel)
     return AttestationSettings(
         attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1]
     )

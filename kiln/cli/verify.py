@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import Link
     from kiln.provenance.attestation_check import AttestedFacts
-    from kiln.provenance.attestation_list import ListedAttestation
+    from kiln.provenance.attestation_summary import ListedAttestation
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -185,9 +185,9 @@ def attestation(
     Raises:
         ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
-    from kiln import channel_credentials, files
+    from kiln import channel_url_credentials, files
     from kiln.errors import ProvenanceBroken
-    from kiln.provenance import attestation_check, attestation_list
+    from kiln.provenance import attestation_check, attestation_summary
 
     required = attestation_arguments.signers(options, options.require_attestation)
     sidecar = sidecar_of(options.package, channel, read)
@@ -198,7 +198,7 @@ def attestation(
         return None, (), ()
     anybody = attestation_check.TrustedSigner(root=attestation_check.trusted_root(options.trusted_root))
     url = (
-        channel_credentials.bare_url(options.target_channel)
+        channel_url_credentials.bare_url(options.target_channel)
         if getattr(options, "target_channel", None)
         else channel_url(channel)
     )
@@ -213,9 +213,9 @@ def attestation(
         note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"
         claims: tuple[ListedAttestation, ...] = ()
         with contextlib.suppress(ProvenanceBroken):  # not even a list
-            claims = attestation_list.package_attestations(sidecar, **facts, signers=())
+            claims = attestation_summary.package_attestations(sidecar, **facts, signers=())
         return None, claims, (note,)
-    return attested, attestation_list.package_attestations(sidecar, **facts, signers=signers), notes
+    return attested, attestation_summary.package_attestations(sidecar, **facts, signers=signers), notes
 
 
 def signers_text(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
@@ -270,9 +270,9 @@ def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None])
 
 def channel_url(channel: str) -> str:
     """Return the URL of a channel or a folder, without credentials."""
-    from kiln import channel_credentials
+    from kiln import channel_url_credentials
 
-    return channel_credentials.bare_url(channel) if "://" in channel else Path(channel).absolute().as_uri()
+    return channel_url_credentials.bare_url(channel) if "://" in channel else Path(channel).absolute().as_uri()
 
 
 def attestation_text(attested: AttestedFacts) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kiln import channel_credentials, expand, files
+from kiln import channel_url_credentials, expand, files
 from kiln.build import conda_build_command
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
@@ -65,7 +65,7 @@ def write_script(
         croot=inside(folder / "croot"),
         fetched=inside(folder / FETCHED),
         cache=inside(cache / SHARED),
-        channels=channel_credentials.with_credentials(channel_sources(rendered.config)),
+        channels=channel_url_credentials.with_credentials(channel_sources(rendered.config)),
         channel_priority=conda.channel_priority,
         settings=conda.conda_build,
         solver=conda.solver,

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from kiln import channel_credentials, files, process_runner
+from kiln import channel_url_credentials, files, process_runner
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _bare(url: str) -> str:
     head, mark, rest = url.partition("://")
     if "ssh" not in head:
         vcs, plus, address = url.rpartition("+") if "+" in head else ("", "", url)
-        return f"{vcs}{plus}{channel_credentials.bare_url(address)}"
+        return f"{vcs}{plus}{channel_url_credentials.bare_url(address)}"
     return f"{head}{mark}" + re.sub(r"^([^/@:]*):[^/@]*@", r"\1@", rest)
 
 

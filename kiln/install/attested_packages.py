@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import channel_credentials
+from kiln import channel_url_credentials
 from kiln.errors import KilnError, ProvenanceBroken, UsageError
 from kiln.provenance import attestation_check
 from kiln.publish import attestation_reader
@@ -110,6 +110,6 @@ def _url(channel: str) -> str:
     from rattler import Channel
 
     try:
-        return channel_credentials.bare_url(Channel(channel).base_url).rstrip("/")
+        return channel_url_credentials.bare_url(Channel(channel).base_url).rstrip("/")
     except Exception as error:  # the library's own
         raise UsageError(f"{channel!r} is not a channel", why=str(error)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln import channel_credentials
+from kiln import channel_url_credentials
 from kiln.matchspec_notation import package_name
 from kiln.package_test import required_specs
 
@@ -29,9 +29,9 @@ def needed_channels(rendered: RenderedConfig) -> tuple[str, ...]:
 
 
 def channel_sources(config: BuildConfig) -> tuple[str, ...]:
-    """Return the channels that a config's variant names, by priority; see `kiln.channel_credentials` for theirs."""
+    """Return the channels that a config's variant names, by priority; see `kiln.channel_url_credentials` for theirs."""
     channels = config.variant.get("channel_sources", ("conda-forge",))[0]
-    return channel_credentials.register(name for part in channels.split(",") if (name := part.strip()))
+    return channel_url_credentials.register(name for part in channels.split(",") if (name := part.strip()))
 
 
 def pythons_of(config: BuildConfig) -> frozenset[str]:

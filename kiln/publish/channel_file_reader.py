@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
 
-from kiln import channel_credentials, files, http_client, masking, rattler_process
+from kiln import channel_url_credentials, files, http_client, masking, rattler_process
 from kiln.errors import DownloadFailed, LimitExceeded, TokenRefused, UsageError
 from kiln.http_client import NOT_FOUND, HttpError
 from kiln.rattler_process import VARIABLE
@@ -33,7 +33,7 @@ HINT = "name the channel with credentials that it takes: https://USER:PASSWORD@H
 def reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | None]:
     """Return a function that reads a file of a channel by its path there; it returns None for a missing file.
 
-    Credentials in the channel's URL are sent to its own server alone, see `kiln.channel_credentials`. ``largest``
+    Credentials in the channel's URL are sent to its own server alone, see `kiln.channel_url_credentials`. ``largest``
     is the limit on a file's size in bytes, by default that on an index.
 
     Raises:
@@ -45,7 +45,7 @@ def reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | 
     if not channel.startswith(("http://", "https://")):
         root = files.path_of_url(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
         return lambda path: _read_file(root / path, largest)
-    (bare,) = channel_credentials.register((channel,))
+    (bare,) = channel_url_credentials.register((channel,))
     _require_url(bare)
     return lambda path: _download(f"{bare.rstrip('/')}/{path}", largest)
 
@@ -75,10 +75,10 @@ def read_bounded(stream: ByteStream, name: str, size: int | None = None, largest
 
 def _download(address: str, largest: int | None) -> bytes | None:
     url = quote(address, safe=SAFE)
-    with_token = quote(channel_credentials.address_with_token(address), safe=SAFE)
+    with_token = quote(channel_url_credentials.address_with_token(address), safe=SAFE)
     timeout = min(http_client.TIMEOUT, rattler_process.current_limits().stall)
     try:
-        with http_client.opened(with_token, headers=channel_credentials.headers(url), timeout=timeout) as response:
+        with http_client.opened(with_token, headers=channel_url_credentials.headers(url), timeout=timeout) as response:
             return read_bounded(response, url, http_client.announced_size(response), largest)
     except HttpError as error:
         if error.status == NOT_FOUND:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln import channel_credentials, errors, files, json_messages, process_runner
+from kiln import channel_url_credentials, errors, files, json_messages, process_runner
 from kiln.errors import BrokenIndex, BrokenPackage, KilnError, LimitExceeded, SolveFailed
 from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
@@ -103,7 +103,7 @@ class _Process:
             "operation": operation,
             "arguments": arguments,
             "limits": dataclasses.asdict(bounds),
-            "credentials": channel_credentials.registered_channels(),
+            "credentials": channel_url_credentials.registered_channels(),
             "lock": lock is not None,
         }
         seconds = float(bounds.install if operation == "install" else bounds.solve)

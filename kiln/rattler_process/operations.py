@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import rattler
 from rattler.index import index_fs
 
-from kiln import channel_credentials, files
+from kiln import channel_url_credentials, files
 from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, LimitExceeded, SolveFailed, UsageError
 from kiln.package_safety.hashes import require_intact, uncached
 from kiln.package_safety.preinstall_checks import PackageAdmission
@@ -131,7 +131,7 @@ class Solve:
         return [json.loads(record.to_json()) for record in records]
 
     async def _solve(self) -> list[rattler.RepoDataRecord]:
-        client = channel_credentials.client()
+        client = channel_url_credentials.client()
         return await rattler.solve(
             self.channels,
             self.specs,
@@ -329,7 +329,7 @@ class Install:
             self.admission.prefix,
             cache_dir=self.admission.cache,
             show_progress=False,
-            client=channel_credentials.client(),
+            client=channel_url_credentials.client(),
             reporter=cast("InstallerReporter", self.admission),  # it has the methods that are called
             execute_link_scripts=False,
             alternative_target_prefix=self.seen_at,

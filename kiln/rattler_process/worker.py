@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kiln import channel_credentials, json_messages
+from kiln import channel_url_credentials, json_messages
 from kiln.errors import Interrupted, KilnError
 from kiln.model.resource_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
@@ -46,7 +46,7 @@ class RequestServer:
     def serve(self, line: str) -> None:
         """Run the operation of a request, under its limits, and answer."""
         request = json_messages.decode(line) or {}
-        channel_credentials.register(request["credentials"])
+        channel_url_credentials.register(request["credentials"])
         try:
             with self._locked(request):
                 value = asyncio.run(self._limited(request))

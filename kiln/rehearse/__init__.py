@@ -15,6 +15,7 @@ from kiln.rehearse import source_archives, wheel_download
 from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
 from kiln.rehearse.interpreter_search import find, first_available
+from kiln.rehearse.missing_from_wheel import output_gaps as wheel_gaps
 from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
@@ -27,7 +28,6 @@ from kiln.rehearse.stand_in_writer import stand_in_packages
 from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
 from kiln.rehearse.substitution_plan import fitting_python as python_for
 from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
-from kiln.rehearse.wheel_omissions import output_gaps as wheel_gaps
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from kiln import channel_credentials, http_client, process_runner
+from kiln import channel_url_credentials, http_client, process_runner
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def indexes(env: Mapping[str, str]) -> tuple[str, ...]:
         if match["place"] in {"global", "install", ":env:"} and match["key"] in {"index-url", "extra-index-url"}:
             value = _value(match["value"])
             main, extra = (value, extra) if match["key"] == "index-url" else (main, value)
-    return channel_credentials.register(url.rstrip("/") for url in (main, *extra.split()))
+    return channel_url_credentials.register(url.rstrip("/") for url in (main, *extra.split()))
 
 
 def _value(text: str) -> str:
@@ -83,7 +83,7 @@ def _answer(url: str) -> tuple[bytes, bool]:
             return (Path(unquote(parts.path)) / "index.html").read_bytes(), False
         except OSError as error:
             raise http_client.HttpError(str(error)) from error
-    headers = {"Accept": ACCEPT, "User-Agent": "kiln", **channel_credentials.headers(url)}
+    headers = {"Accept": ACCEPT, "User-Agent": "kiln", **channel_url_credentials.headers(url)}
     with http_client.opened(url, headers=headers) as response:
         data = response.read(_LARGEST + 1)
         if len(data) > _LARGEST:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from kiln import channel_credentials, http_client, process_runner
+from kiln import channel_url_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names, pip_without_programs
@@ -222,7 +222,7 @@ def _size(url: str) -> int:
         path = Path(unquote(parts.path))
         return path.stat().st_size if path.is_file() else 0
     try:
-        headers = {"User-Agent": "kiln", **channel_credentials.headers(url)}
+        headers = {"User-Agent": "kiln", **channel_url_credentials.headers(url)}
         with http_client.opened(url, method="HEAD", headers=headers, timeout=30.0) as response:
             return http_client.announced_size(response) or 0
     except http_client.HttpError:

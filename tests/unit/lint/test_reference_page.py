@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kiln import lint
-from kiln.lint import scripts
+from kiln.lint import shellcheck
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "lint.md"
 
@@ -19,7 +19,7 @@ def test_the_page_has_a_row_for_each_rule() -> None:
         ("---",) * 4,
     }
     rules = {(rule.id, rule.severity.value, "yes" if rule.fixable else "", rule.skip) for rule in lint.RULES}
-    own = {(name, "hint", "", "") for name in (scripts.REPORT, scripts.FAILURE, scripts.OWN_REPORT)}
+    own = {(name, "hint", "", "") for name in (shellcheck.REPORT, shellcheck.FAILURE, shellcheck.OWN_REPORT)}
     assert shown == rules | own
 
 

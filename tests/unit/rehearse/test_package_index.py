@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pip._internal.models.index import PyPI
 
-from kiln import channel_credentials, process_runner
+from kiln import channel_url_credentials, process_runner
 from kiln.http_client import HttpError
 from kiln.rehearse import package_index
 from kiln.rehearse.package_index import IndexFile, files_of, indexes
@@ -78,4 +78,4 @@ def test_the_password_of_an_index_is_sent_as_a_header_alone(monkeypatch: pytest.
     monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
     (index,) = indexes({})
     assert index == "https://one.example/simple"
-    assert channel_credentials.headers(f"{index}/a/")["Authorization"].startswith("Basic ")
+    assert channel_url_credentials.headers(f"{index}/a/")["Authorization"].startswith("Basic ")

@@ -8,7 +8,7 @@ import pytest
 
 from kiln import masking
 from kiln.errors import BuildFailed
-from kiln.masking.search import Search, secret_variables
+from kiln.masking.secret_search import Search, secret_variables
 from tests import planted, written
 
 

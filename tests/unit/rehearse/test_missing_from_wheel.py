@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln import feedstock_loader
-from kiln.rehearse.wheel_omissions import known_gaps, output_gaps
+from kiln.rehearse.missing_from_wheel import known_gaps, output_gaps
 
 ROOT = Path(__file__).parents[3]
 
