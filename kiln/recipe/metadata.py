@@ -99,10 +99,11 @@ class Metadata:
         return version
 
     def _check(self, text: str, kind: str, forbidden: frozenset[str]) -> None:
-        at = self.recipe.place("outputs" if self.parent else "package")
         if characters := sorted(forbidden.intersection(text)):
+            at = self.recipe.place("outputs" if self.parent else "package")
             raise RecipeFault(f"the {kind} {text!r} has the character {characters[0]!r}", at=at)
         if text and (why := fault(text, kind)):
+            at = self.recipe.place("outputs" if self.parent else "package")
             raise RecipeFault(f"{text!r} is not a valid {kind}", at=at, why=why)
 
     @cached_property

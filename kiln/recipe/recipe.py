@@ -13,6 +13,7 @@ from kiln.recipe.source_section_files import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.template.namespace import Names, Os
+from kiln.template.recent import BoundedDict
 from kiln.template.selectors import select_again
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
@@ -84,6 +85,8 @@ class Recipe:
         self.usage = Usage(space.keys)
         self.scripts = Scripts(source.path.parent, space.keys)
         self._remembered: dict[object, frozenset[str]] = {}
+        # An entry holds its variant, so that no other one gets the same id.
+        self._values: BoundedDict[tuple[int, str], tuple[Variant, Mapping[str, Any]]] = BoundedDict(64)
         self._same: dict[frozenset[str], frozenset[str]] = {}
         self._defaults = platform.defaults()
         self._loops = tuple(sorted(space.loops))
@@ -150,7 +153,14 @@ class Recipe:
 
         The package's own names (``PKG_VERSION`` and so on) and the place of its source are known only after a
         rendering, so a recipe that uses them is rendered three times; what the source lacks in the last is an error.
+        The same variant is asked for by each of its packages, so its values are cached.
         """
+        key = (id(variant), host_subdir)
+        if key not in self._values:
+            self._values[key] = variant, self._find_values(variant, host_subdir)
+        return self._values[key][1]
+
+    def _find_values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
         values: Mapping[str, Any] = {}
         template = self.source.template(self.source.text.select(self.names(variant, host_subdir)))
         again = template.names is None or template.names & (_PACKAGE | OF_SOURCE) or self.source.names_revision
@@ -167,7 +177,7 @@ class Recipe:
         template = self.source.template(selected)
         package = Metadata(self, variant, before, host_subdir=host_subdir)
         identity = (package.name, package.version, package.build_number) if before else ()
-        sources = SourceFiles.of(self.source.path.parent, before.get("source"), final=final)
+        sources = SourceFiles.of(self.source.folder, before.get("source"), final=final)
         depended = (self.platform.subdir, self.pins is None, *self._depended(variant, template))
         extra = (*identity, host_subdir, repr(sources) if before else None, *depended)
 

@@ -40,9 +40,9 @@ class SourceFiles:
 
     @classmethod
     def of(cls, recipe: Path, section: Any, *, final: bool) -> SourceFiles:
-        """Return the sources of a recipe's ``source`` section."""
+        """Return the sources of a recipe's ``source`` section; ``recipe`` is its resolved folder."""
         entries = tuple(entry for entry in as_list(section) if isinstance(entry, dict) and entry)
-        return cls(recipe.resolve(), entries, final)
+        return cls(recipe, entries, final)
 
     def text(self, name: str, *, optional: bool = False) -> str | None:
         """Return the text of a file of the sources; None where it is missing so far, or missing and ``optional``.

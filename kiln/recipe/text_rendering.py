@@ -61,6 +61,7 @@ class RecipeSource:
         self, path: Path, name: str, known: frozenset[str], *, all_known: bool = True, doubts: Doubts | None = None
     ) -> None:
         self.path = path
+        self.folder = path.parent.resolve()
         self.name = name
         self.known = known
         self.all_known = all_known

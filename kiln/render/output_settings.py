@@ -138,9 +138,9 @@ def _link_scripts(package: Metadata) -> dict[str, str]:
 
 def _inside(package: Metadata, name: str) -> bool:
     """Return whether a file of the recipe's folder has this name."""
-    folder = package.recipe.source.path.parent.resolve()
-    path = (folder / name).resolve()
-    return path.is_relative_to(folder) and path.is_file()
+    source = package.recipe.source
+    path = source.path.parent / name
+    return path.is_file() and path.resolve().is_relative_to(source.folder)
 
 
 def _independent(package: Metadata) -> bool:

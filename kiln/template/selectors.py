@@ -177,12 +177,24 @@ def select_again(text: str, names: Names, file: str) -> str:
     Raises:
         SelectorFault, UnsafeTemplate: as for Selectable.select.
     """
+    unselected = _unselected(text)
+    if unselected is not None:
+        return unselected
     lines = []
     for raw in text.splitlines():
         parsed = _parsed(raw)
         if "selector" not in parsed or holds(SelectorLine(number=0, **parsed), names, file):
             lines.append(parsed["text"])
     return "\n".join(lines) + "\n"
+
+
+@lru_cache(maxsize=64)
+def _unselected(text: str) -> str | None:
+    """Return a text without comment lines, the same at all names; None if a line has a selector."""
+    lines = [_parsed(raw) for raw in text.splitlines()]
+    if any("selector" in line for line in lines):
+        return None
+    return "\n".join([line["text"] for line in lines]) + "\n"
 
 
 @lru_cache(maxsize=16384)
