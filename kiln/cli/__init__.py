@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from kiln import __version__
 from kiln.errors import Interrupted, KilnError, MissingTool, UsageError, did_you_mean
@@ -57,8 +57,33 @@ class Command(Protocol):
         """Run the command on the feedstock at ``root`` and return the exit code; raise errors."""
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """A formatter of help that learns the terminal's width without `shutil`, which argparse imports for each option."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=terminal_columns() - 2)  # as argparse
+
+
+class RawHelpFormatter(argparse.RawDescriptionHelpFormatter, HelpFormatter):
+    """The same, for an epilog that has its own lines."""
+
+
+def terminal_columns() -> int:
+    """Return the columns of the terminal as `shutil.get_terminal_size` does."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else -1).columns or 80
+    except (ValueError, OSError):  # it is closed, or no terminal
+        return 80
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **settings})
 
     def error(self, message: str) -> NoReturn:
         """Raise the error that argparse would print.
@@ -80,12 +105,11 @@ class TopParser(Parser):
 
     def format_help(self) -> str:
         """Return the help, with the commands."""
-        import shutil
         import textwrap
 
         width = max(map(len, COMMANDS)) + 2
         lead = " " * (width + 2)
-        columns = max(_LEAST_COLUMNS, shutil.get_terminal_size().columns - 2)  # as argparse
+        columns = max(_LEAST_COLUMNS, terminal_columns() - 2)  # as argparse
         listing = "\n".join(
             textwrap.fill(summary, columns, initial_indent=f"  {name:<{width}}", subsequent_indent=lead)
             for name, summary in COMMANDS.items()
@@ -108,7 +132,7 @@ def top_parser() -> Parser:
         prog="kiln",
         usage="kiln [-C DIR] COMMAND ...",
         description="Build a conda feedstock: its matrix, its packages, its tests.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RawHelpFormatter,
     )
     parser.add_argument(
         "-C",

@@ -6,13 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import ci_job_handover, failed_run, pasteable_commands, print_error
+from kiln.cli import print_error
 from kiln.cli.build_arguments import arguments
-from kiln.cli.build_options import run_options
-from kiln.cli.config_selection import selected_configs
-from kiln.cli.environment_passthrough import machine_properties
-from kiln.cli.report import recorded_run, write_junit
-from kiln.cli.run_view import print_folded
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +44,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
     from kiln import run
+    from kiln.cli import ci_job_handover, failed_run
+    from kiln.cli.build_options import run_options
+    from kiln.cli.config_selection import selected_configs
+    from kiln.cli.run_view import print_folded
 
     if options.from_step is not None and options.rebuild:
         raise UsageError("--rebuild and --from-step exclude each other", hint="remove one of them")
@@ -103,10 +102,12 @@ def json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> d
 def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
     from kiln import run
+    from kiln.cli.environment_passthrough import machine_properties
+    from kiln.cli.pasteable_commands import pasteable
 
     plan = run.plan(feedstock, request, machine_properties(options), on_line=print_line)
     for note in plan.notes if options.verbosity != "quiet" else ():
-        print_line(f"note: {pasteable_commands.pasteable(note, feedstock.root)}")
+        print_line(f"note: {pasteable(note, feedstock.root)}")
     return plan
 
 
@@ -119,6 +120,8 @@ def execute_for_ci(
     feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and write its report as JUnit's XML, also when the run is interrupted."""
+    from kiln.cli.report import recorded_run, write_junit
+
     try:
         report, errors = execute_plan(feedstock, plan, options)
     except KeyboardInterrupt:
@@ -133,6 +136,7 @@ def execute_plan(
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error."""
     from kiln import expand, run, signals
+    from kiln.cli import pasteable_commands
     from kiln.cli.run_view import add_to_summary, view
     from kiln.report import labels
 

@@ -17,11 +17,11 @@ _COMMAND = lazy_pattern(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMA
 
 def pasteable(text: str, root: Path) -> str:
     """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
+    if not _COMMAND.search(text):
+        return text
     from kiln.cli.failed_run import kiln_command
     from kiln.operating_system.shell_quoting import joined
 
-    if not _COMMAND.search(text):
-        return text
     folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
     program = joined((*kiln_command(), *folder))
     return _COMMAND.sub(lambda _: program, text)

@@ -69,7 +69,7 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
         PinningNeeded: keys have no value without a pinning, and none can be fetched; it lists them.
         UsageError: the given file does not exist.
     """
-    from kiln import expand, limits
+    from kiln import limits  # and no package that the work needs: this process only waits for it
 
     if options.pinning:
         given = named(options.pinning, options.pinning_channel)
@@ -85,6 +85,8 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
     try:
         newest = _newest(options)
     except PinningNeeded as error:
+        from kiln import expand
+
         why = ": ".join(filter(None, (error.what, error.why)))
         raise expand.missing_values_error(needs, why=why, hint=error.hint) from error
     return limits.run_bounded(lambda: work(newest))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from pathlib import Path
-from typing import NamedTuple
 
 from kiln.errors import UsageError
 from kiln.lazy_pattern import lazy_pattern
@@ -102,11 +102,9 @@ def channel(name: str) -> str:
     return path.resolve().as_uri() if path.is_dir() else name
 
 
-class Budget(NamedTuple):
-    """A limit of a build: in seconds from now on, or of finished actions of Bazel."""
-
-    seconds: float | None = None
-    actions: int | None = None
+# A limit of a build: in seconds from now on, or of finished actions of Bazel. The annotations of a NamedTuple would
+# be compiled at the start of every command that has options: that takes longer than all options.
+Budget = namedtuple("Budget", ("seconds", "actions"), defaults=(None, None))
 
 
 def budget(text: str) -> Budget:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from kiln.expand.build_settings import (
-    CondaSettings,
-    ContainerSettings,
-    ci_secret_names,
-    conda_build_only,
-    conda_settings,
-    container_settings,
-    package_settings,
-    require_supported_priority,
-    runs_emulated_tests,
-)
-from kiln.expand.ci_support import Drift, drift, write
-from kiln.expand.ci_support_check import matrix_difference
-from kiln.expand.config_file import read, read_all, text
-from kiln.expand.matrix import configs
-from kiln.expand.matrix_settings import exclusive_config_file
-from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error, require_values
+from typing import TYPE_CHECKING
+
+from kiln.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kiln.expand.build_settings import (
+        CondaSettings,
+        ContainerSettings,
+        ci_secret_names,
+        conda_build_only,
+        conda_settings,
+        container_settings,
+        package_settings,
+        require_supported_priority,
+        runs_emulated_tests,
+    )
+    from kiln.expand.ci_support import Drift, drift, write
+    from kiln.expand.ci_support_check import matrix_difference
+    from kiln.expand.config_file import read, read_all, text
+    from kiln.expand.matrix import configs
+    from kiln.expand.matrix_settings import exclusive_config_file
+    from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error, require_values
 
 __all__ = [
     "CondaSettings",
@@ -44,3 +49,17 @@ __all__ = [
     "text",
     "write",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only conda_settings "
+        "container_settings package_settings require_supported_priority runs_emulated_tests",
+        "ci_support": "Drift drift write",
+        "ci_support_check": "matrix_difference",
+        "config_file": "read read_all text",
+        "matrix": "configs",
+        "matrix_settings": "exclusive_config_file",
+        "missing_pinning": "KeyWithoutValue keys_without_value missing_values_error require_values",
+    },
+)

@@ -16,7 +16,6 @@ from kiln.recipe_v1.recipe_format import is_v1
 from kiln.render.open_pins import marker, pins_of, run_as_build_pins
 from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
 from kiln.render.output_settings import truth
-from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform import Platform
@@ -54,6 +53,8 @@ def render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
 def _render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     config = replace(config, build_platform=config.build_platform or build_platform(feedstock, config.platform))
     if is_v1(feedstock):
+        from kiln.render.v1 import render_v1
+
         return render_v1(feedstock, config, config.build_platform)
     recipe, packages = evaluated_recipe(feedstock, config)
     pinned = "pin_" in recipe.source.text.text

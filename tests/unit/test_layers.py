@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "kiln"
 LAYERS = tuple(
     set(parts.split())
     for parts in (
-        "errors json_messages lazy_pattern masking model bootstrap serialization operating_system",
+        "errors json_messages lazy_exports lazy_pattern masking model bootstrap serialization operating_system",
         """yamltext template versions variants recipe recipe_v1 matchspec_notation conda_package repodata process_runner
         bazel container local_channel console files zstd system_packages ledger limits cpu_memory provenance compat
         package_safety names channel_url_credentials rattler_process process_table
