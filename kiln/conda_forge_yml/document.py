@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.conda_forge_yml.schema import SchemaCheck, SettingFault, UsedBy, leaves, rows, setting_of, without_use
@@ -27,8 +27,7 @@ def parsed(path: Path) -> Document:
     Raises:
         KilnError: the file is malformed, a setting is misspelled, or one that kiln uses has an invalid value.
     """
-    document = _parsed(path)
-    refused = [fault for fault in _CHECK.faults(document.value) if _is_refused(fault)]
+    document, refused = _checked(_text(path), path.name)
     if refused:
         first, *others = _errors(path, refused)
         first.others = tuple(others)
@@ -38,7 +37,7 @@ def parsed(path: Path) -> Document:
 
 def no_effect_notes(path: Path) -> list[str]:
     """Return a line about each setting without effect: unknown ones, and those that kiln has no use for."""
-    values = _parsed(path).value
+    values = _parsed(_text(path), path.name).value
     unknown = [fault for fault in _CHECK.faults(values) if not _is_refused(fault)]
     return [
         f"{error.at}: {error.what}{f' ({error.hint})' if error.hint else ''}"
@@ -134,12 +133,21 @@ class TypedSettings:
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-def _parsed(path: Path) -> Document:
-    if not path.is_file():
-        return Document(file=path.name, value={})
-    document = parse(read_text(path, path.name), path.name, ScalarTypes.WORDS, may_repeat=_may_repeat)
+def _text(path: Path) -> str:
+    return read_text(path, path.name) if path.is_file() else ""
+
+
+@lru_cache(maxsize=2)  # a command reads its settings many times; by text, so that a changed file is parsed again
+def _checked(text: str, name: str) -> tuple[Document, tuple[SettingFault, ...]]:
+    """Return the settings of a text, and those that are refused."""
+    document = _parsed(text, name)
+    return document, tuple(fault for fault in _CHECK.faults(document.value) if _is_refused(fault))
+
+
+def _parsed(text: str, name: str) -> Document:
+    document = parse(text, name, ScalarTypes.WORDS, may_repeat=_may_repeat)
     if document.value is None or document.value == []:  # feedstocks had an empty list for "no settings"
-        return Document(file=path.name, value={})
+        return Document(file=name, value={})
     if not isinstance(document.value, dict):
         raise RecipeFault("conda-forge.yml is a mapping of settings", at=document.place())
     return document
@@ -175,8 +183,7 @@ def _errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFault]:
 
 def _placed(path: Path) -> Any:
     """Return the file's values as texts with their places."""
-    text = read_text(path, path.name) if path.is_file() else ""
-    return parse(text, path.name, ScalarTypes.PLACED, may_repeat=lambda _: True).value
+    return parse(_text(path), path.name, ScalarTypes.PLACED, may_repeat=lambda _: True).value
 
 
 def _place(file: str, values: Any, path: tuple[str, ...]) -> Place:

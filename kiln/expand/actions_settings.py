@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import TypedSettings, workflow_values
 from kiln.errors import RecipeFault, did_you_mean
-from kiln.expand import build_settings, ci_limits, reserved_secret_names
-from kiln.expand.publication_settings import PublicationSettings
+from kiln.expand import ci_limits, reserved_secret_names
+from kiln.expand.secret_names import secret_names
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
+
+    from kiln.expand.publication_settings import PublicationSettings
 
 MINUTES, DAYS = 360, 14
 # Events that need no more than their names; source: GitHub's page "Events that trigger workflows".
@@ -53,18 +55,25 @@ class ActionsSettings:
         self.self_hosted = self._github.flag("self_hosted", default=False)
         self.clone_depth = self.whole.text("clone_depth", "")
         self.branch = self.whole.text("upload_on_branch", "")
-        self.secrets = build_settings.secret_names(self.whole)
+        self.secrets = secret_names(self.whole)
         if self.secrets:
             reserved_secret_names.require_free(self.secrets, "secrets", self.whole.place("secrets"))
         self.run_arguments = self.whole.nested("docker").text("run_args", "")
         self._own = self.whole.nested(OWN)
-        self.publication = PublicationSettings.read(self._own)
+        self.publication = self._publication()
         if self.publication is not None:
             self._require_uploads(self.publication.channel)
         self.cache_size = self._cache_size()
         self.publish_minutes = self.timeout
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
+
+    def _publication(self) -> PublicationSettings | None:
+        if not self._own.text("publish_to", ""):
+            return None
+        from kiln.expand.publication_settings import PublicationSettings
+
+        return PublicationSettings.read(self._own)
 
     def _require_uploads(self, channel: str) -> None:
         """Refuse a job that `kiln publish` would refuse after all builds.

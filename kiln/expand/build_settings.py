@@ -10,7 +10,7 @@ from kiln import limits
 from kiln.conda_forge_yml import TypedSettings
 from kiln.conda_forge_yml.schema import types_by_name
 from kiln.errors import RecipeFault
-from kiln.lazy_pattern import lazy_pattern
+from kiln.expand.secret_names import secret_names
 from kiln.model.engine_package_settings import PackageSettings
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ LEVEL = 16  # conda-forge's zstd level
 _LEVELS = range(1, 23)
 _STRICT, _FLEXIBLE = "strict", "flexible"
 _ENGINES = ("docker", "podman")
-_SECRET = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options of `docker run` that show the container nothing of the machine; true for those with a value.
 _HARMLESS = {
     "--cpus": True,
@@ -189,23 +188,6 @@ def ci_secret_names(path: Path) -> tuple[str, ...]:
         KilnError: the file is malformed, or a name cannot be a variable's.
     """
     return secret_names(_read(path))
-
-
-def secret_names(settings: TypedSettings) -> tuple[str, ...]:
-    """Return the names of secrets in settings.
-
-    Raises:
-        RecipeFault: a name cannot be a variable's.
-    """
-    names = settings.items("secrets", [])
-    for name in names:
-        if not _SECRET.fullmatch(name):
-            raise RecipeFault(
-                f"secrets: {name!r} is not the name of a variable",
-                at=settings.place("secrets"),
-                hint="letters, digits and underscores",
-            )
-    return tuple(dict.fromkeys(names))
 
 
 def _read(path: Path) -> TypedSettings:

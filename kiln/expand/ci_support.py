@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -80,6 +79,10 @@ def _existing(feedstock: Feedstock) -> dict[str, str]:
 
 
 def _difference(name: str, existing: Mapping[str, str], generated: Mapping[str, str]) -> Iterator[str]:
+    if existing.get(name) == generated.get(name):
+        return
+    import difflib
+
     before, after = (texts.get(name, "").splitlines() for texts in (existing, generated))
     old = f".ci_support/{name}" if name in existing else "/dev/null"
     new = f".ci_support/{name}" if name in generated else "/dev/null"

@@ -18,6 +18,7 @@ from kiln.conda_forge_yml import parsed
 from kiln.errors import KilnError, PinningNeeded, did_you_mean
 from kiln.expand import matrix_settings
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
+from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe.recipe import BUILT_IN, Scripts
 from kiln.recipe.text_rendering import GIT_NAME
@@ -42,6 +43,13 @@ HINT = (
 )
 VALIDATION_KEY, CHANNEL_KEYS = "conda_forge_output_validation", ("channel_sources", "channel_targets")
 INCLUDES = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
+KEYWORDS = ("if", "else", "and", "or", "not", "in", "is", "true", "false", "none", "True", "False", "None")
+_EXPRESSION = lazy_pattern(r"\{\{(.*?)\}\}", re.DOTALL)
+_QUOTED = lazy_pattern(r"'[^'\\]*'|\"[^\"\\]*\"")
+_NAME = lazy_pattern(r"(?<![\w.|])(?<!\| )[^\W\d]\w*\b(?!\s*=(?!=))")  # no attribute, filter or argument's name
+_SET_NAME = lazy_pattern(r"\{%-?\s*set\s+(\w+)\s*=")
+_STDLIB = lazy_pattern(r"\bstdlib\([\"'](\w+)[\"']\)")
+_OTHER_OUTPUT = lazy_pattern(r"\{%[-+]?\s*print\b|\bstdlib\s+\(")
 GUARDS = {"default", "d", "defined", "undefined"}  # Jinja's filters and tests for names without a value
 
 
@@ -189,11 +197,13 @@ def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[KeyWit
 
 def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of a recipe's templates: names that are written out, and standard libraries."""
+    always = _always_defined(feedstock)
+    if has_only_known_names(text, always, defined):
+        return
     try:
         tree = jinja2.Environment(autoescape=False).parse(text)  # noqa: S701 - it renders nothing
     except (jinja2.TemplateSyntaxError, RecursionError):
         return  # rendering reports what is wrong, and where
-    always = _always_defined(feedstock)
     limits.record_place(RECIPE)
     harmless = _harmless_names(tree)
     known = defined | always | harmless
@@ -208,6 +218,22 @@ def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -
         if (key := _stdlib(call)) and key not in defined:
             at = _line(text, "stdlib", call.lineno) or Place(file=RECIPE, line=call.lineno)
             yield KeyWithoutValue(key=key, at=at)
+
+
+def has_only_known_names(text: str, always: frozenset[str], defined: frozenset[str]) -> bool:
+    """Return whether a recipe's templates certainly need no key, without parsing them, which takes much longer.
+
+    All words of an expression count that may be names, and whatever these patterns cannot read is left to Jinja.
+    """
+    known = always.union(defined, KEYWORDS, _SET_NAME.findall(text))
+    stdlibs = [match[1] for match in _STDLIB.finditer(text)]
+    if len(stdlibs) != text.count("stdlib(") or not {f"{language}_stdlib" for language in stdlibs} <= defined:
+        return False
+    expressions = [_QUOTED.sub("", expression) for expression in _EXPRESSION.findall(text)]
+    return all(
+        not any(mark in expression for mark in "\"'{\\") and known.issuperset(_NAME.findall(expression))
+        for expression in expressions
+    ) and not _OTHER_OUTPUT.search(text)
 
 
 def _always_defined(feedstock: Feedstock) -> frozenset[str]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.expand import reserved_secret_names
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from kiln.conda_forge_yml import TypedSettings
 
 # What kiln publishes to from another machine; see `kiln publish --help`.
-CHANNEL = re.compile(r"(?:anaconda|prefix):[\w.-]+|(?:quetz|artifactory):https://[\w./:-]+|s3://[\w./-]+")
+CHANNEL = lazy_pattern(r"(?:anaconda|prefix):[\w.-]+|(?:quetz|artifactory):https://[\w./:-]+|s3://[\w./-]+")
 TRUSTING = "prefix:"  # the channels of servers that trust CI jobs
 BUCKET = "s3://"
 ENVIRONMENT = "release"

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +21,7 @@ WORKFLOW = frozenset(
     ]
 )
 # Those of GitHub and its runners, of kiln and conda-forge's scripts, and those that change which programs run.
-_SYSTEM = re.compile(
+_SYSTEM = lazy_pattern(
     r"(?:GITHUB|RUNNER|ACTIONS|KILN|LD|DYLD)_\w+|(?:BAZEL|PYTHON|BASH)_?[A-Z]*|PATH|HOME|USER|SHELL|ENV|IFS|PWD|TMPDIR"
     r"|LANG|LC_\w+|TERM|CPU_COUNT|SOURCE_DATE_EPOCH|BUILD_\w+|UPLOAD_PACKAGES|IS_PR_BUILD|FEEDSTOCK_NAME|HOST_USER_ID"
     r"|DOCKER_(?:IMAGE|EXECUTABLE|HOST)|\w+_PROXY|GIT_(?:ASKPASS|SSH|SSH_COMMAND|DIR|CONFIG\w*|EXEC_PATH)|PIP_\w+"

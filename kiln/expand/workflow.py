@@ -5,7 +5,6 @@ The settings and their defaults are conda-smithy's (conda_smithy/schema.py, Gith
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass, field
@@ -192,8 +191,13 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
 
 def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Return the difference of the workflows from what ``write`` would write, as unified diffs; empty without one."""
+    changes = _changes(feedstock, planned(feedstock, configs))
+    if not changes:
+        return []
+    import difflib
+
     lines: list[str] = []
-    for name, (existing, text) in _changes(feedstock, planned(feedstock, configs)).items():
+    for name, (existing, text) in changes.items():
         before, after = ((content or "").splitlines() for content in (existing, text))
         old, new = (name if content is not None else "/dev/null" for content in (existing, text))
         lines += difflib.unified_diff(before, after, old, new, n=1, lineterm="")

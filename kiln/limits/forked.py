@@ -9,7 +9,6 @@ import pickle
 import select
 import signal
 import sys
-import traceback
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -145,6 +144,8 @@ def _outcome(work: Callable[[], object], note: mmap.mmap) -> bytes:
     except KilnError as error:
         return _packed(None, error)
     except Exception as error:  # noqa: BLE001 - any error is raised again in the parent
+        import traceback
+
         return _packed(None, error, traceback.format_exc())
 
 

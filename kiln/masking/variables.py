@@ -16,6 +16,8 @@ _NAME = lazy_pattern(
     r"TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)PASS$|(?:^|_)PWD$",
     re.IGNORECASE,
 )
+_PARTS = ("token", "key", "secret", "pass", "cred", "pwd")  # each name that _NAME matches contains one of these
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
 _PLACE = lazy_pattern(r"_(?:FILE|PATH|DIR|URL|URI|HOST|NAME|TYPE|ENDPOINT|EXPIRATION)S?$|^(?:OLD)?PWD$", re.IGNORECASE)
 
 
@@ -34,6 +36,8 @@ def is_public(name: str) -> bool:
 
 def is_secret(name: str) -> bool:
     """Return whether a variable is secret by its name: ``*TOKEN*``, ``*PASSWORD*``, but not ``*_FILE``."""
+    if name in _FOLDERS or not any(part in name.casefold() for part in _PARTS):
+        return False  # almost all variables, for which no expression is compiled
     return _NAME.search(name) is not None and _PLACE.search(name) is None
 
 

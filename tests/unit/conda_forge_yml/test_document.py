@@ -102,3 +102,14 @@ def test_a_setting_that_decides_packages_has_one_value(tmp_path: Path) -> None:
     with pytest.raises(MalformedYaml, match="channel_priority"):
         parsed(written(tmp_path, "channel_priority: strict\nchannel_priority: disabled\n"))
     assert parsed(written(tmp_path, "bot: {a: 1}\nbot: {a: 2}\n")).value == {"bot": {"a": "2"}}
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = written(tmp_path, "min_py_ver: '38'\n")
+    assert TypedSettings.read(path).text("min_py_ver", "") == "38"
+    written(tmp_path, "min_py_ver: '39'\n")
+    assert TypedSettings.read(path).text("min_py_ver", "") == "39"
+    written(tmp_path, "githb: {}\n")
+    for _ in range(2):
+        with pytest.raises(RecipeFault, match="unknown setting 'githb'"):
+            parsed(path)

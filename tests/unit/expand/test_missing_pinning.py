@@ -9,6 +9,8 @@ import pytest
 from kiln import expand
 from kiln.cli import run
 from kiln.errors import PinningNeeded
+from kiln.expand import missing_pinning
+from kiln.recipe.recipe import BUILT_IN
 from tests.feedstocks import FIXTURES, NAMES, PINNING, copied, expected, written
 
 if TYPE_CHECKING:
@@ -96,6 +98,32 @@ def test_a_key_with_another_value_or_without_need_of_one_is_not_reported(recipe:
     assert rerendered(feedstock) == 0
     assert expand.keys_without_value(feedstock) == (), "nor once it is written"
     assert rerendered(feedstock, "--check") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("a: 1", True),
+        ("{% set version = '1' %}\na: {{ version }} {{ version.replace('.', '_') | upper }}", True),
+        ("a: {{ compiler('c') }} {{ pin_compatible('x', max_pin='x.x') }} {{ PKG_NAME if alpha else alpha }}", True),
+        ("a: {{ stdlib('c') }} {{ stdlib(\"rust\") }}", True),
+        ("a: {{ beta }}", False),
+        ("a: {{ alpha ~beta }}", False),
+        ("a: {{ alpha == beta }} {{ pin_compatible(beta, max_pin=alpha) }}", False),
+        ("a: {{ 'x}}' ~ beta }}", False),
+        ("a: {{ {'a': 1}[beta] }}", False),
+        ("a: {{ 'it\\'s' ~ beta }}", False),
+        ("a: {{ alpha\n  ~ beta }}", False),
+        ("a: {% print beta %}", False),
+        ("a: {{ b\u00e9ta }}", False),
+        ("a: {{ stdlib('cxx') }}", False),
+        ("a: {{ stdlib( 'c') }} {{ stdlib (alpha) }}", False),
+        ("{% for x in y %}a: {{ x }}\n{% endfor %}", False),
+    ],
+)
+def test_only_a_template_of_known_names_is_not_parsed(text: str, known: bool) -> None:
+    defined = frozenset({"alpha", "c_stdlib", "rust_stdlib"})
+    assert missing_pinning.has_only_known_names(text, frozenset(BUILT_IN), defined) is known
 
 
 def test_a_used_key_that_only_ci_support_has_is_reported_with_its_values(tmp_path: Path) -> None:
