@@ -27,7 +27,8 @@ SETTINGS = {
     "chains alone": f"{PLATFORMS}kiln: {{build_hours: 20}}\n",
     "of its own": f"{PLATFORMS}github_actions: {{self_hosted: true, timeout_minutes: 2000}}\n"
     "kiln: {build_hours: 50}\n",
-    "several": f"{PLATFORMS}kiln: {{build_hours: {{cuda: 14}}, gpu_runners: {{cuda: gpu-t4}}}}\n"
+    "several": f"{PLATFORMS}kiln: {{build_hours: {{cuda: 14}}, gpu_runners: {{cuda: gpu-t4}}, "
+    "publish_to: 'prefix:mine', publish_staging: aside, publish_token: PREFIX_API_KEY}\n"
     "github_actions: {max_parallel: 4, cancel_in_progress: false, triggers: [push, pull_request, merge_group]}\n"
     "workflow_settings: {store_build_artifacts: [{platform: linux_aarch64, value: true}]}\n",
     "other systems": "provider: {linux_64: github_actions, osx_64: azure, osx_arm64: github_actions, "

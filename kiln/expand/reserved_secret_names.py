@@ -18,6 +18,7 @@ WORKFLOW = frozenset(
     [
         *("CONFIG", "CI", "GIT_BRANCH", "flow_run_id", "remote_url", "sha", "UPLOAD_ON_BRANCH"),
         *("CONDA_FORGE_DOCKER_RUN_ARGS", "JOBS", "GIB", "CHANNEL", "STAGING", "OTHERS"),
+        "ACTIONS_ARTIFACT_MAX_ARTIFACT_COUNT",
     ]
 )
 # Those of GitHub and its runners, of kiln and conda-forge's scripts, and those that change which programs run.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
+from kiln.errors import RecipeFault
 from kiln.expand import ci_limits, matrix_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
 from kiln.lazy_pattern import lazy_pattern
@@ -19,7 +20,7 @@ from kiln.variants.cuda_version import cuda_of
 from kiln.variants.varying_keys import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
@@ -67,13 +68,14 @@ class Job:
 class WorkflowText:
     """The planned workflow: a text, no file (None), or the existing file (``keep``), and the reason.
 
-    ``more`` are the texts of further workflows by their paths.
+    ``more`` are the texts of further workflows by their paths, ``skips`` the paths that the feedstock keeps itself.
     """
 
     text: str | None = None
     keep: bool = False
     why: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
+    skips: Collection[str] = ()
 
 
 def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowText:
@@ -91,9 +93,9 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     if existing is not None and not existing.startswith(MARKER):
         return WorkflowText(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
     if not jobs:
-        return WorkflowText()  # GitHub runs no config
+        return WorkflowText(skips=settings.skips)  # GitHub runs no config
     if reason := _reason_against(feedstock):
-        return WorkflowText(why=f"no {NAME}: {reason}")
+        return WorkflowText(why=f"no {NAME}: {reason}", skips=settings.skips)
     texts = workflow_text.texts(
         jobs,
         settings,
@@ -104,7 +106,14 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     )
     folder = Path(NAME).parent
     paths = {(folder / name).as_posix(): text for name, text in texts.items()}
-    return WorkflowText(text=paths.pop(NAME), more=paths)
+    workflow = WorkflowText(text=paths.pop(NAME), more=paths, skips=settings.skips)
+    for name in workflow.more.keys() - set(workflow.skips):
+        if not (_existing(feedstock, name) or MARKER).startswith(MARKER):
+            raise RecipeFault(
+                f"{name} is not kiln's, and {NAME} needs a workflow of that name",
+                hint="rename it; or name it under skip_render, if it is to take the place of kiln's",
+            )
+    return workflow
 
 
 def _reason_against(feedstock: Feedstock) -> str:
@@ -205,7 +214,7 @@ def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
 
 
 def _changes(feedstock: Feedstock, workflow: WorkflowText) -> dict[str, tuple[str | None, str | None]]:
-    """Return the texts before and after of the workflows that change, by their paths; others' files stay."""
+    """Return the texts before and after of the workflows that change, by their paths; other files stay."""
     if workflow.keep:
         return {}
     expected: dict[str, str | None] = {NAME: workflow.text, **workflow.more}
@@ -217,7 +226,7 @@ def _changes(feedstock: Feedstock, workflow: WorkflowText) -> dict[str, tuple[st
     return {
         name: (existing, text)
         for name, (existing, text) in texts.items()
-        if existing != text and (existing is None or existing.startswith(MARKER))
+        if existing != text and (existing is None or existing.startswith(MARKER)) and name not in workflow.skips
     }
 
 

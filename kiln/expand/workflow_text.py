@@ -12,12 +12,15 @@ from kiln.expand import ci_limits
 from kiln.expand.actions_settings import GITHUB, SKIP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import jinja2
 
     from kiln.expand.actions_settings import ActionsSettings
     from kiln.expand.workflow import Job
+
+CHAIN = "chain"  # the job that calls the workflow with a chain of jobs
+FEW, MANY = 2, 10  # attempts of a run whose artifacts are listed by default, and by a setting
 
 
 def texts(
@@ -31,10 +34,11 @@ def texts(
 ) -> dict[str, str]:
     """Return the texts of the workflows by their names; each has at most ``most`` configs.
 
-    ``others`` are the configs that other services build.
+    The first one calls the others, so that all are one run, in which one job can wait for all builds. ``others`` are
+    the configs that other services build.
 
     Raises:
-        RecipeFault: a value contains an expression.
+        RecipeFault: a value contains an expression, or a workflow exceeds a limit of the service.
     """
     others = tuple(others)
     _require_no_expression(jobs, settings, others)
@@ -52,23 +56,86 @@ def texts(
     }
     environment = _environment()
     parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
+    called = [f"build-{number}" for number in range(2, len(parts) + 1)]
+    links = max(job.links for job in jobs)
+    _require_few(len(called) + (links > 1))
+    needs = [*_builds(parts[0]), *_gpu(parts[0]), *called]
     written = {
-        "build.yml" if number == 1 else f"build-{number}.yml": environment.get_template("build.yml.j2").render(
+        f"{title}.yml": environment.get_template("build.yml.j2" if number == 0 else "part.yml.j2").render(
             **common,
-            title="build" if number == 1 else f"build-{number}",
-            single=[job for job in part if job.links == 1],
-            chained=[job for job in part if job.links > 1],
-            gpus=[job for job in part if job.gpu],
-            needs=f"[{', '.join(_builds(part))}]",
-            publishes=settings.publication is not None and len(parts) == 1,
-            publish_needs=f"[{', '.join((*_builds(part), *(['gpu'] if any(job.gpu for job in part) else [])))}]",
+            **_jobs(parts[number]),
+            title=title,
+            called=called,
+            max_parallel=_parallel_jobs(settings.max_parallel, parts),
+            publish_needs=_listed(needs),
+            publish_condition=_condition(needs, chained_parts=_chained_parts(parts)),
+            listed_artifacts=_listed_artifacts(jobs),
         )
-        for number, part in enumerate(parts, 1)
+        for number, title in enumerate(("build", *called))
     }
-    if (links := max(job.links for job in jobs)) > 1:
+    if links > 1:
         written["build-chain.yml"] = environment.get_template("chain.yml.j2").render(**common, links=links)
     _require_small(written)
     return written
+
+
+def _jobs(jobs: Sequence[Job]) -> dict[str, object]:
+    """Return the values of the jobs of one file."""
+    builds = _builds(jobs)
+    return {
+        "single": [job for job in jobs if job.links == 1],
+        "chained": [job for job in jobs if job.links > 1],
+        "gpus": [job for job in jobs if job.gpu],
+        "gpu_needs": _listed(builds),
+        "gpu_condition": _condition(builds, chained_parts=()),
+    }
+
+
+def _parallel_jobs(most: int, parts: Sequence[Sequence[Job]]) -> int:
+    """Return how many jobs of each matrix may run at a time, so that all matrices together keep to the setting."""
+    return most and max(1, most // sum(len(_builds(part)) for part in parts))
+
+
+def _condition(needs: Sequence[str], *, chained_parts: Collection[str]) -> str:
+    """Return the condition of a job that all of its ``needs`` have succeeded; empty where GitHub's own one says that.
+
+    GitHub skips a job if any job that it depends on was skipped, however far away, as the last jobs of a chain are
+    that was faster than expected. A status function in the condition turns that off. A chain may count as skipped, for
+    nothing but that skips jobs of it.
+
+    Source: "Using jobs in a workflow" of GitHub's documentation, and actions/runner's issues 491 and 2205.
+    """
+    certain = [name for name in needs if name != CHAIN and name not in chained_parts]
+    if len(certain) == len(needs):
+        return ""
+    terms = [f"!contains(needs.*.result, '{result}')" for result in ("failure", "cancelled")]
+    return " && ".join(("!cancelled()", *terms, *(f"needs.{name}.result == 'success'" for name in certain)))
+
+
+def _chained_parts(parts: Sequence[Sequence[Job]]) -> list[str]:
+    """Return the names of the called workflows that have chains of jobs."""
+    return [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _builds(part)]
+
+
+def _listed_artifacts(jobs: Sequence[Job]) -> int:
+    """Return how many artifacts the publishing job must list, with those of further attempts; 0 for the default."""
+    count = sum(2 * job.links + 1 for job in jobs)  # each job's logs and what it hands on, and the packages
+    return MANY * count if FEW * count > ci_limits.limit(GITHUB, "listed artifacts").value else 0
+
+
+def _require_few(called: int) -> None:
+    """Refuse more called workflows than the service starts.
+
+    Raises:
+        RecipeFault: there are too many.
+    """
+    most = ci_limits.limit(GITHUB, "called workflows")
+    if called > most.value:
+        raise RecipeFault(
+            f"the configs need {called} workflows beside build.yml",
+            why=f"GitHub allows {most.value} {most.unit}",
+            hint="reduce the variants, or build some platforms with another service (provider)",
+        )
 
 
 def _require_small(written: Mapping[str, str]) -> None:
@@ -80,16 +147,29 @@ def _require_small(written: Mapping[str, str]) -> None:
     most = ci_limits.limit(GITHUB, "workflow size")
     for name, text in written.items():
         if (size := math.ceil(len(text.encode()) / 1000)) > most.value:
+            chain = name == "build-chain.yml"
             raise RecipeFault(
-                f"{name} would have {size} KB: kiln: build_hours needs too many jobs",
+                f"{name} would have {size} KB: "
+                + ("kiln: build_hours needs too many jobs" if chain else "the names of the configs are too long"),
                 why=f"GitHub allows {most.value} {most.unit}",
-                hint="build on a faster runner, or on one's own with a longer github_actions: timeout_minutes",
+                hint="build on a faster runner, or on one's own with a longer github_actions: timeout_minutes"
+                if chain
+                else "reduce the keys that the recipe uses with several values",
             )
 
 
 def _builds(jobs: Sequence[Job]) -> list[str]:
     """Return the names of the jobs that build."""
-    return [name for name, links in (("build", 1), ("chain", 2)) if any(min(job.links, 2) == links for job in jobs)]
+    return [name for name, links in (("build", 1), (CHAIN, 2)) if any(min(job.links, 2) == links for job in jobs)]
+
+
+def _gpu(jobs: Sequence[Job]) -> list[str]:
+    """Return the name of the job that tests on a GPU, if there is one."""
+    return ["gpu"] if any(job.gpu for job in jobs) else []
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"[{', '.join(names)}]"
 
 
 def _require_no_expression(jobs: Sequence[Job], settings: ActionsSettings, others: Sequence[str]) -> None:

@@ -256,12 +256,19 @@ def many(number: int) -> list[BuildConfig]:
     return [replace(CONFIGS[1], name=f"linux_64_{index:03}") for index in range(number)]
 
 
-def test_more_configs_than_one_matrix_may_have_are_built_by_several_workflows(feedstock: Feedstock) -> None:
+def files_of(feedstock: Feedstock, *configs: BuildConfig) -> dict[str, Any]:
+    """Return all planned workflows by the names of their files."""
+    planned = workflow.planned(feedstock, configs)
+    assert planned.text is not None
+    texts = {NAME: planned.text, **planned.more}
+    return {path.rpartition("/")[2]: yaml.safe_load(text) for path, text in texts.items()}
+
+
+def test_more_configs_than_one_matrix_may_have_are_built_by_several_files(feedstock: Feedstock) -> None:
     lines = workflow.write(feedstock, many(600))
     folder = feedstock.root / ".github/workflows"
     assert lines == [f".github/workflows/{name}: added" for name in ("build.yml", "build-2.yml", "build-3.yml")]
-    texts = [yaml.safe_load((folder / name).read_text()) for name in ("build.yml", "build-2.yml", "build-3.yml")]
-    assert [text["name"] for text in texts] == ["build", "build-2", "build-3"]  # the groups of concurrency differ
+    texts = list(files_of(feedstock, *many(600)).values())
     included = [text["jobs"]["build"]["strategy"]["matrix"]["include"] for text in texts]
     assert [len(configs) for configs in included] == [256, 256, 88]
     assert len({job["config"] for configs in included for job in configs}) == 600
@@ -273,6 +280,84 @@ def test_more_configs_than_one_matrix_may_have_are_built_by_several_workflows(fe
         *(f".github/workflows/{name}: removed" for name in sorted(("build-2.yml", "build-3.yml"))),
     ]
     assert sorted(path.name for path in folder.iterdir()) == ["build-9.yml", "build.yml"]
+
+
+@pytest.mark.parametrize("number", [256, 257, 400, 1000])
+def test_all_files_are_one_run_of_which_one_job_publishes(feedstock: Feedstock, number: int) -> None:
+    settings(feedstock, f"{PUBLISH}secrets: [MY_TOKEN]\n")
+    texts = files_of(feedstock, *many(number))
+    first, *others = texts.values()
+    calls = [f"build-{index}" for index in range(2, -(-number // 256) + 1)]
+    assert list(texts) == ["build.yml", *(f"{name}.yml" for name in calls)]
+    assert list(first["jobs"]) == ["build", "gpu", *calls, "publish"]
+    assert first["jobs"]["publish"]["needs"] == ["build", "gpu", *calls]
+    for name, other in zip(calls, others, strict=True):
+        call = first["jobs"][name]
+        assert call["uses"] == f"./.github/workflows/{name}.yml"
+        assert call["secrets"] == {"MY_TOKEN": "${{ secrets.MY_TOKEN }}"}
+        assert other[True] == {"workflow_call": {"secrets": {"MY_TOKEN": {"required": False}}}}
+        assert "concurrency" not in other  # it would cancel the run that calls
+        assert list(other["jobs"]) == ["build", "gpu"]
+    tested = [job["config"] for text in texts.values() for job in text["jobs"]["gpu"]["strategy"]["matrix"]["include"]]
+    assert sorted(tested) == sorted(config.name for config in many(number))
+    for text in texts.values():
+        for job in ("build", "gpu"):
+            assert len(text["jobs"][job]["strategy"]["matrix"]["include"]) <= 256
+    (download,) = (step for step in first["jobs"]["publish"]["steps"] if "download-artifact" in step.get("uses", ""))
+    assert download["with"] == {"pattern": "packages-*", "path": "collected"}
+    listed = download.get("env", {}).get("ACTIONS_ARTIFACT_MAX_ARTIFACT_COUNT", 1000)
+    assert listed >= 2 * 2 * number  # logs and packages of each config, and of the run's second attempt
+
+
+def test_chains_of_several_files_are_called_by_each_and_awaited_by_the_publishing_job(feedstock: Feedstock) -> None:
+    settings(feedstock, "kiln: {build_hours: 14, publish_to: 'prefix:mine', publish_staging: b, publish_token: A}\n")
+    texts = files_of(feedstock, *many(400))
+    assert list(texts) == ["build.yml", "build-2.yml", "build-chain.yml"]
+    assert [list(texts[name]["jobs"]) for name in ("build.yml", "build-2.yml")] == [
+        ["chain", "build-2", "publish"],
+        ["chain"],
+    ]
+    for name in ("build.yml", "build-2.yml"):
+        assert texts[name]["jobs"]["chain"]["uses"] == "./.github/workflows/build-chain.yml"
+    assert texts["build.yml"]["jobs"]["publish"]["needs"] == ["chain", "build-2"]
+
+
+def test_a_job_after_a_chain_waits_for_its_success_and_not_for_its_skipped_jobs(feedstock: Feedstock) -> None:
+    settings(feedstock, f"{CHAIN}".replace("kiln: {", f"kiln: {{{PUBLISH.partition('{')[2].partition(', gpu')[0]}, "))
+    jobs = parsed(feedstock)["jobs"]
+    common = "!cancelled() && !contains(needs.*.result, 'failure') && !contains(needs.*.result, 'cancelled')"
+    assert jobs["gpu"]["if"] == f"${{{{ {common} && needs.build.result == 'success' }}}}"
+    builds = f"{common} && needs.build.result == 'success' && needs.gpu.result == 'success' && contains("
+    assert jobs["publish"]["if"].startswith(f"${{{{ {builds}")
+
+
+def test_all_matrices_together_run_no_more_jobs_at_a_time_than_the_setting(feedstock: Feedstock) -> None:
+    settings(feedstock, "github_actions: {max_parallel: 10}\n")
+    matrices = [text["jobs"]["build"]["strategy"] for text in files_of(feedstock, *many(600)).values()]
+    assert [matrix["max-parallel"] for matrix in matrices] == [3, 3, 3]
+    settings(feedstock, "github_actions: {max_parallel: 2}\n")
+    matrices = [text["jobs"]["build"]["strategy"] for text in files_of(feedstock, *many(600)).values()]
+    assert [matrix["max-parallel"] for matrix in matrices] == [1, 1, 1]
+
+
+def test_more_files_than_github_calls_are_refused(feedstock: Feedstock) -> None:
+    with pytest.raises(RecipeFault, match=r"need 51 workflows beside build\.yml"):
+        workflow.planned(feedstock, many(51 * 256 + 1))
+
+
+def test_a_file_in_the_place_of_a_called_one_is_refused_unless_the_feedstock_keeps_it(feedstock: Feedstock) -> None:
+    path = feedstock.root / ".github/workflows/build-2.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text("name: another\n")
+    with pytest.raises(RecipeFault, match=r"build-2\.yml is not kiln's"):
+        workflow.write(feedstock, many(300))
+    assert [file.name for file in path.parent.iterdir()] == ["build-2.yml"]
+    settings(feedstock, "skip_render: [.github/workflows/build-2.yml]\n")
+    assert workflow.write(feedstock, many(300)) == [f"{NAME}: added"]
+    path.write_text(f"{workflow.MARKER}\n")
+    assert workflow.drift(feedstock, many(300)) == []
+    assert workflow.write(feedstock, many(2)) == [f"{NAME}: changed"]
+    assert path.exists()
 
 
 CHAIN = "kiln: {build_hours: {cuda: 14, cpu: 5}, compile_cache_size: 5, gpu_runners: {cuda12.9: gpu-t4}}\n"
@@ -420,11 +505,6 @@ def test_the_main_branch_publishes_after_all_builds_and_tests_with_a_token_of_on
     assert "if" not in kept
     assert "build_artifacts/report.json" in kept["with"]["path"].split()
     assert "report --json >build_artifacts/report.json" in steps(feedstock)["Report"]["run"]
-
-
-def test_several_workflows_publish_nothing(feedstock: Feedstock) -> None:
-    settings(feedstock, PUBLISH)
-    assert "publish" not in parsed(feedstock, *many(257))["jobs"]
 
 
 def publishing_step(whole: Any) -> Any:
