@@ -28,10 +28,10 @@ SCRIPT, REQUIREMENTS, OUTPUTS, FORGE, IGNORED = (
     "conda-forge.yml",
     ".gitignore",
 )
-_SCRIPT_TEXT = Path(__file__).with_name("build-locally.py.txt")
+SCRIPT_FILE = Path(__file__).with_name("build-locally.py.txt")
 _TOOL = "conda_build_tool: rattler-build\n"
 _EXECUTABLE = 0o755
-_IGNORED_TEXT = "/.venv/\nbuild_artifacts/\n"
+IGNORED_TEXT = "/.venv/\nbuild_artifacts/\n"
 _OUTPUTS_HEAD = (
     "# The packages that this feedstock may publish: names or globs, one a line (kiln publish refuses others).\n"
 )
@@ -96,7 +96,7 @@ def new_feedstock(folder: Path, recipe: NewRecipe, requirement: KilnRequirement)
     tool = _TOOL if recipe.format is RecipeFormat.V1 else ""
     added = {
         FORGE: _FORGE_TEXT.format(tool=tool),
-        IGNORED: _IGNORED_TEXT,
+        IGNORED: IGNORED_TEXT,
         OUTPUTS: _outputs_text([recipe.name]),
         **_entry_point(requirement),
         **recipe.files,
@@ -116,7 +116,7 @@ def new_feedstock(folder: Path, recipe: NewRecipe, requirement: KilnRequirement)
 def missing_files(feedstock: Feedstock, requirement: KilnRequirement) -> PlannedFiles:
     """Return the files that a feedstock lacks; conda-smithy's build-locally.py needs no requirement."""
     tool = "" if feedstock.meta.is_file() else _TOOL
-    texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: _IGNORED_TEXT, **_entry_point(requirement)}
+    texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: IGNORED_TEXT, **_entry_point(requirement)}
     if (feedstock.root / SCRIPT).exists() and not workflow.has_kiln_build_script(feedstock):
         del texts[REQUIREMENTS]
     existing = tuple(name for name in texts if os.path.lexists(feedstock.root / name))
@@ -160,6 +160,6 @@ def _write(folder: Path, planned: PlannedFiles) -> None:
 
 def _entry_point(requirement: KilnRequirement) -> dict[str, str]:
     return {
-        SCRIPT: _SCRIPT_TEXT.read_text(encoding="utf-8"),
+        SCRIPT: SCRIPT_FILE.read_text(encoding="utf-8"),
         REQUIREMENTS: f"{_REQUIREMENTS_HEAD}{requirement.line}\n",
     }

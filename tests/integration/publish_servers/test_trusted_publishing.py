@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
-from kiln import expand, files
 from kiln.errors import HashMismatch, TokenRefused
-from kiln.expand import workflow
-from kiln.model.feedstock import Feedstock
 from kiln.publish import transaction
 from kiln.publish.servers import trusted_publishing
 from kiln.publish.servers.target import ServerTarget
@@ -109,65 +104,3 @@ def test_the_command_uses_the_identity_of_its_job_and_shows_no_token(server: str
     assert served(tmp_path, "trial") == {}
     assert len(minted(tmp_path)) == 2
     assert not any(token in ended.stdout + ended.stderr for token in (*minted(tmp_path), REQUEST_TOKEN))
-
-
-FEEDSTOCK = {
-    "recipe/meta.yaml": """\
-package: {name: small, version: '1'}
-source: {path: .}
-build: {number: 0, script: 'mkdir -p "$PREFIX/share" && echo 1 >"$PREFIX/share/small"'}
-test: {commands: ['test -f $PREFIX/share/small']}
-about: {license: MIT, license_file: LICENSE, summary: A file, home: 'https://example.org'}
-""",
-    "recipe/LICENSE": "MIT\n",
-    "conda-forge.yml": "provider: {linux_64: github_actions, osx_64: azure}\n"
-    "kiln: {publish_to: 'prefix:release', publish_staging: trial, trusted_publishing: true}\n",
-    ".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n",
-    ".ci_support/osx_64_.yaml": "target_platform:\n- osx-64\n",
-    "build-locally.py": "import kiln\n",
-    "outputs.txt": "small\n",
-    ".gitignore": "build_artifacts\ncollected\n",
-}
-
-
-def test_the_job_of_the_workflow_publishes_what_another_job_has_built(server: str, tmp_path: Path) -> None:
-    """Two checkouts of one commit: one builds and keeps its artifact, in the other one the publishing job runs."""
-    built, publishing = tmp_path / "built", tmp_path / "publishing"
-    for name, text in FEEDSTOCK.items():
-        files.write_text(built / name, text)
-    feedstock = Feedstock(root=built)
-    assert workflow.write(feedstock, expand.read_all(feedstock, ["linux_64_", "osx_64_"]))
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    for words in (("init", "-q", "-b", "main"), ("add", "-A"), (*identity, "commit", "-qm", "a")):
-        subprocess.run(("git", *words), cwd=built, check=True)
-    subprocess.run(("git", "clone", "-q", built, publishing), check=True)
-
-    kiln = (sys.executable, "-m", "kiln")
-    environment = {name: value for name, value in os.environ.items() if name not in {"PREFIX_API_KEY", "CI"}}
-    environment |= {"PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"}
-    reports = []
-    for command in ("build linux_64_ --container none -q", "report --json"):
-        ended = subprocess.run(
-            (*kiln, *command.split()), cwd=built, env=environment, text=True, capture_output=True, check=False
-        )
-        assert ended.returncode == 0, ended.stderr
-        reports.append(ended.stdout)
-    artifact = publishing / "collected" / "packages-linux_64_"
-    shutil.copytree(built / "build_artifacts" / "linux-64", artifact / "linux-64")
-    (artifact / "report.json").write_text(reports[-1])
-
-    job = yaml.safe_load((publishing / workflow.NAME).read_text())["jobs"]["publish"]
-    for name in ("Collect", "Publish"):
-        (step,) = (step for step in job["steps"] if step["name"] == name)
-        variables = {**environment, **a_job(server), **step.get("env", {})}
-        if "CHANNEL" in variables:
-            variables["CHANNEL"] = f"prefix:{server}/release"  # the workflow's is a channel of prefix.dev itself
-        script = step["run"].replace(".venv/bin/python", sys.executable)
-        ended = subprocess.run(
-            ("bash", "-euc", script), cwd=publishing, env=variables, text=True, capture_output=True, check=False
-        )
-        assert ended.returncode == 0, ended.stderr
-    assert list(served(tmp_path)) == ["linux-64/small-1-0.conda"]
-    assert served(tmp_path, "trial") == {}
-    assert len(minted(tmp_path)) == 1
-    assert list((publishing / "build_artifacts" / "publications").glob("*/provenance/chain.jsonl"))
