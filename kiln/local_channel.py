@@ -37,18 +37,19 @@ class Channel:
         """Return the path of a package file in the channel; raises NotWritable for a link that leads out of it."""
         return files.safe_path_inside(self.root / subdir / package.name, self.root, links=True)
 
-    def add(self, packages: Iterable[tuple[Path, str]]) -> tuple[Path, ...]:
+    def add(self, packages: Iterable[tuple[Path, str]], *, index: bool = True) -> tuple[Path, ...]:
         """Add package files, each with its subdir, index the channel, and return their paths there.
 
         A file is linked where the file system can, and appears whole or not at all. After a run killed between the two
-        steps, the next one repairs the channel, see ``repair``.
+        steps, the next one repairs the channel, see ``repair``; so does a caller that adds many without ``index``.
         """
         places = {self.path_of(package, subdir): package for package, subdir in packages}
         self._mark()
         replaced = any(place.exists() for place in places)
         for place, package in places.items():
             files.link_or_copy(package, place)
-        self._index(force=replaced)
+        if index:
+            self._index(force=replaced)
         return tuple(places)
 
     def keep_only(self, names: Iterable[str]) -> None:

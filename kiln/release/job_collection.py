@@ -16,7 +16,7 @@ from kiln.fleet import collect
 from kiln.ledger import Ledger, stored_json
 from kiln.model.run import ConfigState, MatrixReport
 from kiln.serialization import from_json_values
-from kiln.store import worker_results
+from kiln.store import build_cache, worker_results
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
+    from kiln.store.worker_results import RemoteConfig
 
 REPORT = "report.json"
 LONGEST = 16 << 20  # bytes of a report
@@ -48,7 +49,16 @@ def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[s
             why=", ".join(sorted(commit or "unknown" for commit in commits)),
             hint="collect the jobs of one run",
         )
-    return tuple(_keep(feedstock, folder, report) for folder, report in reports)
+    names = [report.configs[0].config for _, report in reports]
+    remotes = {entry.config: entry for entry in worker_results.remote_configs(feedstock, names, options=("a CI job",))}
+    layout = ArtifactLayout.of(feedstock)
+    with build_cache.hold_lock(layout.lock("channel")):
+        layout.channel.repair()
+    try:
+        return tuple(_keep(feedstock, folder, report, remotes[report.configs[0].config]) for folder, report in reports)
+    finally:  # one index of all, since each takes longer with the packages before
+        with build_cache.hold_lock(layout.lock("channel")):
+            layout.channel.repair()
 
 
 def _jobs_in(folder: Path) -> list[Path]:
@@ -86,11 +96,10 @@ def read(path: Path) -> MatrixReport:
     return report
 
 
-def _keep(feedstock: Feedstock, folder: Path, report: MatrixReport) -> tuple[str, int]:
+def _keep(feedstock: Feedstock, folder: Path, report: MatrixReport, remote: RemoteConfig) -> tuple[str, int]:
     (config,) = report.configs
-    (remote,) = worker_results.remote_configs(feedstock, [config.config], options=("a CI job",))
     collected = collect.read(folder, worker=str(folder), config=config.config, packages_in="")
-    added = worker_results.add_to_channel(feedstock, remote, collected.packages)
+    added = worker_results.add_to_channel(feedstock, remote, collected.packages, index=False)
     entry = dataclasses.replace(config, state=ConfigState.DONE, packages=added, log=None)
     with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
         number = ledger.begin(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))

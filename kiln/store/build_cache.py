@@ -132,15 +132,17 @@ def publish(
     *,
     seconds: float,
     disk: int,
+    index: bool = True,
 ) -> tuple[PackageReport, ...]:
     """Put a finished config's packages into the channel, its wheels next to it, and record the config as finished.
 
     ``packages_made`` are package files with their reports, ``disk`` the bytes that the build took. A package of that
     name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
-    been tested with it.
+    been tested with it. Without ``index``, the caller repairs the channel before anything reads it.
     """
     with hold_lock(layout.lock("channel")):
-        layout.channel.repair()
+        if index:
+            layout.channel.repair()
         reports = [stored_json.package_from_json(fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_place(report) for report in reports]
@@ -148,7 +150,7 @@ def publish(
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
         packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
         if packages:
-            layout.channel.add(packages)
+            layout.channel.add(packages, index=index)
         for source, path in fresh:
             if source.suffix == ".whl":
                 files.link_or_copy(source, layout.place(path))

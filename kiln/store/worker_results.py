@@ -56,11 +56,16 @@ def collected_packages(
 
 
 def add_to_channel(
-    feedstock: Feedstock, config: RemoteConfig, packages: Sequence[PackageReport]
+    feedstock: Feedstock, config: RemoteConfig, packages: Sequence[PackageReport], *, index: bool = True
 ) -> tuple[PackageReport, ...]:
-    """Put a config's collected and verified packages into the channel; return them with their paths there."""
+    """Put a config's collected and verified packages into the channel; return them with their paths there.
+
+    Without ``index``, the caller repairs the channel before anything reads it.
+    """
     layout = ArtifactLayout.of(feedstock)
     packages_made = [(report.artifact.path, stored_json.package_as_json(report)) for report in packages]
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
-        return build_cache.publish(ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0)
+        return build_cache.publish(
+            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0, index=index
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import files
+from kiln import files, rattler_process
 from kiln.errors import BrokenPackage, HashMismatch, ReleaseRefused, UnknownConfig, UsageError
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
@@ -90,6 +90,32 @@ def test_jobs_become_one_matrix(feedstock: Feedstock, tmp_path: Path) -> None:
     assert run.packages[0].artifact.path.is_file()
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
         assert ledger.artifact("linux-64/small-1-h_0.conda") is not None
+
+
+@pytest.mark.processes
+def test_the_channel_is_indexed_once_for_all_jobs(
+    feedstock: Feedstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    call = rattler_process.call
+    monkeypatch.setattr(rattler_process, "call", lambda name, **more: (calls.append(name), call(name, **more))[1])
+    for config, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
+        job(tmp_path / "jobs" / config, config, package)
+    job_collection.collect_jobs(feedstock, [tmp_path / "jobs"])
+    assert calls == ["index", "index"]  # of the new channel, and of both packages
+    index = json.loads((feedstock.artifacts / "linux-64" / "repodata.json").read_bytes())
+    assert sorted(index["packages.conda"]) == ["other-1-h_0.conda", "small-1-h_0.conda"]
+
+
+@pytest.mark.processes
+def test_what_was_collected_before_a_refused_job_is_indexed(feedstock: Feedstock, tmp_path: Path) -> None:
+    job(tmp_path / "jobs" / "a")
+    folder = job(tmp_path / "jobs" / "b", "linux_64_b", "other")
+    (folder / "linux-64" / "other-1-h_0.conda").write_bytes(b"another")
+    with pytest.raises(HashMismatch):
+        job_collection.collect_jobs(feedstock, [tmp_path / "jobs"])
+    index = json.loads((feedstock.artifacts / "linux-64" / "repodata.json").read_bytes())
+    assert list(index["packages.conda"]) == ["small-1-h_0.conda"]
 
 
 def test_a_package_that_is_not_the_one_of_the_report_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
