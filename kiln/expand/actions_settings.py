@@ -12,6 +12,7 @@ from kiln.expand import ci_limits, reserved_secret_names
 from kiln.expand.secret_names import secret_names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from typing import Any
 
@@ -117,7 +118,7 @@ class ActionsSettings:
         Raises:
             RecipeFault: jobs of a chain would have no time to compile, or the chain is longer than a run may be.
         """
-        hours = self._of_group("build_hours", group)
+        hours = self._of_keys("build_hours", _group_keys(group))
         if not hours:
             return 1
         minutes = 60 * int(str(hours))
@@ -140,16 +141,19 @@ class ActionsSettings:
         return self.build_minutes if links == 1 else links * (self.timeout - LOST)
 
     def gpu_runner(self, group: str) -> str:
-        """Return the label of the runner that tests a group's packages on a GPU; empty without one."""
-        return "" if group.startswith("cpu") else str(self._of_group("gpu_runners", group) or "")
+        """Return the label of the runner that tests a group's packages on a GPU; empty without one.
 
-    def _of_group(self, name: str, group: str) -> Any:
-        """Return the value for a group such as ``cuda12.9``: its own, that of all CUDA versions, or that of all."""
+        A runner for x86 cannot test packages of another platform: these have keys of their own.
+        """
+        if group.startswith("cpu"):
+            return ""
+        keys = [key for key in _group_keys(group) if ("-" in key) == ("-" in group)]
+        return str(self._of_keys("gpu_runners", keys) or "")
+
+    def _of_keys(self, name: str, keys: Iterable[str]) -> Any:
+        """Return the value of the first of the keys that a setting has, or the setting's one value for all."""
         value = self._own.get(name)
-        if not isinstance(value, dict):
-            return value
-        kind = "cpu" if group.startswith("cpu") else "cuda"
-        return next((value[key] for key in (group, kind) if key in value), None)
+        return next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
 
     @property
     def skips(self) -> tuple[str, ...]:
@@ -196,3 +200,10 @@ class ActionsSettings:
 
     def _for_platform(self, name: str, platform: str) -> Any:
         return workflow_values.workflow_setting(self.whole, name, provider=GITHUB, platform=platform)
+
+
+def _group_keys(group: str) -> tuple[str, ...]:
+    """Return the keys of a group's settings, the closest first: of its version and platform, of one, of neither."""
+    version, _, platform = group.partition("-")
+    kind = "cpu" if version == "cpu" else "cuda"
+    return tuple(dict.fromkeys((group, f"{kind}-{platform}" if platform else kind, version, kind)))

@@ -432,6 +432,31 @@ def test_a_job_with_a_gpu_tests_what_another_has_built(feedstock: Feedstock) -> 
 
 
 @pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("cuda: x86", ["x86"]),
+        ("cuda: x86, cuda-linux-aarch64: arm", ["x86", "arm"]),
+        ("cuda12.9: twelve, cuda: x86, cuda12.9-linux-aarch64: arm, cuda-linux-aarch64: another", ["twelve", "arm"]),
+        ("cuda-linux-aarch64: arm", ["arm"]),
+        ("cuda13.0: x86", []),
+    ],
+)
+def test_packages_are_tested_on_a_gpu_of_their_platform(feedstock: Feedstock, labels: str, expected: list[str]) -> None:
+    provider = "provider: {linux_64: github_actions, linux_aarch64: github_actions}\n"
+    settings(feedstock, f"{provider}kiln: {{gpu_runners: {{{labels}}}}}\n")
+    configs = [a_config("12.9", "3.10"), a_config("12.9", "3.10", "linux-aarch64")]
+    gpu = parsed(feedstock, *configs)["jobs"].get("gpu", {"strategy": {"matrix": {"include": []}}})
+    assert [job["runner"] for job in gpu["strategy"]["matrix"]["include"]] == expected
+
+
+@pytest.mark.parametrize("key", ["cuda", "cuda12.9", "cuda-linux-aarch64", "cuda12.9-linux-aarch64"])
+def test_hours_hold_for_a_platform_or_for_all(feedstock: Feedstock, key: str) -> None:
+    settings(feedstock, f"provider: {{linux_aarch64: github_actions}}\nkiln: {{build_hours: {{{key}: 14, cpu: 1}}}}\n")
+    config = a_config("12.9", "3.10", "linux-aarch64")
+    assert parsed(feedstock, config)["jobs"]["chain"]["strategy"]["matrix"]["include"][0]["jobs"] == 3
+
+
+@pytest.mark.parametrize(
     ("text", "what"),
     [
         ("kiln: {compile_cache_size: 11}\n", "compile_cache_size: 11 is not between 0 and 10"),
