@@ -64,13 +64,13 @@ def rerender(
     """Write or check the files; return notes, the lines to print, and the error of a check."""
     from kiln import conda_forge_yml, expand, feedstock_loader
     from kiln.console.text import quantity
-    from kiln.expand import workflow
+    from kiln.expand import ci_limit_notes, workflow
 
     feedstock = feedstock_loader.load(root)
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
     notes = [f"note: {line}" for line in (*conda_forge_yml.no_effect_notes(feedstock.settings), *doubts.values())]
-    notes += [f"note: {line}" for line in workflow.long_build_notes(feedstock, configs)]
+    notes += [f"note: {line}" for line in ci_limit_notes.notes(feedstock, configs)]
     total = f"{quantity(len(configs), 'config')} in {feedstock.configs}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"

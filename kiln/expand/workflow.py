@@ -5,7 +5,6 @@ The settings and their defaults are conda-smithy's (conda_smithy/schema.py, Gith
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,6 @@ NAME = ".github/workflows/build.yml"
 FURTHER = lazy_pattern(r"build-(?:\d+|chain)\.yml")  # the workflows after the first one
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
 ENTRY = "build-locally.py"
-JOB_MINUTES = "job minutes"  # the limit of a service
 MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
 # Each action by the commit of its release, because a tag can be moved; from the tags of the actions' repositories.
 ACTIONS = {
@@ -86,7 +84,7 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     """
     settings = ActionsSettings(feedstock.settings)
     configs = list(configs)
-    jobs = _jobs(feedstock, configs, settings)
+    jobs = jobs_of(feedstock, configs, settings)
     if any(Path(NAME).is_relative_to(name) for name in settings.skips):
         return WorkflowText(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
     existing = _existing(feedstock)
@@ -129,53 +127,6 @@ def has_kiln_build_script(feedstock: Feedstock) -> bool:
     """Return whether a feedstock's build-locally.py is kiln's, not conda-smithy's or none."""
     path = feedstock.root / ENTRY
     return path.is_file() and re.search(r"\bkiln\b", path.read_text(encoding="utf-8", errors="replace")) is not None
-
-
-def long_build_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
-    """Return a line about the config whose last build here took longest, if longer than its jobs may, for each service.
-
-    The number of jobs depends on the settings alone, so that every machine writes the same workflow.
-    """
-    place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.settings)
-    configs = list(configs)
-    if not configs or not place.is_file():  # opening a ledger creates it
-        return []
-    jobs = {job.config: job for job in _jobs(feedstock, configs, settings)}
-    services = {job.name: job.provider for job in matrix_settings.read(feedstock.settings).jobs}
-    from kiln.ledger import Ledger
-
-    with Ledger(place) as ledger:
-        estimates = ledger.estimates()
-    longest: dict[str, tuple[str, float]] = {}
-    for config in configs:
-        service = GITHUB if config.name in jobs else services.get(config.platform.replace("-", "_"), "")
-        seconds = estimates.get(config.name, 0.0) if service != GITHUB or config.name in jobs else 0.0
-        if seconds > longest.get(service, ("", 0.0))[1]:
-            longest[service] = config.name, seconds
-    notes = (
-        _github_note(jobs[name], seconds, settings) if name in jobs else _note(name, seconds, service)
-        for service, (name, seconds) in longest.items()
-    )
-    return [note for note in notes if note]
-
-
-def _github_note(job: Job, seconds: float, settings: ActionsSettings) -> str:
-    if seconds <= 60 * settings.minutes_of_jobs(job.links):
-        return ""
-    hours = math.ceil(seconds / 3600)
-    took = f"{job.config} took {hours} h when it was last built here, longer than its jobs in the workflow may"
-    return f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"
-
-
-def _note(config: str, seconds: float, service: str) -> str:
-    """Return a line about a config that another service builds, by files of conda-smithy's; empty within its limit."""
-    limit = ci_limits.all_limits().get((service, JOB_MINUTES))
-    if limit is None or seconds <= 60 * limit.value:
-        return ""
-    took = (
-        f"{config} took {math.ceil(seconds / 60)} min when it was last built here, and {service} allows {limit.value}"
-    )
-    return f"{took} {limit.unit}: build it over several, with --budget and --handover"
 
 
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
@@ -235,7 +186,7 @@ def _existing(feedstock: Feedstock, name: str = NAME) -> str | None:
     return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
 
 
-def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: ActionsSettings) -> list[Job]:
+def jobs_of(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: ActionsSettings) -> list[Job]:
     """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
     runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]

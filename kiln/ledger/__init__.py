@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
+FINISHED_CONFIG = "config"  # the title of the step that a finished config is
 COLUMNS = "config, state, started, finished, peak_memory, detail"
 STEP_COLUMNS = ("key", "config", "title", "finished", "seconds", "detail")
 ARTIFACT_COLUMNS = ("path", "sha256", "size", "modified", "config", "inputs")
@@ -230,6 +231,11 @@ class Ledger(Database):
             ConfigState.DONE.value,
         )
         return dict(rows)
+
+    @retry_after_repair
+    def disk_use(self) -> dict[str, int]:
+        """Return the bytes of disk that each config's last build took."""
+        return {step.config: int(step.detail.get("disk", 0)) for step in reversed(self.latest(FINISHED_CONFIG))}
 
     @retry_after_repair
     def build_durations(self) -> tuple[BuildDuration, ...]:

@@ -9,7 +9,6 @@ from kiln import files
 from kiln.builder.rehearsal_inputs import missing_size, rehearsal_disk
 from kiln.console.text import quantity
 from kiln.errors import OutOfMemory, UsageError
-from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def require_enough(
     require_memory({config: peaks[config] for config in configs if config in peaks}, share, jobs=options.jobs)
     if options.build.rehearsal:
         return _require_rehearsal_disk(layout, {config: rehearsals[config] for config in configs}, options.jobs)
-    used = {step.config: int(step.detail.get("disk", 0)) for step in reversed(ledger.latest(build_cache.TITLE))}
+    used = ledger.disk_use()
     disk = disk_needed(used, configs, jobs=options.jobs)
     if options.fetch:
         layout.compile_caches.make_room(disk, keep=set(caches))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
 from kiln.errors import AlreadyRunning
-from kiln.ledger import StoredArtifact, stored_json
+from kiln.ledger import FINISHED_CONFIG, StoredArtifact, stored_json
 from kiln.store.step_cache import digest, folder_digest
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output
     from kiln.store.layout import ArtifactLayout
 
-TITLE = "config"  # the ledger's title of a finished config
+TITLE = FINISHED_CONFIG
 REHEARSED = "rehearsed config"
 FOUND = "same recipe, variant, engine and image as before"
 WAIT, LONG = 0.05, 86_400.0  # seconds between two attempts at a lock, and until one that is held for long times out

@@ -15,10 +15,8 @@ import yaml
 from kiln import cli
 from kiln.errors import BudgetSpent, NotWritable, RecipeFault
 from kiln.expand import workflow
-from kiln.ledger import Ledger
 from kiln.model.build_config import BuildConfig
 from kiln.model.feedstock import Feedstock
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -629,56 +627,6 @@ def test_a_branch_cannot_become_code_in_a_condition(feedstock: Feedstock) -> Non
     settings(feedstock, f"{PUBLISH}upload_on_branch: \"x' || true || '\"\n")
     with pytest.raises(RecipeFault, match="is not a branch"):
         workflow.planned(feedstock, CONFIGS)
-
-
-def took(feedstock: Feedstock, seconds: dict[str, float]) -> None:
-    """Record builds of configs in the ledger, each of which began in an earlier job."""
-    feedstock.artifacts.mkdir()
-    runs = tuple(
-        ConfigRun(
-            config=config,
-            state=ConfigState.DONE,
-            group="cuda12.9",
-            started=0.0,
-            finished=1.0,
-            earlier_seconds=duration - 1.0,
-        )
-        for config, duration in seconds.items()
-    )
-    report = MatrixReport(
-        run=1,
-        command="kiln build",
-        started=0.0,
-        finished=7200.0,
-        machine="m",
-        cores=32,
-        jobs=1,
-        engine="rattler-build",
-        container="docker",
-        configs=runs,
-    )
-    with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        ledger.end(ledger.begin(report))
-
-
-def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
-    assert workflow.long_build_notes(feedstock, CONFIGS) == []
-    took(feedstock, {CONFIGS[1].name: 7200.0 + 4e4})
-    (note,) = workflow.long_build_notes(feedstock, CONFIGS)
-    assert note.startswith(f"{CONFIGS[1].name} took 14 h when it was last built here")
-    settings(feedstock, CHAIN)
-    assert workflow.long_build_notes(feedstock, CONFIGS) == []
-
-
-def test_a_config_of_another_service_that_takes_longer_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
-    settings(feedstock, "provider: {linux_64: azure, linux_aarch64: travis, linux_ppc64le: github_actions}\n")
-    configs = [*CONFIGS, a_config("None", "3.10", "linux-aarch64"), a_config("None", "3.10", "linux-ppc64le")]
-    took(feedstock, {configs[0].name: 359 * 60, configs[1].name: 361 * 60, configs[2].name: 3600, configs[3].name: 1e6})
-    azure, travis = workflow.long_build_notes(feedstock, configs)
-    assert azure.startswith(f"{configs[1].name} took 361 min when it was last built here, and azure allows 360 minutes")
-    assert azure.endswith("build it over several, with --budget and --handover")
-    assert travis.startswith(f"{configs[2].name} took 60 min")
-    assert workflow.long_build_notes(feedstock, configs[:1]) == []
 
 
 def test_a_chain_of_which_github_would_start_no_run_is_refused(feedstock: Feedstock) -> None:

@@ -98,7 +98,12 @@ def test_the_channel_is_indexed_once_for_all_jobs(
 ) -> None:
     calls: list[str] = []
     call = rattler_process.call
-    monkeypatch.setattr(rattler_process, "call", lambda name, **more: (calls.append(name), call(name, **more))[1])
+
+    def counted(function: str, **arguments: Any) -> Any:
+        calls.append(function)
+        return call(function, **arguments)
+
+    monkeypatch.setattr(rattler_process, "call", counted)
     for config, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
         job(tmp_path / "jobs" / config, config, package)
     job_collection.collect_jobs(feedstock, [tmp_path / "jobs"])

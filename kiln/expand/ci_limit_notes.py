@@ -1,0 +1,86 @@
+"""Notes on configs that take more time or disk than their CI service allows, by the last builds on this machine.
+
+The workflow depends on the settings alone, so that every machine writes the same one; what this machine knows becomes
+a note.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from kiln.expand import ci_limits, matrix_settings, workflow
+from kiln.expand.actions_settings import GITHUB, SKIP, ActionsSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kiln.expand.workflow import Job
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+
+JOB_MINUTES, DISK = "job minutes", "disk"  # limits of a service
+GB = 10**9
+
+
+class _Excess(NamedTuple):
+    """A note, and by how much its config exceeds its limit; the larger of two is told."""
+
+    amount: float
+    note: str
+
+
+def notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+    """Return for each service and limit a line about the config that exceeds it most."""
+    place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.settings)
+    configs = list(configs)
+    if not configs or not place.is_file():  # opening a ledger creates it
+        return []
+    jobs = {job.config: job for job in workflow.jobs_of(feedstock, configs, settings)}
+    services = {job.name: job.provider for job in matrix_settings.read(feedstock.settings).jobs}
+    from kiln.ledger import Ledger
+
+    with Ledger(place) as ledger:
+        seconds, disk = ledger.estimates(), ledger.disk_use()
+    worst: dict[tuple[str, str], _Excess] = {}
+    for config in configs:
+        job, service = jobs.get(config.name), services.get(config.platform.replace("-", "_"), "")
+        if job is None and service == GITHUB:
+            continue  # by conda-smithy's workflow
+        for limit, excess in _excesses(
+            config.name, job, service, settings, seconds.get(config.name, 0.0), disk.get(config.name, 0)
+        ):
+            worst[service, limit] = max(worst.get((service, limit), excess), excess)
+    return [excess.note for excess in worst.values()]
+
+
+def _excesses(
+    config: str, job: Job | None, service: str, settings: ActionsSettings, seconds: float, disk: int
+) -> Iterator[tuple[str, _Excess]]:
+    limits = ci_limits.all_limits()
+    if job is not None:
+        if seconds > 60 * settings.minutes_of_jobs(job.links):
+            yield JOB_MINUTES, _Excess(seconds, _github_minutes(config, seconds))
+    elif (minutes := limits.get((service, JOB_MINUTES))) is not None and seconds > 60 * minutes.value:
+        took = f"{config} took {math.ceil(seconds / 60)} min when it was last built here, and {service} allows"
+        note = f"{took} {minutes.value} {minutes.unit}: build it over several, with --budget and --handover"
+        yield JOB_MINUTES, _Excess(seconds, note)
+    room = limits.get((service, DISK))
+    of_service = job is None or job.runner in workflow.RUNNERS.values()
+    if room is not None and of_service and disk > GB * room.value:
+        took = f"{config} took {math.ceil(disk / GB)} GB of disk when it was last built here, and {service} has"
+        yield DISK, _Excess(disk, f"{took} {room.value} {room.unit}: {_more_disk(job)}")
+
+
+def _github_minutes(config: str, seconds: float) -> str:
+    hours = math.ceil(seconds / 3600)
+    took = f"{config} took {hours} h when it was last built here, longer than its jobs in the workflow may"
+    return f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"
+
+
+def _more_disk(job: Job | None) -> str:
+    """Return what gives a job more room on the disk."""
+    another = "another runner (the variant key github_actions_labels)"
+    if job is None:
+        return "build it on a machine with more"
+    return f"set workflow_settings: free_disk_space: max, or use {another}" if job.free == SKIP else f"use {another}"
