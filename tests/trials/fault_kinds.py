@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.integration.fleet import test_notice, test_runs
 from tests.integration.fleet.helpers import building, containers, docker
+from tests.trials import worker_strikes
 from tests.trials.kills import below, kill
 from tests.waiting import until
 
@@ -54,15 +55,25 @@ for package in "${@: -1}"linux-64/*.conda; do
 done
 exit $code
 """
+# Kills the controller, whose number is in the flag, while a worker is being removed.
+KILL_AT_REMOVAL = """
+if [ "$1" = rm ] && read -r controller <"$(dirname "$0")/flag" && rm "$(dirname "$0")/flag"; then kill -9 "$controller"
+fi 2>/dev/null
+exec "$real" "$@"
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """A run that is under way in ``root``; ``shelf`` is a folder of its own, of which ``bin`` comes first on PATH."""
+    """A run that is under way in ``root``; ``shelf`` is a folder of its own, of which ``bin`` comes first on PATH.
+
+    The messages of the run are copied to the folder ``logs``.
+    """
 
     root: Path
     shelf: Path
     dice: random.Random
+    logs: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     cleanups: list[Callable[[], object]] = field(default_factory=list)
 
@@ -155,6 +166,12 @@ def kill_everything(trial: Trial) -> None:
     kill([trial.pid, *below(trial.pid)])
 
 
+def kill_run(trial: Trial) -> None:
+    """Kill the controller with all its processes, and all workers."""
+    kill_everything(trial)
+    docker("kill", *containers(trial.root))
+
+
 def kill_below(trial: Trial) -> None:
     """Kill one process below the controller."""
     processes = below(trial.pid)
@@ -238,6 +255,13 @@ def restart_sshd(trial: Trial) -> None:
     docker("exec", worker, "sh", "-c", "pkill -9 sshd; systemctl reset-failed ssh; systemctl restart ssh")
 
 
+def kill_at_removal(trial: Trial) -> None:
+    """Let the controller be killed by the wrapped docker, as soon as it removes a worker."""
+    flag = trial.shelf / "flag.new"
+    flag.write_text(f"{trial.pid}\n")
+    flag.rename(trial.flag)
+
+
 def shift_clock(seconds: float) -> Callable[[Trial], object]:
     """Return a fault that sets the controller's clock."""
     return lambda trial: (trial.shelf / "shift").write_text(str(seconds))
@@ -274,12 +298,15 @@ FAULTS = (
     ),
     Fault(name="ssh to all workers blocked for 30 s", strike=block_all, options=SOON),
     Fault(name="sshd of a worker killed, and started", strike=restart_sshd),
+    Fault(name="sshd of a worker started with another host key", strike=worker_strikes.change_host_key, options=LEASE),
+    Fault(name="30 % of ssh's packets lost for 40 s", strike=worker_strikes.lose_packets, options=SOON),
     Fault(
         name="a worker cut off from the network",
         strike=lambda trial: docker("network", "disconnect", "bridge", trial.worker()),
         options=LEASE,
     ),
     Fault(name="the disk of a worker full", strike=fill_worker, prepare=small_disk),
+    Fault(name="the disk of a worker read-only", strike=worker_strikes.make_read_only, options=SOON),
     Fault(name="this computer's disk full for 30 s", strike=fill_here, prepare=small_disk_here),
     Fault(name="a spot notice, then the worker's end", strike=give_notice, options=SOON),
     Fault(name="a worker's lease ended", strike=end_lease, options=SOON),
@@ -298,11 +325,25 @@ FAULTS = (
         program="docker",
         script=SILENT_PROVIDER,
     ),
+    Fault(
+        name="the cache's server killed eight times",
+        strike=worker_strikes.kill_cache,
+        options=(*SOON, "--cache", "small"),
+        prepare=worker_strikes.use_cache,
+    ),
     Fault(name="a package cut in two on its way", strike=cut_package, program="rsync", script=CUT_PACKAGE),
     Fault(name="controller's clock 3 h ahead", strike=shift_clock(10800.0), any=True),
     Fault(name="controller's clock 3 h back", strike=shift_clock(-10800.0), any=True),
     Fault(name="controller killed", strike=lambda trial: kill([trial.pid]), any=True, ends=True),
     Fault(name="controller killed with all its processes", strike=kill_everything, any=True, ends=True),
+    Fault(name="controller and all workers killed", strike=kill_run, options=SOON, ends=True),
+    Fault(
+        name="controller killed while it removes a worker",
+        strike=kill_at_removal,
+        ends=True,
+        program="docker",
+        script=KILL_AT_REMOVAL,
+    ),
     Fault(name="a process below the controller killed", strike=kill_below, any=True, ends=True),
     Fault(name="terminal closed (SIGHUP)", strike=signal_with(signal.SIGHUP), any=True, ends=True),
     Fault(name="Ctrl-C", strike=signal_with(signal.SIGINT), any=True, ends=True),

@@ -1,6 +1,7 @@
 """Inject faults into `kiln fleet run` on real workers at random moments, and compare with an undisturbed run.
 
-    .venv/bin/python -m tests.trials.faults [--seed N] [--trials N] [--first N] [--only TEXT] [--minutes N]
+    .venv/bin/python -m tests.trials.faults [--seed N] [--trials N] [--first N] [--only TEXT ...] [--minutes N]
+                                            [--logs FOLDER]
 
 The workers are containers that boot as machines do (`--provider local`); for a detached run they, and the machine of
 its controller, are hosts reached by ssh (`--provider static`). Each trial builds two configs of the small feedstock, of
@@ -19,8 +20,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +35,7 @@ from tests.trials.kills import ENVIRONMENT, ROOT, SMALL
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 SECONDS = 15  # of a compile
 CEILING = 600.0  # seconds for a command: with faults of half a minute, none takes nearly as long
@@ -48,38 +50,53 @@ def main() -> None:
     """Run the trials and print the table; the exit code is 1 when one of them went wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trials", type=int, default=30, metavar="N")
+    parser.add_argument("--trials", type=int, metavar="N", help="the last trial's number, that of the kinds by default")
     parser.add_argument("--first", type=int, default=1, metavar="N", help="begin with the trial of this number")
-    parser.add_argument("--only", default="", metavar="TEXT", help="take only the faults whose names contain TEXT")
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="take only the faults whose names contain TEXT (repeatable)"
+    )
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N", help="begin no trial after so many")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the messages of each run there")
     options = parser.parse_args()
     make_image()
-    names = [name for name in (*(fault.name for fault in FAULTS), *DETACHED) if options.only in name]
+    chosen = options.only or [""]
+    kinds = (*(fault.name for fault in FAULTS), *DETACHED)
+    names = [name for name in kinds if any(text in name for text in chosen)]
     end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="kiln-faults-") as folder:
         expected, seconds = undisturbed(Path(folder) / "undisturbed")
         print(f"undisturbed: {seconds:.0f} s, {len(expected)} packages\n\n{HEAD}", flush=True)
         wrong = 0
-        for number in range(options.first - 1, options.trials):
+        for number in range(options.first - 1, options.trials or len(names)):
             if time.monotonic() < end:
                 name = names[number % len(names)]
                 place = Path(folder) / str(number)
                 dice = random.Random(f"{options.seed} {number}")
-                while (right := tried(name, place, dice, expected=expected, seconds=seconds)) is None:
-                    seconds *= 0.7  # it had ended before its moment came
+                right = None
+                while right is None:
+                    right = tried(name, place, dice, expected=expected, seconds=seconds, logs=options.logs)
+                    seconds *= 0.7 if right is None else 1.0  # it had ended before its moment came
                 wrong += not right
     print(f"\n{wrong} wrong")
     sys.exit(bool(wrong))
 
 
-def tried(name: str, place: Path, dice: random.Random, *, expected: Mapping[str, str], seconds: float) -> bool | None:
+def tried(
+    name: str,
+    place: Path,
+    dice: random.Random,
+    *,
+    expected: Mapping[str, str],
+    seconds: float,
+    logs: Path | None = None,
+) -> bool | None:
     """Carry out a trial and print its line; return whether all went well, None if the run had ended before."""
     root = copied(place)
     fault = next((fault for fault in FAULTS if fault.name == name), None)
     try:
         if fault is None:
             return detached_trial(name, root, dice, expected)
-        return trial_of(fault, Trial(root=root, shelf=place, dice=dice), expected, seconds)
+        return trial_of(fault, Trial(root=root, shelf=place, dice=dice, logs=logs), expected, seconds)
     finally:
         if left := containers(root):
             docker("rm", "--force", "--volumes", *left)
@@ -122,6 +139,10 @@ def trial_of(fault: Fault, trial: Trial, expected: Mapping[str, str], seconds: f
     finally:
         for cleanup in trial.cleanups:
             cleanup()
+        output = trial.shelf / "output.txt"
+        if trial.logs is not None and output.exists():
+            trial.logs.mkdir(parents=True, exist_ok=True)
+            shutil.copy(output, trial.logs / f"{fault.name}.txt")
 
 
 def _trial_of(fault: Fault, trial: Trial, expected: Mapping[str, str], seconds: float) -> bool | None:
@@ -129,9 +150,29 @@ def _trial_of(fault: Fault, trial: Trial, expected: Mapping[str, str], seconds: 
     variables = trial.shelf / "vars.json"
     more = ("--vars", str(variables)) if variables.exists() else ()
     call = (*run_words(trial.root), *fault.options, *more)
-    log = trial.shelf / "output.txt"
+    with watched_volumes(trial.root) as volumes:
+        struck = run_and_strike(fault, trial, call, environment, seconds)
+        if struck is None:
+            return None
+        moment, code, problem = struck
+        codes, messages = [code], (trial.shelf / "output.txt").read_text()
+        if code and fault.ends:
+            code, output = finished(call, environment)
+            codes, messages = [*codes, code], messages + output
+        code, output = finished(("-C", str(trial.root), "fleet", "down"), environment)
+    problem += f"down ended with {code}: {output[-300:]}" if code else ""
+    if codes[-1]:
+        problem += messages[-1500:]
+    return shown(fault.name, moment, codes, trial.root, expected, problem, volumes)
+
+
+def run_and_strike(
+    fault: Fault, trial: Trial, call: tuple[str, ...], environment: Mapping[str, str], seconds: float
+) -> tuple[float, int, str] | None:
+    """Run the command and strike it; return when, its exit code and what failed; None if it had ended before."""
     # It inherits SIGINT ignored where the trials were started with `&`, and would ignore it.
     argv = ("env", "--default-signal=INT,HUP", sys.executable, "-m", "kiln", *call)
+    log = trial.shelf / "output.txt"
     began = time.monotonic()
     with log.open("w") as file, subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=file, stderr=file) as process:
         trial.process = process
@@ -141,18 +182,40 @@ def _trial_of(fault: Fault, trial: Trial, expected: Mapping[str, str], seconds: 
             if process.poll() is not None:
                 return None
             problem = attempt(lambda: fault.strike(trial))
-            codes = [process.wait(timeout=CEILING)]
+            return moment, process.wait(timeout=CEILING), problem
         finally:
             process.kill()
-    messages = log.read_text()
-    if codes[0] and fault.ends:
-        code, output = finished(call, environment)
-        codes, messages = [*codes, code], messages + output
-    code, output = finished(("-C", str(trial.root), "fleet", "down"), environment)
-    problem += f"down ended with {code}: {output[-300:]}" if code else ""
-    if codes[-1]:
-        problem += messages[-1500:]
-    return shown(fault.name, moment, codes, trial.root, expected, problem)
+
+
+@contextmanager
+def watched_volumes(root: Path) -> Iterator[set[str]]:
+    """Collect the names of the volumes that the workers of a feedstock's runs have during the block."""
+    volumes: set[str] = set()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            volumes.update(volumes_of(root))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield volumes
+    finally:
+        done.set()
+        thread.join()
+
+
+def volumes_of(root: Path) -> list[str]:
+    """Return the names of the volumes of the workers that there are; one that ends meanwhile may be left out."""
+    form = '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}} {{end}}{{end}}'
+    volumes: list[str] = []
+    for run in (root / "build_artifacts" / "fleet").glob("*"):
+        names = docker("ps", "--all", "--quiet", "--filter", f"label=kiln-run={run.name}").split()
+        if names:
+            asked = ("docker", "inspect", "--format", form, *names)
+            volumes += subprocess.run(asked, check=False, capture_output=True, text=True).stdout.split()
+    return volumes
 
 
 def prepared(fault: Fault, trial: Trial) -> Mapping[str, str]:
@@ -185,14 +248,26 @@ def attempt(strike: Callable[[], object]) -> str:
     return ""
 
 
-def shown(name: str, moment: float, codes: list[int], root: Path, expected: Mapping[str, str], problem: str) -> bool:
-    """Print the line of a trial, and what went wrong; return whether all went well."""
+def shown(
+    name: str,
+    moment: float,
+    codes: list[int],
+    root: Path,
+    expected: Mapping[str, str],
+    problem: str,
+    volumes: Collection[str] = (),
+) -> bool:
+    """Print the line of a trial, and what went wrong; return whether all went well.
+
+    Of the ``volumes`` none may be left either.
+    """
     outcome = packages(root)
     try:
         left = leftovers(root)
         jobs = [job for run in ledgered(root) for job in run.jobs]
     except KilnError as error:
         left, jobs = [str(error)], []
+    left += [f"volume {volume}" for volume in docker("volume", "ls", "--quiet").split() if volume in volumes]
     lost = sum(job.state.value == "lost" for job in jobs)
     equal = sum(outcome.get(package) == digest for package, digest in expected.items())
     ended = ", then ".join(map(str, codes))
