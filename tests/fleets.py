@@ -113,9 +113,10 @@ class Faults:
     in their ``failing_step``; ``scarce`` are the spans in which the provider has no workers of an offer, ``unprepared``
     the workers whose preparation fails, ``hiccups`` those for which it fails
     so many times,
-    ``foreign`` configs whose first results have other inputs, ``full`` the workers whose disk is full, ``no_room`` the
-    span in which the controller's is, ``no_capacity`` that in which the provider refuses all; ``stopped`` are the times
-    of Ctrl-C. In the spans ``offline`` the controller has no network, in ``blocked`` it cannot reach its workers;
+    ``foreign`` configs whose first results have other inputs, ``full`` the workers whose disk is full, ``read_only``
+    those whose disk is read-only, ``no_room`` the span in which the controller's is full, ``no_capacity`` that in which
+    the provider refuses all; ``stopped`` are the times of Ctrl-C. In the spans ``offline`` the controller has no
+    network, in ``blocked`` it cannot reach its workers;
     ``cut`` is the time from which a single worker cannot be reached. A tear-down fails (``stays``) this many times,
     with or without a list of workers (``listed``).
     """
@@ -132,6 +133,7 @@ class Faults:
     hiccups: Mapping[str, int] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
     full: frozenset[str] = frozenset()
+    read_only: frozenset[str] = frozenset()
     no_room: tuple[float, float] = (NEVER, NEVER)
     failing_step: str = "compile"
     corrupt: Mapping[str, int] = field(default_factory=dict)
@@ -407,7 +409,8 @@ class Simulation:
             )
         estimate = self.estimates[config]
         quick = estimate.group in (worker.disk | self.cached) and estimate.warm < estimate.cold
-        seconds = 600.0 if name in self.faults.full else estimate.warm if quick else estimate.cold
+        broken = name in self.faults.full | self.faults.read_only
+        seconds = 600.0 if broken else estimate.warm if quick else estimate.cold
         worker.jobs.setdefault(config, self.clock + seconds)
         return executor_messages.BuildStarted(worker=name, config=config)
 
@@ -444,6 +447,8 @@ class Simulation:
     def _ended(self, name: str, worker: SimulatedWorker, config: str) -> executor_messages.Event:
         if (name, config) in self._killed_builds:
             return executor_messages.BuildFinished(worker=name, config=config, exit_code=None, reason="signal")
+        if name in self.faults.read_only:
+            return executor_messages.BuildFinished(worker=name, config=config, exit_code=None, unfit=True)
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:
             self.built.append((config, name))

@@ -237,12 +237,14 @@ class LogLine:
 class BuildFinished(_BuildMessage):
     """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown.
 
-    ``at`` is the time of its end, where that is known better than by this event.
+    ``at`` is the time of its end, where that is known better than by this event. With ``unfit`` its worker can build
+    nothing more.
     """
 
     exit_code: int | None
     reason: str = ""
     at: float | None = None
+    unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

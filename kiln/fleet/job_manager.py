@@ -150,6 +150,7 @@ class JobManager:
         """Free a worker for its next config; what it has built is collected in parallel."""
         self.state.queue.end(worker.name, ok=event.exit_code == 0)
         worker.assignment, worker.is_building = None, False
+        worker.is_retired |= event.unfit
         if worker.is_reclaimed and event.exit_code == BudgetSpent.exit_code:
             worker.handover = event.config
             self.state.submit(Collect(worker=worker.name, config=event.config, until=worker.reclaimed_at))

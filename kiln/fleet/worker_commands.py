@@ -243,6 +243,9 @@ def _finished(session: PlaybookSession, worker: str, config: str, job: Mapping[s
     state, result, code = job_status(job)
     if state == "running":
         return None
+    if code != 0 and (fault := str(job.get("disk_fault") or "")):
+        reason = f"its disk cannot be written: {fault}"
+        return BuildFinished(worker=worker, config=config, exit_code=None, reason=reason, unfit=True)
     if state != "ended":
         reason = "its build is gone: was the worker restarted?"
         return BuildFinished(worker=worker, config=config, exit_code=None, reason=reason)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.machinery
 import importlib.util
 import json
+import os
 import re
+import runpy
 import ssl
 import subprocess
 import sys
@@ -605,6 +608,43 @@ def test_a_job_keeps_the_hash_over_what_it_builds(tmp_path: Path, monkeypatch: p
     JOB.ended("config")
     assert JOB.recall("config")["key"] == "abc"
     assert JOB.state_of("config")["key"] == "abc"
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [(errno.EROFS, os.strerror(errno.EROFS)), (errno.EIO, os.strerror(errno.EIO)), (errno.ENOSPC, ""), (0, "")],
+)
+@pytest.mark.parametrize("has_end", [True, False])
+def test_a_build_that_failed_on_a_disk_that_cannot_be_written_names_the_fault(
+    jobs: ModuleType, monkeypatch: pytest.MonkeyPatch, number: int, fault: str, *, has_end: bool
+) -> None:
+    """On a read-only disk systemd does not even run the command after a build's end."""
+    touch = Path.touch
+
+    def refuse(path: Path) -> None:
+        if number:
+            raise OSError(number, os.strerror(number))
+        touch(path)
+
+    monkeypatch.setenv("EXIT_STATUS", "17")
+    monkeypatch.setattr(jobs, "active", lambda _: False)
+    jobs.begun("a")
+    if has_end:
+        jobs.ended("a")
+    monkeypatch.setattr(Path, "touch", refuse)
+    state = jobs.state_of("a")
+    assert (state["state"], state["disk_fault"]) == ("ended" if has_end else "lost", fault)
+    assert not list(jobs.JOBS.glob(".*"))
+    monkeypatch.setenv("EXIT_STATUS", "0")
+    jobs.ended("a")
+    assert jobs.state_of("a")["disk_fault"] == ""
+
+
+def test_a_command_that_the_disk_refuses_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = ANSIBLE / "roles/kiln_prepare/files/root/usr/local/sbin/kiln-job"
+    monkeypatch.setattr(sys, "argv", [program.name, "clear", "no/such/config"])
+    with pytest.raises(SystemExit, match=r"^kiln-job: \[Errno \d+\] .*no/such/config'$"):
+        runpy.run_path(str(program), run_name="__main__")
 
 
 def test_a_released_host_keeps_no_program_of_kiln() -> None:

@@ -530,6 +530,15 @@ def test_a_full_disk_retires_the_worker_and_another_builds_the_config() -> None:
     assert_nothing_left(run, simulation)
 
 
+def test_a_read_only_disk_retires_the_worker_and_another_builds_the_config() -> None:
+    simulation = Simulation(FOUR, faults=Faults(read_only=frozenset({ONE})))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert [command.worker for command in commands(simulation, StartBuild)].count(ONE) == 1
+    assert ONE not in {worker for _, worker in simulation.built}
+    assert_nothing_left(run, simulation)
+
+
 def test_a_config_that_fills_two_disks_is_at_fault_itself() -> None:
     simulation = Simulation(estimates(1), faults=Faults(full=frozenset({ONE, TWO, "kiln-r1-3"})))
     run = supervisor(simulation)

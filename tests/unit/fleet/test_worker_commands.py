@@ -10,7 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
+import pytest
+
 from kiln.fleet.executor_messages import (
+    BuildFinished,
     BuildStarted,
     CommandUndelivered,
     FollowBuild,
@@ -114,6 +117,27 @@ class Answers(PlaybookSession):
     def ssh(self, *_: object, **__: object) -> Any:
         text = f"{json.dumps({'c': self.states.pop(0)})}\n\n{MARK}\n{base64.b64encode(b'').decode()}"
         return SimpleNamespace(ok=True, stdout=text, exit_code=0, tail="")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "fault", "outcome"),
+    [
+        ("ended", 17, "Read-only file system", (None, True)),
+        ("lost", None, "Read-only file system", (None, True)),
+        ("ended", 0, "Read-only file system", (0, False)),
+        ("ended", 17, "", (17, False)),
+        ("lost", None, "", (None, False)),
+    ],
+)
+def test_a_build_that_fails_on_a_broken_disk_is_not_at_fault(
+    state: str, code: int | None, fault: str, outcome: tuple[int | None, bool]
+) -> None:
+    session = Answers({"state": state, "exit_code": code, "result": "exit-code", "disk_fault": fault})
+    follow(session, FollowBuild(worker="f-1", config="c"))
+    *_, event = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    assert isinstance(event, BuildFinished)
+    assert (event.exit_code, event.unfit) == outcome
+    assert not event.unfit or event.reason == "its disk cannot be written: Read-only file system"
 
 
 def test_the_notice_to_a_worker_is_reported_once() -> None:
