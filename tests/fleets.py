@@ -108,7 +108,8 @@ class SimulatedWorker:
 class Faults:
     """The injected faults: by the name of a worker or a config, with a count or a second of the run.
 
-    ``preemption`` is the share of workers that die in an hour, with ``notice`` two minutes before that;
+    ``preemption`` is the share of workers that die in an hour, with ``notice`` two minutes before that; each worker
+    dies after ``life`` seconds at the latest;
     ``half_made`` workers are refused though they exist; ``codes`` are the exit codes of configs that fail
     in their ``failing_step``; ``scarce`` are the spans in which the provider has no workers of an offer, ``unprepared``
     the workers whose preparation fails, ``hiccups`` those for which it fails
@@ -122,6 +123,7 @@ class Faults:
     """
 
     preemption: float = 0.0
+    life: float = NEVER
     notice: bool = False
     dies: Mapping[str, float] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
@@ -350,7 +352,7 @@ class Simulation:
             if name in self.faults.half_made:
                 self._soon(30.0, executor_messages.ProvisionFailed(worker=name, reason="the playbook failed"))
             rate = self.faults.preemption
-            life = self.random.expovariate(rate / HOUR) if rate else NEVER
+            life = min(self.faults.life, self.random.expovariate(rate / HOUR) if rate else NEVER)
             dies = self.faults.dies.get(name)
             self.workers[name] = SimulatedWorker(
                 born=self.clock,

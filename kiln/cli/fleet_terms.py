@@ -39,19 +39,23 @@ def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
 def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     """Return the terms of a run by a plan."""
     from kiln.fleet.assumptions import Assumptions
+    from kiln.fleet.lost_worker_limits import joint_limit
     from kiln.fleet.replacement_terms import RunTerms, greatest_loss
 
     way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
     attempts, replacements = planned_loss_limits(options, way)
+    joint = joint_limit(replacements, way.workers + (0 if way.pool is None else way.pool.workers))
     return RunTerms(
         offers=first,
         other_offers=tuple(others),
         attempts=attempts,
         replacements=replacements,
+        joint_replacements=joint,
         losses=greatest_loss(
             plan,
             [offer for offers in (first, *others) for offer in offers],
             replacements,
+            joint,
             Assumptions.read().startup,
         ),
         lifetime=lifetime_of(options, plan),

@@ -20,13 +20,14 @@ class RunTerms:
 
     A detached run has a ``controller``, where its packages wait for up to ``keep`` seconds.
 
-    ``replacements`` lost workers are replaced, and a config is tried on ``attempts``; ``losses`` is what the lost ones
-    cost at most.
+    ``replacements`` lost workers are replaced, ``joint_replacements`` that are lost together with others, and a config
+    is tried on ``attempts``; ``losses`` is what the lost ones cost at most.
     """
 
     offers: tuple[Offer, ...]
     attempts: int
     replacements: int
+    joint_replacements: int
     losses: float
     lifetime: float
     other_offers: tuple[tuple[Offer, ...], ...] = ()
@@ -34,15 +35,18 @@ class RunTerms:
     keep: float = 0.0
 
 
-def greatest_loss(plan: FleetPlan, offers: Iterable[Offer], replacements: int, startup: float) -> float:
+def greatest_loss(
+    plan: FleetPlan, offers: Iterable[Offer], replacements: int, joint_replacements: int, startup: float
+) -> float:
     """Return what lost workers cost at most: each the longest build by the dearest offer, lost at its end.
 
-    Of spot workers as many are replaced again that the provider takes back after a notice.
+    Besides those that are lost one by one there are those that are lost together, and of spot workers as many again
+    as the former that the provider takes back after a notice.
     """
     offers = tuple(offers)
     hourly = max(offer.hourly for offer in offers)
     replacements *= 2 if any(offer.spot for offer in offers) else 1
-    return replacements * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
+    return (replacements + joint_replacements) * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
 
 
 def plan_lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
@@ -52,10 +56,11 @@ def plan_lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
         yield f"first   {first}"
         yield from (f"else    {offer}, {_price(offer)}" for offer in others)
     if way.cost:
-        notice = ", and as many spot workers that are taken back after a notice" if way.spot else ""
+        notice = ", as many spot workers that are taken back after a notice" if way.spot else ""
+        joint = f"{terms.joint_replacements} that are lost together"
         yield (
-            f"losses  {terms.replacements} lost workers are replaced{notice}, which costs {terms.losses:.2f} {currency}"
-            " more at most (--replacements, --budget)"
+            f"losses  {terms.replacements} lost workers are replaced{notice}, and {joint}, which costs"
+            f" {terms.losses:.2f} {currency} more at most (--replacements, --budget)"
         )
     if terms.controller is not None:
         yield f"control {_controller(terms.controller, way.seconds, terms.keep)}"

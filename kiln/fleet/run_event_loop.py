@@ -240,6 +240,7 @@ class Supervisor:
                 self.jobs.on_handover(worker, event)
             case executor_messages.Collected() if event.config in worker.uncollected:
                 self.jobs.on_collected(worker, event)
+                self.workers.losses.on_progress()
             case executor_messages.CollectFailed() if event.config in worker.uncollected:
                 if self.jobs.on_collect_failed(worker, event):
                     self.workers.lose(worker, event.reason)

@@ -84,7 +84,9 @@ class SilenceManager:
         lost = self._lost(event, now)
         for worker in lost:
             seconds = 0.0 if worker.silent_since is None else now - worker.silent_since
-            self.workers.lose(worker, f"no answer for {seconds:.0f} s", counts=len(lost) == 1 or _is_new(worker))
+            self.workers.lose(worker, f"no answer for {seconds:.0f} s", together=len(lost) > 1 and not _is_new(worker))
+        if lost:
+            self.workers.report_outage(now)
         suspects = self.suspects(now)
         self.cut_off = bool(suspects) and not event.answers
         self._report(suspects, event)

@@ -9,6 +9,7 @@ from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
 from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchService
 from kiln.fleet.fallback_offers import OfferList
 from kiln.fleet.live_run_state import RETRY, TRIES
+from kiln.fleet.lost_worker_limits import LostWorkerLimits
 from kiln.fleet.remote_execution_pool import PoolManager
 from kiln.model.fleet import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
@@ -30,7 +31,7 @@ MARGIN = 1.25  # of the expected time of a build, which has to fit into its work
 class WorkerManager:
     """Decides about the workers of a run.
 
-    Up to ``max_workers`` build at a time; ``request_count`` were requested so far, ``loss_count`` were lost, and
+    Up to ``max_workers`` build at a time; ``request_count`` were requested so far, ``losses`` counts the lost ones, and
     ``reclaim_count`` taken back by the provider after a notice. ``cache``
     is the URL of the shared cache: None until it is known, empty without a cache. ``offers`` are those by which workers
     are requested; while all of them are refused, ``next_request`` is the time of the next request, and
@@ -42,9 +43,9 @@ class WorkerManager:
         self.jobs = jobs
         self.max_workers = state.run_config.max_workers
         self.request_count = 0
-        self.loss_count = 0
         self.reclaim_count = 0
         run_config = state.run_config
+        self.losses = LostWorkerLimits(run_config)
         self._offers = [run_config.offers_of(kind) for kind in run_config.counts]
         self.offers = OfferList([offer for offers in self._offers for offer in offers])
         self.next_request = 0.0
@@ -89,7 +90,7 @@ class WorkerManager:
                 "the provider does not accept the credentials", why=event.reason, hint=hint
             )
             return
-        if self._asks_again(worker):
+        if self.asks_again(worker):
             self.offers.refuse(worker.record.offer, now, event.reason)
         else:
             self.max_workers -= 1
@@ -101,7 +102,7 @@ class WorkerManager:
                 " later",
             )
 
-    def _asks_again(self, worker: Worker) -> bool:
+    def asks_again(self, worker: Worker) -> bool:
         """Return whether refused workers are requested again; a site of existing machines or a scheduler refuses again.
 
         Nor is a provider asked again that did not answer for too long.
@@ -115,7 +116,7 @@ class WorkerManager:
 
         A new run waits for capacity only: other reasons, such as a quota, do not go away.
         """
-        if not self._asks_again(worker):
+        if not self.asks_again(worker):
             return False
         offers = self._useful_offers()
         if self.offers.first(now, offers) is not None:
@@ -125,11 +126,21 @@ class WorkerManager:
         if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
             return False
         seconds = self.offers.next_time(offers) - now
+        text = f"no worker is left, and the provider refuses others; asking again in {seconds / 60:.0f} min"
+        self._report_waiting(f"{text}: {event.reason}")
+        return True
+
+    def _report_waiting(self, text: str) -> None:
+        """Report why no worker is requested for the waiting configs."""
         for config in self.state.configs.values():
             if config.state is ConfigState.WAITING:
-                text = f"no worker is left, and the provider refuses others; asking again in {seconds / 60:.0f} min"
-                self.state.observer.config_line(config.config, f"{text}: {event.reason}", "")
-        return True
+                self.state.observer.config_line(config.config, text, "")
+
+    def report_outage(self, now: float) -> None:
+        """Report that workers were lost together again, and that the next ones are requested later."""
+        if now < self.losses.wait_until:
+            minutes = (self.losses.wait_until - now) / 60
+            self._report_waiting(f"workers were lost together again; the next are requested in {minutes:.0f} min")
 
     def _useful_offers(self) -> list[Offer]:
         """Return the offers of the machine types that configs wait for."""
@@ -179,10 +190,10 @@ class WorkerManager:
             self.state.inventory.keep_job(config, state=JobState.LOST, reason="never begun, or lost")
             worker.is_building = False
 
-    def lose(self, worker: Worker, reason: str, *, counts: bool = True) -> None:
+    def lose(self, worker: Worker, reason: str, *, together: bool = False) -> None:
         """Give up a worker: its configs are queued again, and what may remain of it is terminated.
 
-        ``counts`` when it is one of those that are replaced a limited number of times.
+        ``together`` with others, as by an outage, which counts apart.
         """
         self.state.inventory.keep(worker, state=WorkerState.LOST, reason=reason)
         self.state.submit(Terminate(worker=worker.name))
@@ -196,15 +207,15 @@ class WorkerManager:
         if worker.is_cache:
             self.drop_cache(reason)
             return
-        self.loss_count += counts and not worker.is_reclaimed
+        if not worker.is_reclaimed:
+            self.losses.add(self.state.executor.now(), together=together)
         if worker.is_pool:
-            self.pool.on_lost(worker, reason, replaced=self.loss_count <= self.state.run_config.replacements)
+            self.pool.on_lost(worker, reason, replaced=not self.losses.exhausted)
             return
-        if self.loss_count > self.state.run_config.replacements:
+        if self.losses.exhausted:
             self.max_workers = min(self.max_workers, len(self.state.inventory.builders))
         if not self.max_workers and self.state.queue:
-            what = f"{self.loss_count} workers were lost, and no more are replaced"
-            self.state.stop = WorkersLost(what, why=reason, hint="--replacements N allows for more")
+            self.state.stop = self.losses.error(reason)
 
     def on_reclaimed(self, worker: Worker, at: float) -> None:
         """Drain a worker that its provider takes back: nothing starts there, and what cannot end in time is stopped.
@@ -324,10 +335,11 @@ class WorkerManager:
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
             names.append(inventory.add(name, Offer(machine_type=cache, zone=self.offers.zone(now)), now=now).name)
-        names += self.pool.request(now, self.offers.zone(now))
+        is_waiting = now < self.losses.wait_until
+        names += [] if is_waiting else self.pool.request(now, self.offers.zone(now))
         refused = [self.offers.next_time(among) for among in self._offers if self.offers.first(now, among) is None]
-        self.next_request = min(refused, default=0.0)
-        while self.state.queue and self._present_workers() < self.max_workers:
+        self.next_request = max(min(refused, default=0.0), self.losses.wait_until)
+        while self.state.queue and not is_waiting and self.present_count() < self.max_workers:
             name = run_config.worker_name(self.request_count + 1)
             offer = self._next_offer(name, now)
             if offer is None:
@@ -342,7 +354,7 @@ class WorkerManager:
         if names:
             self.state.submit(inventory.request(names))
 
-    def _present_workers(self) -> int:
+    def present_count(self) -> int:
         """Return the number of workers that build, or will; not of those that their provider takes back."""
         return sum([not worker.is_reclaimed for worker in self.state.inventory.builders])
 

@@ -345,7 +345,8 @@ def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_c
     assert "first   compute-16 (c7i.4xlarge) in us-east-1b" in output
     assert "else    c7a.4xlarge in us-east-1c, " in output
     hours = terms["replacements"]
-    assert f"losses  {hours} lost workers are replaced, which costs {terms['losses']:.2f} USD more at most" in output
+    together = f"and {terms['joint_replacements']} that are lost together"
+    assert f"losses  {hours} lost workers are replaced, {together}, which costs {terms['losses']:.2f} USD" in output
     assert cli.run([*plan, "--workers", "1", "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
     assert alone["terms"]["lifetime"] == 2 * alone["chosen"]["seconds"] > 86400.0, "it would end in the last builds"

@@ -144,7 +144,7 @@ def test_a_worker_that_dies_while_building_is_replaced_and_its_config_built_agai
     simulation = Simulation(FOUR, faults=Faults(dies={ONE: 2000.0}))
     run = supervisor(simulation)
     assert all_done(run.execute())
-    assert run.workers.loss_count == 1
+    assert run.workers.losses.single == 1
     assert set(run.state.inventory.workers) == {ONE, TWO, "kiln-r1-3"}
     assert max(run.state.inventory.attempts(estimate.config) for estimate in FOUR) == 2
     assert_nothing_left(run, simulation)
@@ -262,7 +262,7 @@ def test_a_worker_gets_no_build_that_its_lifetime_is_too_short_for() -> None:
     run = supervisor(simulation, max_workers=1, lifetime=8 * HOUR)
     assert all_done(run.execute())
     assert Counter(worker for _, worker in simulation.built) == {ONE: 2, TWO: 2, "kiln-r1-3": 2}
-    assert run.workers.loss_count == 0
+    assert run.workers.losses.single == 0
     assert_nothing_left(run, simulation)
 
 
@@ -343,7 +343,7 @@ def test_a_worker_that_its_provider_takes_back_is_drained_and_costs_no_attempt()
     (stop,) = commands(simulation, StopBuild)
     assert (stop.worker, "takes kiln-r1-1 back in 120 s" in stop.reason) == (ONE, True)
     assert [command.worker for command in commands(simulation, StartBuild)] == [ONE, TWO]
-    assert run.workers.loss_count == 0
+    assert run.workers.losses.single == 0
     born = {name: born - simulation.began for name, born, _ in simulation.paid}
     assert dies - 120 <= born[TWO] < dies - 60, "it is not waited for the end of the first"
     assert {job.reclaimed for job in run.state.inventory.latest_jobs()} == {False}
@@ -385,7 +385,7 @@ def test_what_a_reclaimed_worker_has_built_is_saved_before_its_end(lost: bool) -
     assert order[:4] == [starts[0], saving, order[2], starts[1]], "it is not terminated before"
     (lost_job,) = [job for job in run.state.inventory._jobs.values() if job.reclaimed]
     assert lost_job.reason.endswith("is lost: the connection was lost" if lost else "is handed on")
-    assert run.workers.loss_count == 0
+    assert run.workers.losses.single == 0
     assert_nothing_left(run, simulation)
 
 
@@ -653,7 +653,7 @@ def test_leases_are_renewed_in_time_and_end_without_a_controller() -> None:
     run = supervisor(simulation, lease=HOUR)
     assert all_done(run.execute())
     assert len(commands(simulation, Renew)) >= 4 * 9
-    assert run.workers.loss_count == 0
+    assert run.workers.losses.single == 0
 
 
 def test_a_tear_down_that_fails_is_retried_and_then_reported() -> None:
@@ -696,7 +696,7 @@ def test_a_cache_that_dies_during_the_builds_is_terminated_and_the_run_continues
     assert all_done(run.execute())
     caches = [command.cache for command in commands(simulation, StartBuild)]
     assert caches == ["http://cache"] * 2 + [""] * 6
-    assert (run.workers.loss_count, run.workers.max_workers) == (0, 2)
+    assert (run.workers.losses.single, run.workers.max_workers) == (0, 2)
     assert "no answer" in run.state.inventory.workers["kiln-r1-cache"].record.reason
     assert_nothing_left(run, simulation)
 
@@ -778,7 +778,7 @@ def test_a_controller_that_is_cut_off_loses_no_build(wholly: bool, moment: float
     run = supervisor(simulation, max_workers=6)
     assert all_done(run.execute())
     assert {run.state.inventory.attempts(estimate.config) for estimate in simulation.estimates.values()} == {1}
-    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 6)
+    assert (run.workers.losses.single, len(run.state.inventory.workers)) == (0, 6)
     assert len(simulation.built) == 12
     assert_nothing_left(run, simulation)
 
@@ -803,7 +803,7 @@ def test_a_controller_that_was_asleep_for_an_hour_goes_on_with_the_same_workers(
     run = supervisor(simulation, max_workers=6)
     assert all_done(run.execute())
     assert {run.state.inventory.attempts(estimate.config) for estimate in simulation.estimates.values()} == {1}
-    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 6)
+    assert (run.workers.losses.single, len(run.state.inventory.workers)) == (0, 6)
     assert simulation.clock - simulation.began < 6 * HOUR + 240 + HOUR + 900
     assert_nothing_left(run, simulation)
 
@@ -813,7 +813,7 @@ def test_a_controller_that_is_cut_off_during_provisioning_loses_no_worker(moment
     simulation = Simulation(FOUR, faults=Faults(offline=((moment, moment + 600),)))
     run = supervisor(simulation)
     assert all_done(run.execute())
-    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 2)
+    assert (run.workers.losses.single, len(run.state.inventory.workers)) == (0, 2)
     assert_nothing_left(run, simulation)
 
 
@@ -830,7 +830,7 @@ def test_an_outage_that_outlives_all_leases_costs_what_was_built_but_no_replacem
     simulation = Simulation(FOUR, faults=Faults(offline=((1000.0, 1000.0 + 5 * HOUR),)))
     run = supervisor(simulation, replacements=0)
     assert all_done(run.execute())
-    assert run.workers.loss_count == 0
+    assert run.workers.losses.single == 0
     assert max(run.state.inventory.attempts(estimate.config) for estimate in FOUR) == 2
     assert_nothing_left(run, simulation)
 
@@ -840,7 +840,7 @@ def test_no_worker_is_requested_while_none_answers() -> None:
     run = supervisor(simulation)
     assert all_done(run.execute())
     assert len(commands(simulation, Provision)) == 2
-    assert (run.workers.loss_count, set(run.state.inventory.workers)) == (1, {ONE, TWO, "kiln-r1-3"})
+    assert (run.workers.losses.single, set(run.state.inventory.workers)) == (1, {ONE, TWO, "kiln-r1-3"})
     assert run.state.inventory.attempts("config00") + run.state.inventory.attempts("config01") == 3
     assert_nothing_left(run, simulation)
 
@@ -851,7 +851,7 @@ def test_one_worker_that_is_silent_alone_is_replaced_once_the_provider_was_asked
     assert all_done(run.execute())
     lost = run.state.inventory.workers[ONE].record
     assert "no answer for 18" in lost.reason
-    assert run.workers.loss_count == 1
+    assert run.workers.losses.single == 1
     assert [command.workers for command in commands(simulation, Probe)] == [(ONE, TWO)]
     assert_nothing_left(run, simulation)
 
@@ -874,7 +874,7 @@ def test_several_workers_reclaimed_at_once_are_replaced_and_do_not_count() -> No
     simulation = Simulation(estimates(8, groups=8), faults=Faults(dies=dies))
     run = supervisor(simulation, max_workers=4, replacements=0)
     assert all_done(run.execute())
-    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 8)
+    assert (run.workers.losses.single, len(run.state.inventory.workers)) == (0, 8)
     assert_nothing_left(run, simulation)
 
 
