@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BETWEEN = 60.0  # seconds between two probes, at most
 ENDING = 60.0  # seconds that a worker may take to notice that its lease is over
+ALONE = 3  # timeouts of silence after which a new worker is to show whether the last one alone does not answer
 NEW = 4  # a worker that never answered is waited for a quarter of a lease: it builds nothing yet
 
 
@@ -68,6 +69,9 @@ class SilenceManager:
         """Record that a worker answers."""
         worker.silent_since = None
         self.cut_off = False
+        if worker.has_witness:
+            worker.has_witness = False
+            self._release_witnesses()
 
     def on_probed(self, event: Probed) -> None:
         """Give up the workers that are gone; wait for the others as long as they may live.
@@ -85,11 +89,51 @@ class SilenceManager:
         for worker in lost:
             seconds = 0.0 if worker.silent_since is None else now - worker.silent_since
             self.workers.lose(worker, f"no answer for {seconds:.0f} s", together=len(lost) > 1 and not _is_new(worker))
+            if worker.has_witness:
+                self._release_witnesses()
         if lost:
             self.workers.report_outage(now)
         suspects = self.suspects(now)
+        self._request_witness(suspects, event, now)
         self.cut_off = bool(suspects) and not event.answers
         self._report(suspects, event)
+
+    def _request_witness(self, suspects: list[Worker], event: Probed, now: float) -> None:
+        """Request another worker where the last one is silent: if that one answers, the network is not at fault.
+
+        Then the rule for one silent worker among others applies; until then, or if it does not answer, the lease is
+        waited for. It builds what the silent one has, so it is not requested where its config could not be.
+        """
+        if len(suspects) != 1 or event.listed is None or event.answers or len(self.state.inventory.alive) > 1:
+            return
+        (worker,) = suspects
+        if not self.workers.asks_again(worker):
+            return
+        since = now if worker.silent_since is None else worker.silent_since
+        patience = ALONE * self.state.run_config.unreachable_timeout
+        if not (worker.is_building or worker.uncollected) or worker.has_witness or now < since + patience:
+            return
+        run_config, inventory, queue = self.state.run_config, self.state.inventory, self.state.queue
+        kinds = list(run_config.counts)
+        kind = next((kind for kind in kinds if kind.type == queue.type_of(worker.name)), kinds[0])
+        offer = self.workers.offers.first(now, run_config.offers_of(kind))
+        if offer is None or self.workers.present_count() >= self.workers.max_workers:
+            return
+        self.workers.request_count += 1
+        witness = inventory.add(run_config.worker_name(self.workers.request_count), offer, now=now)
+        witness.is_witness = worker.has_witness = True
+        queue.set_type(witness.name, kind.type)
+        self.state.submit(inventory.request([witness.name]))
+        if worker.assignment is not None:
+            text = f"{worker.name} does not answer, and no other worker is left to compare: requesting {witness.name}"
+            self.state.observer.config_line(worker.assignment.config, text, "")
+
+    def _release_witnesses(self) -> None:
+        """Let witnesses be as other workers: they build, or are terminated if nothing is left to build."""
+        for worker in self.state.inventory.alive:
+            if worker.is_witness:
+                worker.is_witness = False
+                self.workers.jobs.reserve(worker, self.state.executor.now())
 
     def _end_unwanted(self, event: Probed) -> None:
         """Terminate the machines of the run that no worker needs, such as half-made ones of refused requests."""

@@ -62,7 +62,8 @@ class Worker:
     ``unreached_requests`` counts the requests for it that did not reach the provider, ``failed_preparations`` the
     preparations that failed. ``is_prepared`` marks a worker that an earlier process of the run prepared, ``is_retired``
     one that gets no more configs, ``is_reclaimed`` one that its provider takes back, ``reclaimed_at`` this time.
-    ``handover`` is the config of which what it has built is being saved.
+    ``handover`` is the config of which what it has built is being saved. ``is_witness`` marks a worker that was
+    requested to see whether a silent one, which ``has_witness``, is the only one that does not answer.
     """
 
     record: WorkerRecord
@@ -81,6 +82,8 @@ class Worker:
     is_reclaimed: bool = False
     reclaimed_at: float = 0.0
     handover: str = ""
+    is_witness: bool = False
+    has_witness: bool = False
 
     @property
     def name(self) -> str:

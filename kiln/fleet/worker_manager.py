@@ -282,7 +282,7 @@ class WorkerManager:
             # A cache and a pool are ready, or there is none; and no failed compile is being looked into.
             if self.cache is not None and self.pool.is_ready and not queue.is_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
-        elif not (worker.uncollected or worker.handover) and (
+        elif not (worker.uncollected or worker.handover or worker.is_witness) and (
             worker.is_retired or not (queue.has_work(worker.name) or self._is_only_collecting())
         ):
             self._terminate(worker)
