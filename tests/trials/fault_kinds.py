@@ -9,10 +9,10 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from tests.integration.fleet import test_notice, test_runs
+from tests.instance_metadata import MetadataServer
+from tests.integration.fleet import test_runs
 from tests.integration.fleet.helpers import building, containers, docker
 from tests.trials import worker_strikes
 from tests.trials.kills import below, kill
@@ -211,13 +211,13 @@ def lose_ledger(trial: Trial) -> None:
 def give_notice(trial: Trial) -> None:
     """Announce the end of a worker by its provider's metadata, and end it then."""
     worker = trial.worker()
-    server = ThreadingHTTPServer(("0.0.0.0", 0), test_notice.Metadata)  # containers ask it
+    server = MetadataServer(("0.0.0.0", 0), trial.shelf / "notice")  # containers ask it
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + NOTICE))
-        test_notice.Metadata.notice = json.dumps({"action": "terminate", "time": when})
+        server.notice.write_text(json.dumps({"action": "terminate", "time": when}))
         address = f"http://{gateway}:{server.server_address[1]}"
         docker("exec", worker, "sh", "-c", f"echo {address} >/etc/kiln-metadata; chmod 644 /etc/kiln-metadata")
         end = time.monotonic() + NOTICE
@@ -308,7 +308,7 @@ FAULTS = (
     Fault(name="the disk of a worker full", strike=fill_worker, prepare=small_disk),
     Fault(name="the disk of a worker read-only", strike=worker_strikes.make_read_only, options=SOON),
     Fault(name="this computer's disk full for 30 s", strike=fill_here, prepare=small_disk_here),
-    Fault(name="a spot notice, then the worker's end", strike=give_notice, options=SOON),
+    Fault(name="a notice to a worker on demand, then its end", strike=give_notice, options=SOON),
     Fault(name="a worker's lease ended", strike=end_lease, options=SOON),
     Fault(name="a build and its record removed from a worker", strike=remove_job),
     Fault(

@@ -32,6 +32,7 @@ from tests.integration.fleet.helpers import building, containers, docker, existi
 from tests.trials.fault_kinds import CLOCK, FAULTS, Fault, Trial
 from tests.trials.fleet import CHOSEN, leftovers, make_image, packages, run_words
 from tests.trials.kills import ENVIRONMENT, ROOT, SMALL
+from tests.trials.spot import NAME, spot_trial
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     make_image()
     chosen = options.only or [""]
-    kinds = (*(fault.name for fault in FAULTS), *DETACHED)
+    kinds = (*(fault.name for fault in FAULTS), NAME, *DETACHED)
     names = [name for name in kinds if any(text in name for text in chosen)]
     end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="kiln-faults-") as folder:
@@ -94,6 +95,10 @@ def tried(
     root = copied(place)
     fault = next((fault for fault in FAULTS if fault.name == name), None)
     try:
+        if name == NAME:
+            spot = spot_trial(place, dice)
+            root = spot.root
+            return shown(name, spot.moment, [spot.code], root, spot.expected, spot.problem)
         if fault is None:
             return detached_trial(name, root, dice, expected)
         return trial_of(fault, Trial(root=root, shelf=place, dice=dice, logs=logs), expected, seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import importlib.machinery
 import importlib.util
 import threading
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.job.budget_monitor import end_by_notice
+from tests.instance_metadata import MetadataServer
 from tests.integration.fleet.helpers import ROOT
 
 if TYPE_CHECKING:
@@ -29,43 +29,19 @@ def load(name: str) -> Any:
     return module
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """The metadata of an EC2 instance, version 2: all but the token needs the token."""
-
-    notice = ""
-
-    def do_PUT(self) -> None:
-        self._answer(200 if self.headers["X-aws-ec2-metadata-token-ttl-seconds"] else 400, "a-token")
-
-    def do_GET(self) -> None:
-        if self.headers["X-aws-ec2-metadata-token"] != "a-token":
-            self._answer(401, "")
-        else:
-            found = self.path == "/latest/meta-data/spot/instance-action" and self.notice
-            self._answer(200 if found else 404, self.notice)
-
-    def _answer(self, code: int, text: str) -> None:
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
-def metadata() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+def metadata(tmp_path: Path) -> Iterator[MetadataServer]:
+    server = MetadataServer(("127.0.0.1", 0), tmp_path / "announced")
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
+    yield server
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 def test_a_worker_records_the_notice_of_its_provider_and_reports_it_with_its_jobs(
-    metadata: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    metadata: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notice, job = load("kiln-notice"), load("kiln-job")
     monkeypatch.setattr(notice, "ADDRESS", tmp_path / "metadata")
@@ -76,14 +52,14 @@ def test_a_worker_records_the_notice_of_its_provider_and_reports_it_with_its_job
     (tmp_path / "jobs" / "config").mkdir(parents=True)
     job.begun("config")
     assert notice.main() == 0, "another provider has no metadata of this kind"
-    (tmp_path / "metadata").write_text(f"{metadata}\n")
+    (tmp_path / "metadata").write_text(f"http://127.0.0.1:{metadata.server_port}\n")
     assert notice.main() == 0, "no notice yet"
     assert job.state_of("config")["reclaimed_at"] is None
-    monkeypatch.setattr(Metadata, "notice", '{"action": "terminate", "time": "2026-11-21T08:22:00Z"}')
+    metadata.notice.write_text('{"action": "terminate", "time": "2026-11-21T08:22:00Z"}')
     assert notice.main() == 0
     assert job.state_of("config")["reclaimed_at"] == 1795249320.0
     (tmp_path / "notice").unlink()
-    monkeypatch.setattr(Metadata, "notice", "not JSON")
+    metadata.notice.write_text("not JSON")
     assert notice.main() == 1
     assert "kiln-notice: " in capsys.readouterr().err
     assert job.state_of("config")["reclaimed_at"] is None
