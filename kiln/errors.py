@@ -358,6 +358,19 @@ def class_of_code(exit_code: int) -> type[KilnError]:
     return next((kind for kind in KilnError.__subclasses__() if kind.exit_code == exit_code), BuildFailed)
 
 
+def combined(errors: Iterable[KilnError]) -> KilnError:
+    """Return the first of some errors, which reports the others, too."""
+    first, *others = errors
+    first.others += tuple(others)
+    return first
+
+
+def raise_all(errors: Iterable[KilnError]) -> None:
+    """Raise the first of some errors, which reports the others, too; return without any."""
+    if errors := tuple(errors):
+        raise combined(errors)
+
+
 def did_you_mean(word: str, candidates: Iterable[str], *, most: int = 3, similarity: float = 0.6) -> str:
     """Return 'did you mean ...?' with the names most similar to ``word``, or an empty text. Case is ignored."""
     import difflib

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from kiln import http_client, source_download
 from kiln.bump.remote_refs import references
 from kiln.bump.upstream import project_of
-from kiln.errors import DownloadFailed, HashMismatch, MissingTool
+from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import package_index
 
@@ -61,9 +61,7 @@ def digests(
                 why = f"{download.name} has the {algorithm} {value}, another one has {values[literal]}"
                 hint = "give each source its own hash in the recipe"
                 raise HashMismatch("different sources share a hash in the recipe", why=why, hint=hint)
-    if faults:
-        first, *others = faults
-        raise DownloadFailed(first.what, why=first.why, hint=first.hint, others=others)
+    raise_all(faults)
     return values, tuple(notes)
 
 

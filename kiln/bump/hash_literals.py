@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import HASHES, Literal, place, replaced
-from kiln.errors import RecipeFault
+from kiln.errors import RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -147,6 +147,4 @@ def _require_use(recipe: RecipeText, marks: Mapping[Literal, str], views: Views)
         for literal, mark in marks.items()
         if mark not in values
     ]
-    if faults:
-        first, *others = faults
-        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    raise_all(faults)

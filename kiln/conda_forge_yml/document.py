@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.conda_forge_yml.schema import SchemaCheck, SettingFault, UsedBy, leaves, rows, setting_of, without_use
-from kiln.errors import RecipeFault
+from kiln.errors import RecipeFault, raise_all
 from kiln.model.source_position import Place
 from kiln.names import CONDA_PLATFORMS
 from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
@@ -28,10 +28,7 @@ def parsed(path: Path) -> Document:
         KilnError: the file is malformed, a setting is misspelled, or one that kiln uses has an invalid value.
     """
     document, refused = _checked(_text(path), path.name)
-    if refused:
-        first, *others = _errors(path, refused)
-        first.others = tuple(others)
-        raise first
+    raise_all(_errors(path, refused))
     return document
 
 

@@ -12,13 +12,14 @@ from kiln.convert.sections import SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expanded
 from kiln.convert.tree import Refused, tree_of
-from kiln.errors import ConversionRefused
+from kiln.errors import ConversionRefused, combined
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.convert.tree import DictPart
+    from kiln.errors import KilnError
 
 META = "recipe/meta.yaml"
 _HINT = "change it in meta.yaml to something that both formats have, and convert again"
@@ -83,8 +84,8 @@ def _with_comments(recipe: DictPart, comments: Iterable[str]) -> str:
     return text_of(replace(recipe, below=[*recipe.below, *lost])) if lost else text
 
 
-def _refusal(faults: Iterable[Refused]) -> ConversionRefused:
-    errors = [
+def _refusal(faults: Iterable[Refused]) -> KilnError:
+    error = combined(
         ConversionRefused(
             "this cannot be carried over to recipe.yaml",
             at=Place(file=META, line=fault.number, column=1 if fault.number else 0),
@@ -92,6 +93,6 @@ def _refusal(faults: Iterable[Refused]) -> ConversionRefused:
             hint=fault.hint,
         )
         for fault in sorted(faults, key=lambda each: each.number)
-    ]
-    first, *others = errors
-    return ConversionRefused(first.what, at=first.at, why=first.why, hint=first.hint or _HINT, others=others)
+    )
+    error.hint = error.hint or _HINT
+    return error

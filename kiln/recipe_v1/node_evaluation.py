@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import limits
-from kiln.errors import KilnError, RecipeFault, TemplateFault, did_you_mean
+from kiln.errors import RecipeFault, TemplateFault, did_you_mean, raise_all
 from kiln.model.source_position import Place
 from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template, script_names
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
@@ -14,7 +14,7 @@ from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import NULLS, is_integer, scalar_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from typing import Any, TypeVar
 
     from kiln.recipe_v1.compiled_expression import Compiled
@@ -243,13 +243,6 @@ def key_fault(key: Any, known: Collection[str], what: str) -> RecipeFault:
     return fault(
         key, f"{what} has no key {str(key)!r}", hint=did_you_mean(str(key), known) or f"one of {_listing(known)}"
     )
-
-
-def raise_all(faults: Sequence[KilnError]) -> None:
-    """Raise the first of some faults along with the others, if there are any."""
-    if faults:
-        first, *others = faults
-        raise RecipeFault(first.what, at=first.at, hint=first.hint, others=tuple(others))
 
 
 def _listing(names: Collection[str]) -> str:

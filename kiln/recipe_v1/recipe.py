@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import limits
-from kiln.errors import RecipeFault
+from kiln.errors import RecipeFault, raise_all
 from kiln.model.source_position import Place
 from kiln.recipe_v1 import schema
 from kiln.recipe_v1.node_evaluation import (
@@ -15,7 +15,6 @@ from kiln.recipe_v1.node_evaluation import (
     is_empty,
     key_fault,
     key_faults,
-    raise_all,
     require_known_keys,
     require_mapping,
     require_scalar,

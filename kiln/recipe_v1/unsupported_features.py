@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.errors import KilnError, RecipeFault, did_you_mean
+from kiln.errors import did_you_mean, raise_all
 from kiln.recipe_v1.compiled_expression import is_template
 from kiln.recipe_v1.node_evaluation import fault
 from kiln.script_invocation import COMMANDS
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from kiln.errors import RecipeFault
     from kiln.recipe_v1.recipe import RecipeV1
 
 
@@ -23,13 +24,10 @@ def require_buildable(recipe: RecipeV1) -> None:
     Raises:
         RecipeFault: it has some, with the line of each.
     """
-    faults: list[KilnError] = list(_faults(recipe.root))
-    if faults:
-        first, *others = faults
-        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=tuple(others))
+    raise_all(_faults(recipe.root))
 
 
-def _faults(root: Any) -> Iterator[KilnError]:
+def _faults(root: Any) -> Iterator[RecipeFault]:
     for entry in (root, *_items(root.get("outputs"))):
         if isinstance(entry, dict):
             yield from _of_script(_at(entry, "build", "script"))
@@ -37,7 +35,7 @@ def _faults(root: Any) -> Iterator[KilnError]:
                 yield from _of_test(_at(test, "script"))
 
 
-def _of_test(script: Any) -> Iterator[KilnError]:
+def _of_test(script: Any) -> Iterator[RecipeFault]:
     yield from _of_script(script)
     for key in script if isinstance(script, dict) else ():
         if key == "secrets":
@@ -49,7 +47,7 @@ def _of_test(script: Any) -> Iterator[KilnError]:
             )
 
 
-def _of_script(script: Any) -> Iterator[KilnError]:
+def _of_script(script: Any) -> Iterator[RecipeFault]:
     interpreter = _at(script, "interpreter")
     if isinstance(interpreter, PlacedText) and not is_template(interpreter) and interpreter not in COMMANDS:
         known = ", ".join(sorted(COMMANDS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.errors import RecipeFault
+from kiln.errors import RecipeFault, raise_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,9 +21,7 @@ def require_supported(renderings: Iterable[RenderedConfig], *, own_engine: bool)
     """
     faults = dict.fromkeys(fault for rendered in renderings for fault in rendered.key_faults)
     errors = [_error(fault) for fault in faults if own_engine or not fault.known]
-    if errors:
-        first, *others = errors
-        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    raise_all(errors)
 
 
 def warnings(rendered: RenderedConfig) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from kiln import compat, expand, limits, render
 from kiln.compat import recipe_compute_capabilities
 from kiln.compat.combination import Combination
 from kiln.compat.results import DoctorResult, Finding, Verdict
-from kiln.errors import IncompatibleVersions
+from kiln.errors import IncompatibleVersions, raise_all
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def require(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> None:
         IncompatibleVersions: with the rows of the tables, and combinations that work.
     """
     faults = limits.run_bounded(lambda: [fault for config in configs for fault in _faults(feedstock, config)])
-    if faults:
-        first, *others = faults
-        raise IncompatibleVersions(first.what, why=first.why, hint=first.hint, others=others)
+    raise_all(faults)
 
 
 def _faults(feedstock: Feedstock, config: BuildConfig) -> list[IncompatibleVersions]:

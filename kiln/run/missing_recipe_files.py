@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln.errors import RecipeFault, did_you_mean
+from kiln.errors import RecipeFault, did_you_mean, raise_all
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def require_present(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) 
     """
     names = dict.fromkeys((rendered.file, *pair) for rendered in renderings for pair in _names(rendered))
     missing = {(file, name): key for file, key, name in names if not _exists(feedstock.recipe, key, name)}
-    if missing:
-        first, *others = _errors(feedstock, missing)
-        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    raise_all(_errors(feedstock, missing))
 
 
 def _names(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import emulation, expand, limits, render
 from kiln.emulation import container_subdir, own_subdir
-from kiln.errors import UnsupportedPlatform
+from kiln.errors import UnsupportedPlatform, raise_all
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: 
         UnsupportedPlatform: for each of them.
     """
     faults = [fault for config in configs if (fault := _fault(feedstock, config, rehearsal, containers))]
-    if faults:
-        first, *others = faults
-        raise UnsupportedPlatform(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    raise_all(faults)
 
 
 def buildable(

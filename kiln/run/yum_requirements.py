@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import system_packages
 from kiln.container import derived_image
 from kiln.container.derived_image import DerivedImage
-from kiln.errors import RecipeFault, UsageError
+from kiln.errors import RecipeFault, UsageError, combined, raise_all
 from kiln.model.source_position import Place
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kiln.container import Engine
+    from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
@@ -59,9 +60,7 @@ def read(feedstock: Feedstock) -> tuple[YumPackage, ...]:
     faults = [_invalid(package) for package in packages.values() if not _NAME.fullmatch(package.name)]
     if len(packages) > MOST:
         faults.append(RecipeFault(f"more than {MOST} packages", at=Place(file=FILE)))
-    if faults:
-        first, *others = faults
-        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    raise_all(faults)
     return tuple(packages.values())
 
 
@@ -150,10 +149,10 @@ def _with_packages(
     return place, f"{FILE} is not installed: {place.image} has no yum or dnf; it must have {', '.join(names)}"
 
 
-def _unknown(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: str) -> RecipeFault:
+def _unknown(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: str) -> KilnError:
     """Return the error of names that the image's repositories lack, at their places in the file."""
     places = {package.name: package.at for package in packages}
-    faults = [
+    return combined(
         RecipeFault(
             f"the image {image} has no package {name}",
             at=places.get(name, Place(file=FILE)),
@@ -161,6 +160,4 @@ def _unknown(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: 
             hint="correct the name, or choose another image (docker_image, DOCKER_IMAGE)",
         )
         for name in unknown
-    ]
-    first, *others = faults
-    return RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kiln.errors import MalformedYaml, VariantFault, did_you_mean
+from kiln.errors import MalformedYaml, VariantFault, did_you_mean, raise_all
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
@@ -174,9 +174,7 @@ def check(source: VariantSource) -> None:
         *_twice(source, groups),
         *_lengths(source, groups),
     ]
-    if faults:
-        first, *others = faults
-        raise VariantFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    raise_all(faults)
 
 
 def _hidden(source: VariantSource) -> list[VariantFault]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kiln.errors import KilnError, MalformedYaml, UnknownConfig, VariantFault, did_you_mean
+import pytest
+
+from kiln.errors import KilnError, MalformedYaml, UnknownConfig, VariantFault, did_you_mean, raise_all
 from kiln.model.source_position import Place
 
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
@@ -39,6 +41,13 @@ def test_a_message_says_what_where_why_and_what_to_try() -> None:
 def test_all_errors_of_an_input_are_reported_at_once() -> None:
     failure = VariantFault("one", others=[VariantFault("two", at=Place(file="a.yaml")), VariantFault("three")])
     assert str(failure).splitlines() == ["one", "a.yaml: two", "three"]
+
+
+def test_the_first_of_several_errors_is_raised_with_the_others() -> None:
+    raise_all([])
+    with pytest.raises(VariantFault) as raised:
+        raise_all([VariantFault("one", why="it is", hint="fix it"), MalformedYaml("two")])
+    assert str(raised.value).splitlines() == ["one", "  why: it is", "  try: fix it", "two"]
 
 
 def test_a_similar_name_is_suggested() -> None:
