@@ -61,7 +61,6 @@ class BazelBuild:
     profile: Path | None = None
     critical: float | None = None
     queued: float | None = None
-    exit_name: str | None = None
 
     def take(self, line: bytes) -> None:
         """Handle one event; invalid lines are skipped."""
@@ -103,8 +102,6 @@ class BazelBuild:
                 self._progress(event)
             case "actionCompleted":
                 self._action(event)
-            case "buildFinished":
-                self._finished(event)
             case "buildMetrics":
                 self._metrics(event)
             case "buildToolLogs":
@@ -134,9 +131,6 @@ class BazelBuild:
         self.done = max(self.done, self.actions)
         if not action.get("success", False):
             self.failures.append(_failure(event, action))
-
-    def _finished(self, event: dict[str, Any]) -> None:
-        self.exit_name = event.get("finished", {}).get("exitCode", {}).get("name", "SUCCESS")
 
     def _metrics(self, event: dict[str, Any]) -> None:
         metrics = event.get("buildMetrics", {})

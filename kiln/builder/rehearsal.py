@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_steps import BuildStep
-    from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, OutputTest, RenderedConfig
     from kiln.virtual_packages import VirtualPackages
 
@@ -88,7 +87,6 @@ class Rehearsal:
     """The rehearsal of a config; its methods are its steps, in their order."""
 
     job: BuildJob
-    feedstock: Feedstock
     rendered: RenderedConfig
     wheels: rehearse.RehearsalPlan
     layout: RehearsalLayout
@@ -111,7 +109,6 @@ class Rehearsal:
         layout.open()
         return cls(
             job=job,
-            feedstock=feedstock,
             rendered=rendered,
             wheels=wheels,
             layout=layout,

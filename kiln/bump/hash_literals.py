@@ -27,8 +27,7 @@ class Download:
     """A file to download, by the first of its ``urls`` that works, or a revision of a repository to look up.
 
     ``hashes`` are the literals that hold its hashes, with their algorithms; the algorithm ``commit`` is the commit of a
-    revision. ``other`` is a repository that is not looked up: Mercurial's or Subversion's. A ``pinned`` revision is a
-    commit that the recipe writes out, of a tag of the old version; ``hashes`` hold it.
+    revision. ``other`` is a repository that is not looked up: Mercurial's or Subversion's.
     """
 
     urls: tuple[str, ...] = ()
@@ -36,7 +35,6 @@ class Download:
     revision: str = ""
     other: str = ""
     hashes: tuple[tuple[Literal, str], ...] = ()
-    pinned: bool = False
 
     @property
     def name(self) -> str:
@@ -94,7 +92,7 @@ def _pin(recipe: RecipeText, source: SourceView) -> Download | None:
     if not (source.git and literals and _COMMIT.fullmatch(source.revision)):
         return None
     hashes = tuple((literal, "commit") for literal in literals)
-    return Download(git=source.git, revision=source.revision, hashes=hashes, pinned=True)
+    return Download(git=source.git, revision=source.revision, hashes=hashes)
 
 
 def _sources(views: Views) -> Iterator[SourceView]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.unrolled_template import Cases, assigned_value, conjunction
-from kiln.convert.v1_expression_builder import Expr, literal, negated, unparenthesized
+from kiln.convert.v1_expression_builder import Expr, negated, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -137,11 +137,6 @@ def is_empty(part: Part | None) -> bool:
     return part is None or (isinstance(part, ScalarPart) and not part.pieces) or part in (ListPart(), DictPart())
 
 
-def literal_text(value: str, number: int = 0) -> ScalarPart:
+def literal_text(value: str) -> ScalarPart:
     """Return a text without expressions."""
-    return ScalarPart(number=number, pieces=(value,))
-
-
-def empty_text() -> Expr:
-    """Return the expression of an empty text."""
-    return literal("")
+    return ScalarPart(pieces=(value,))

@@ -51,11 +51,6 @@ class ConvertedPackage:
         part.guards = ()
         at.pairs.append((path[-1], part))
 
-    def section(self, key: str) -> DictPart | None:
-        """Return a section, if there is one."""
-        result = next((value for name, value in self.root.pairs if name == key), None)
-        return result if isinstance(result, DictPart) else None
-
 
 class SectionConverter:
     """Converts sections; ``files`` are the names of the files in the recipe's folder, ``leave_out`` keys to lose."""

@@ -47,7 +47,6 @@ class ScalarPart(Part):
 
     pieces: tuple[str | Expr, ...] = ()
     plain: bool = True
-    block: bool = False
 
     @property
     def value(self) -> str:
@@ -123,7 +122,6 @@ class _TreeBuilder:
         self._expanded = expanded
         self._lines = expanded.lines
         self._comments = dict(sorted(expanded.comments.items()))
-        self._used = {item.number for item in expanded.settings}
         self._count = 0
 
     # -- nodes ----------------------------------------------------------------------------------------------
@@ -187,7 +185,6 @@ class _TreeBuilder:
             guards=guards,
             pieces=() if null else tuple(self._pieces(node.value)),
             plain=node.style is None,
-            block=block,
             behind="" if block else self._behind(node, node.end_mark),
         )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.expand.config_file import read, read_all, text
     from kiln.expand.matrix import configs
     from kiln.expand.matrix_settings import exclusive_config_file
-    from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error, require_values
+    from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error
 
 __all__ = [
     "CondaSettings",
@@ -44,7 +44,6 @@ __all__ = [
     "read",
     "read_all",
     "require_supported_priority",
-    "require_values",
     "runs_emulated_tests",
     "text",
     "write",
@@ -60,6 +59,6 @@ __getattr__ = lazy_exports(
         "config_file": "read read_all text",
         "matrix": "configs",
         "matrix_settings": "exclusive_config_file",
-        "missing_pinning": "KeyWithoutValue keys_without_value missing_values_error require_values",
+        "missing_pinning": "KeyWithoutValue keys_without_value missing_values_error",
     },
 )

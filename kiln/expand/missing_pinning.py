@@ -67,17 +67,6 @@ class KeyWithoutValue:
         return PinningNeeded(f"{self.key} has no value{values if self.held else ''}", at=self.at)
 
 
-def require_values(feedstock: Feedstock) -> None:
-    """Check that a feedstock without a pinning does not need one.
-
-    Raises:
-        PinningNeeded: some keys have no value; it lists each with the place of its use.
-    """
-    needs = keys_without_value(feedstock)
-    if needs:
-        raise missing_values_error(needs)
-
-
 def missing_values_error(needs: Sequence[KeyWithoutValue], *, why: str = "", hint: str = HINT) -> PinningNeeded:
     """Return the error for keys without a value, which lists each with the place of its use."""
     keys = f"{len(needs)} keys have" if len(needs) > 1 else f"{needs[0].key} has"

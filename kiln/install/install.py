@@ -57,8 +57,6 @@ class Change:
     version: str
     build: str
     channel: str
-    url: str
-    sha256: str
     size: int
     was: str = ""
 
@@ -175,8 +173,6 @@ def _change(record: RepoDataRecord, old: PrefixRecord | None, *, action: Action 
         version=str(record.version),
         build=str(record.build),
         channel=str(record.channel or ""),
-        url=str(record.url),
-        sha256=record.sha256.hex() if record.sha256 else "",
         size=record.size or 0,
         was=f"{old.version} {old.build}" if old is not None and not same else "",
     )

@@ -6,14 +6,14 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from kiln.lint.located_yaml import branch_items, branch_texts, list_or_empty, mapping_or_empty, texts
+from kiln.lint.located_yaml import branch_texts, list_or_empty, mapping_or_empty, texts
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.text_rules import selector_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from kiln.lint.subject import LintedFeedstock, LintedRecipe
@@ -353,15 +353,6 @@ def _without_selectors(recipe: LintedRecipe) -> bool:
         elif inside is not None and selector_in(line):
             return False
     return True
-
-
-def outputs_with_requirements(recipe: LintedRecipe) -> Iterable[tuple[Mapping[Any, Any], Mapping[Any, Any]]]:
-    """Return each output with its requirements: lists of texts, of all branches; a plain list counts as run."""
-    for output in recipe.outputs:
-        requirements = output.get("requirements") or {}
-        if isinstance(requirements, list):
-            requirements = {"run": requirements}
-        yield output, {name: list(branch_items(value)) for name, value in mapping_or_empty(requirements).items()}
 
 
 _STDLIB = "add stdlib('c') to requirements/build of each output that uses a compiler"

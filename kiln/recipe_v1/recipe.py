@@ -129,13 +129,6 @@ class RecipeV1:
         """The recipe's own names."""
         return require_mapping(self.root.get("context"), "context")
 
-    @property
-    def feedstock_name(self) -> str | None:
-        """The name that the recipe gives its feedstock."""
-        extra = require_mapping(self.root.get("extra"), "extra")
-        name = extra.get("feedstock-name")
-        return str(name) if isinstance(name, PlacedText) and name else None
-
     def check(self) -> None:
         """Refuse what no recipe may say, whatever the variant.
 

@@ -30,7 +30,6 @@ class VariantFileV1:
     """A variants.yaml on disk; each platform sees its own part of it."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path = path
         self.name = name
         self._document = parse(read_text(path, name), name, ScalarTypes.PLACED)
         if node_evaluation.is_empty(self._document.value):

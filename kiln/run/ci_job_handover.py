@@ -130,7 +130,7 @@ class ContinuedBuild:
         part = self.layout.place("handover")
         files.remove(part)
         try:
-            result = build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
+            rejected = build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
             self.layout.compile_caches.prepare(self.key)
             for name, source in _below(part / build_handover.CACHE):
                 _move(source, self._cache / name)
@@ -146,8 +146,8 @@ class ContinuedBuild:
         link = record.links[-1] if record.links else None
         summary = "" if link is None else f": {quantity(link.actions, 'action')}, {quantity(len(link.steps), 'step')}"
         notes = [f"continued after {quantity(len(record.links), 'job')} and {duration(record.seconds)}{summary}"]
-        if result.rejected:
-            notes.append(f"{quantity(result.rejected, 'file')} of the cache had other contents, and were dropped")
+        if rejected:
+            notes.append(f"{quantity(rejected, 'file')} of the cache had other contents, and were dropped")
         return notes
 
     @property

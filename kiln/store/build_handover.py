@@ -57,14 +57,6 @@ class Packed:
     unreadable: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
-    """What was unpacked: the number of files, and of entries of the cache with another content than their name says."""
-
-    files: int
-    rejected: int
-
-
 def read_record(folder: Path) -> HandoverRecord | None:
     """Return the record of a folder; None when it has none.
 
@@ -229,8 +221,8 @@ def work_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]
             yield f"{WORK}{path.relative_to(folder).as_posix()}", path
 
 
-def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) -> Unpacked:
-    """Unpack an archive into a new folder.
+def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) -> int:
+    """Unpack an archive into a new folder; return the number of the cache's entries whose content is not of their name.
 
     Raises:
         BrokenHandover: it is missing, has another hash, is too large, or has a path that leads out of the folder.
@@ -264,7 +256,7 @@ def _too_large(path: Path, size: int, bound: int) -> BrokenHandover:
     )
 
 
-def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> Unpacked:
+def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> int:
     """Write all members; links last, so that neither a file nor another link is written through one."""
     size = count = rejected = 0
     links: dict[str, str] = {}
@@ -282,7 +274,7 @@ def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> U
         assert source is not None, "a regular file"
         rejected += not _write(member, source, target / member.name)
     _make_links(links, target)
-    return Unpacked(files=count, rejected=rejected)
+    return rejected
 
 
 def _make_links(links: Mapping[str, str], target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -153,8 +152,3 @@ def file_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be sent to the controller", why=str(error)) from error
-
-
-def settings_with_files(settings: ControllerSettings, files: Mapping[str, str]) -> ControllerSettings:
-    """Return settings with further files."""
-    return dataclasses.replace(settings, files={**settings.files, **files})

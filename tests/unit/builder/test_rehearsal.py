@@ -64,7 +64,6 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
     monkeypatch.setattr(Rehearsal, "fill_channel", lambda *_: None)  # another process indexes it
     values = Rehearsal(
         job=job,
-        feedstock=feedstock,
         rendered=render.finalise(render.render(feedstock, config)),
         wheels=RehearsalPlan(python=""),
         layout=layout,

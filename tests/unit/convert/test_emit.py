@@ -24,7 +24,7 @@ def test_a_number_that_was_not_quoted_stays_one() -> None:
 
 @pytest.mark.parametrize("text", ["a\nb\n", "a\nb", "a\n\n", " a\nb\n", "\na\n", "a\n\nb\n"])
 def test_lines_stay_lines(text: str) -> None:
-    written = text_of(DictPart(pairs=[("x", ScalarPart(pieces=(text,), block=True)), ("y", ScalarPart(pieces=("z",)))]))
+    written = text_of(DictPart(pairs=[("x", ScalarPart(pieces=(text,))), ("y", ScalarPart(pieces=("z",)))]))
     assert yaml.safe_load(written) == {"schema_version": 1, "x": text, "y": "z"}
 
 
