@@ -229,6 +229,14 @@ def digests(path: Path) -> dict[str, str]:
     return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table with a line of column names."""
+    import csv  # slow to import, and rarely needed
+
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def path_of_url(url_path: str) -> Path:
     """Return the path in a ``file:`` URL on this system: /C:/a%20b is a folder on the drive C of Windows."""
     from urllib.request import url2pathname  # slow to import, and rarely needed

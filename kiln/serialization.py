@@ -43,6 +43,11 @@ def from_json_values(kind: type[Value], data: Any, names: Names = ()) -> Value:
     return value
 
 
+def mapping_or_empty(value: Any) -> dict[Any, Any]:
+    """Return a value if it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
 def _convert(kind: Any, data: Any, names: Names) -> Any:
     origin = get_origin(kind)
     if origin in {Union, types.UnionType}:

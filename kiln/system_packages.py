@@ -6,12 +6,13 @@ The table ``system_packages.csv`` has the names in the archives of Debian, Fedor
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kiln import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,5 +70,4 @@ def advice(program: str, release: Mapping[str, str] | None = None, platform: str
 
 @functools.cache
 def _table() -> dict[str, dict[str, str]]:
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return {row["program"]: row for row in csv.DictReader(file)}
+    return {row["program"]: row for row in files.csv_rows(TABLE)}

@@ -16,6 +16,7 @@ from kiln.build.paths_json import corrected_content, legacy_files
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import legacy
+from kiln.serialization import mapping_or_empty
 from kiln.zstd import FAST
 
 if TYPE_CHECKING:
@@ -162,8 +163,7 @@ class PackageMetadata:
         }
 
     def _object(self, name: str) -> dict[str, Any]:
-        value = json.loads(self.old.get(name, b"{}"))
-        return value if isinstance(value, dict) else {}
+        return mapping_or_empty(json.loads(self.old.get(name, b"{}")))
 
 
 def _as_conda_build(index: Mapping[str, Any]) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def cpu_config(feedstock: Feedstock, python: str, names: Iterable[str] | None = 
     Raises:
         UnknownConfig: when the matrix has none, or several.
     """
-    stems = sorted(file.stem for file in feedstock.configs.glob("*.yaml")) if names is None else tuple(names)
+    stems = feedstock.config_names if names is None else tuple(names)
     configs = expand.read_all(feedstock, stems)
     matching = [config for config in configs if cuda_of(config) is None and python in pythons_of(config)]
     if len(matching) > 1:  # the usual build rather than the free-threaded one

@@ -15,6 +15,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_of_config
+from kiln.serialization import mapping_or_empty
 from kiln.template.python_expression import Invalid, NotAllowed, compile_expression
 from kiln.template.selectors import holds
 from kiln.variants.space import Variant
@@ -107,7 +108,7 @@ def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
 
 def configs_of(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
     """Return the configs that differ in the platform, or in the values of keys that a recipe's text has as words."""
-    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    names = feedstock.config_names
     words = set(re.findall(r"\w+", text)) | {"python"}
     distinct: dict[tuple[object, ...], BuildConfig] = {}
     for config in expand.read_all(feedstock, names):
@@ -186,8 +187,8 @@ def _choices(selector: str) -> Iterator[Mapping[str, str]]:
 
 
 def _view(values: Mapping[str, Any]) -> RecipeView:
-    package = _mapping(values, "package")
-    build = _mapping(values, "build")
+    package = mapping_or_empty(values.get("package"))
+    build = mapping_or_empty(values.get("build"))
     version = str(package.get("version") or "")
     top = PackageView(name=str(package.get("name") or ""), version=version, number=_number(build.get("number")))
     outputs = _entries(values.get("outputs"))
@@ -197,7 +198,7 @@ def _view(values: Mapping[str, Any]) -> RecipeView:
 
 
 def _package(output: Mapping[str, Any], top: PackageView) -> PackageView:
-    number = _mapping(output, "build").get("number")
+    number = mapping_or_empty(output.get("build")).get("number")
     return PackageView(
         name=str(output.get("name") or ""),
         version=str(output.get("version") or top.version),
@@ -211,11 +212,6 @@ def _number(value: Any) -> int | None:
     if not str(value).isdecimal():
         raise RecipeFault(f"the build number is {str(value)[:40]!r}", at=Place(file=FILE), hint="a whole number")
     return int(value)
-
-
-def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = values.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _entries(value: Any) -> list[dict[str, Any]]:

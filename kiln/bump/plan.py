@@ -137,7 +137,7 @@ def _views(feedstock: Feedstock, recipe: RecipeText) -> Views:
     fault = recipe.fault or RecipeFault(
         "the recipe is valid at no config and on no platform", at=Place(file=recipe.file)
     )
-    if any(feedstock.configs.glob("*.yaml")):
+    if feedstock.config_names:
         raise fault
     hint = "kiln rerender first: keys of variants have their values in .ci_support, which has no configs"
     raise type(fault)(fault.what, at=fault.at, why=fault.why, hint=hint)

@@ -77,7 +77,7 @@ def _with_configs(parser: cli.Parser, root: Path) -> cli.Parser:
         from kiln import feedstock_loader
 
         with suppress(KilnError, OSError):
-            return sorted(file.stem for file in feedstock_loader.load(root).configs.glob("*.yaml"))
+            return list(feedstock_loader.load(root).config_names)
         return []
 
     for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them

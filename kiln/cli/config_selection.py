@@ -76,7 +76,7 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
         UnknownConfig: if the config does not exist.
     """
     requested = dict.fromkeys(name.removesuffix(".yaml").removeprefix(".ci_support/") for name in options.configs)
-    names = requested or sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+    names = requested or feedstock.config_names
     matching = tuple(fnmatch.filter(names, options.filter or "*"))
     if not matching:
         scope = f" of {', '.join(requested)}" if requested else ""

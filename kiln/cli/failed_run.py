@@ -29,9 +29,8 @@ def failure(
     report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace, *, exit_code: int
 ) -> KilnError:
     """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
-    from kiln.console.progress_lines import GOOD
     from kiln.console.text import quantity
-    from kiln.model.run import ConfigState
+    from kiln.model.run import GOOD, ConfigState
     from kiln.operating_system.shell_quoting import joined
 
     failures = [config for config in report.configs if config.state not in GOOD]

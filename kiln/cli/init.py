@@ -209,7 +209,7 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
         report.notes.append(requirement.note)
     if scaffold.SCRIPT in planned.kept and not workflow.has_kiln_build_script(feedstock):
         report.notes.append(f"{scaffold.SCRIPT} stays conda-smithy's; `kiln build` builds with kiln")
-    if any(feedstock.configs.glob("*.yaml")):
+    if feedstock.config_names:
         report.kept.append(".ci_support")
         _add_workflow(feedstock, report)
     else:
@@ -242,7 +242,7 @@ def _add_workflow(feedstock: Feedstock, report: InitReport) -> None:
     if place.exists():
         report.kept.append(workflow.NAME)
         return
-    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    names = feedstock.config_names
     lines = workflow.write(feedstock, expand.read_all(feedstock, names))
     if place.exists():
         report.added.append(workflow.NAME)
@@ -272,9 +272,9 @@ def package_names(feedstock: Feedstock) -> set[str]:
     """Return the names of the packages that the configs render to; some configs at a time within limits."""
     from kiln import expand, limits, render
 
-    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    names = feedstock.config_names
 
-    def rendered(part: list[str]) -> set[str]:
+    def rendered(part: tuple[str, ...]) -> set[str]:
         configs = expand.read_all(feedstock, part)
         return {output.name for config in configs for output in render.render(feedstock, config).outputs}
 
@@ -301,7 +301,7 @@ def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitRepo
         report.notes.append(f".ci_support and the workflow are not written: {reason}")
         report.has_configs = False
         return
-    report.added += [f".ci_support/{path.name}" for path in sorted(feedstock.configs.glob("*.yaml"))]
+    report.added += [f".ci_support/{name}.yaml" for name in feedstock.config_names]
     written = (feedstock.root / workflow.NAME).exists()
     if written:
         (report.kept if before else report.added).append(workflow.NAME)

@@ -87,7 +87,7 @@ def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *
     try:
         configs = expand.configs(feedstock, variant_file)
     except KilnError as error:
-        names = tuple(sorted(file.stem for file in feedstock.configs.glob("*.yaml")))
+        names = feedstock.config_names
         if not (or_existing and names) or isinstance(error, (MalformedYaml, UnsafeTemplate)):
             raise
         configs = expand.read_all(feedstock, names)

@@ -135,7 +135,7 @@ def platforms(root: Path) -> frozenset[str]:
     from kiln.model.feedstock import Feedstock
 
     feedstock = Feedstock(root=root.absolute())
-    names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+    names = feedstock.config_names
     return frozenset(config.platform for config in expand.read_all(feedstock, names))
 
 

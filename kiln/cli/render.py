@@ -51,7 +51,7 @@ def text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]
     from kiln import expand, feedstock_loader, render
 
     feedstock = feedstock_loader.load(root)
-    names = options.configs or sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    names = options.configs or feedstock.config_names
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
     configs = {name: expand.read(feedstock, name) for name in names}

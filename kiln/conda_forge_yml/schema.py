@@ -8,13 +8,13 @@ platforms or CI services.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kiln import files
 from kiln.errors import did_you_mean
 from kiln.names import CONDA_PLATFORMS
 
@@ -112,13 +112,12 @@ def types_by_name() -> dict[str, SettingType]:
 @cache
 def rows() -> dict[str, SettingType]:
     """Return the rows of the table, in which ``PLATFORM`` and ``SYSTEM`` stand for all of them."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return {
-            row["setting"]: SettingType(
-                row["types"], row["replacement"], UsedBy(row["used_by"] or UsedBy.OTHERS), row["effect"]
-            )
-            for row in csv.DictReader(file)
-        }
+    return {
+        row["setting"]: SettingType(
+            row["types"], row["replacement"], UsedBy(row["used_by"] or UsedBy.OTHERS), row["effect"]
+        )
+        for row in files.csv_rows(TABLE)
+    }
 
 
 def setting_of(path: tuple[str, ...]) -> SettingType | None:

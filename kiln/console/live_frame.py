@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console.progress_lines import BAD, GOOD, ORDER, SIGNS, count_text
+from kiln.console.progress_lines import ORDER, SIGNS, count_text
 from kiln.console.text import clock, cost_text, duration, fit, fit_name
-from kiln.model.run import ConfigState
+from kiln.model.run import BAD, GOOD, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

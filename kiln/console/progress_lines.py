@@ -26,8 +26,6 @@ SIGNS = {
     ConfigState.INTERRUPTED: "‖",
     ConfigState.LOCKED: "↗",
 }
-GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
-BAD = frozenset({ConfigState.FAILED, ConfigState.OUT_OF_MEMORY, ConfigState.DISK_FULL})
 # The order of display: failed, running, waiting, finished.
 ORDER = (
     ConfigState.FAILED,

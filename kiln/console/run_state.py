@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.console.progress_lines import BAD, GOOD, ProgressLog, progress_text
+from kiln.console.progress_lines import ProgressLog, progress_text
 from kiln.console.text import one_line, shown_line
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.run import ConfigState
+from kiln.model.run import BAD, GOOD, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

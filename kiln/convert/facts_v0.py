@@ -11,6 +11,7 @@ from kiln.convert.pins import pin_run_as_build_bounds
 from kiln.convert.staging_variables import compile_variables
 from kiln.matchspec_notation import with_star
 from kiln.render.render import evaluated_recipe, render
+from kiln.serialization import mapping_or_empty
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def _compile_keys(package: Metadata, step: Staging | None) -> tuple[str, ...]:
 
 
 def _section(package: Metadata, name: str) -> Mapping[str, Any]:
-    value = package.values.get(name)
-    return value if isinstance(value, dict) else {}
+    return mapping_or_empty(package.values.get(name))
 
 
 def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

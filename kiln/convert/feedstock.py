@@ -101,7 +101,7 @@ def _of_all(configs: Sequence[BuildConfig], facts: Callable[[BuildConfig], list[
 def _configs(feedstock: Feedstock, pinning: Path | None) -> Sequence[BuildConfig]:
     if pinning is not None:
         return expand.configs(feedstock, pinning, {})
-    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    names = feedstock.config_names
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them, or give a pinning with -e")
     return expand.read_all(feedstock, names)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from kiln import files
 
 TABLE = Path(__file__).with_name("ci_limits.csv")
 
@@ -21,11 +22,10 @@ class CiLimit(NamedTuple):
 @cache
 def all_limits() -> dict[tuple[str, str], CiLimit]:
     """Return all limits by service and name."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["service"], row["limit"]): CiLimit(int(row["value"]), row["unit"], row["source"])
-            for row in csv.DictReader(file)
-        }
+    return {
+        (row["service"], row["limit"]): CiLimit(int(row["value"]), row["unit"], row["source"])
+        for row in files.csv_rows(TABLE)
+    }
 
 
 def limit(service: str, name: str) -> CiLimit:

@@ -52,7 +52,7 @@ def _changed_values(feedstock: Feedstock) -> str:
     """Return the keys whose values in .ci_support are not among those of the feedstock's own variant file."""
     migrations = (feedstock.configs / "migrations").glob("*.yaml")
     skipped = _COMPUTED.union(*(load_variant_file(path, path.name).keys for path in migrations))
-    names = tuple(sorted(path.stem for path in feedstock.configs.glob("*.yaml")))
+    names = feedstock.config_names
     configs = config_file.read_all(feedstock, names)
     own_values = matrix.own_values_getter(feedstock)
     changed: dict[str, int] = {}

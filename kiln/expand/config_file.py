@@ -49,7 +49,7 @@ def read(feedstock: Feedstock, config: str) -> BuildConfig:
     name = config.removesuffix(".yaml").removeprefix(".ci_support/")
     path = feedstock.configs / f"{name}.yaml"
     if "/" in name or not path.is_file():
-        names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+        names = feedstock.config_names
         near = did_you_mean(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
         count = quantity(len(names), "config")
         raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {count}", hint=near)

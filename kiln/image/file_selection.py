@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import fnmatch
 import functools
 import json
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln import files
 from kiln.image.layers import of_tree
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ class Selection:
 
 def selection(table: Path = LEFT_OUT) -> Selection:
     """Read the table of excluded packages and files."""
-    with table.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = files.csv_rows(table)
     return Selection(
         packages=frozenset(row["pattern"] for row in rows if row["kind"] == "package"),
         files=tuple(row["pattern"] for row in rows if row["kind"] == "file"),

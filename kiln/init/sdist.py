@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from kiln import limits
 from kiln.errors import UnsafeTemplate
 from kiln.rehearse.conda_names import conda_spec
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -92,7 +93,7 @@ def _toml(text: str) -> dict[str, Any]:
 def _table(value: Any, *keys: str) -> Mapping[str, Any]:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
+    return mapping_or_empty(value)
 
 
 def _build_requirements(project: Mapping[str, Any]) -> list[str]:

@@ -91,8 +91,8 @@ def find_output(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Ou
 
 def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
     name, subdir = package.name, package.absolute().parent.name
-    for file in sorted(feedstock.configs.glob("*.yaml")):
-        rendered = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
+    for config in feedstock.config_names:
+        rendered = render.finalise(render.render(feedstock, expand.read(feedstock, config)))
         for output in rendered.outputs:
             there = not is_channel_folder(subdir) or output.subdir == subdir
             if there and not output.skip and package_file_name(output) == name:

@@ -14,9 +14,9 @@ from kiln.lint import (
     tests_section,
     text_rules,
 )
-from kiln.lint.located_yaml import mapping_or_empty
 from kiln.lint.model import LintMessage, Problem, Rule, Severity
 from kiln.lint.subject import LintedFeedstock, LintedRecipe, read_settings, recipe_files
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock

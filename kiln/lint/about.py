@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.located_yaml import key_of, mapping_or_empty
+from kiln.lint.located_yaml import key_of
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spdx_expressions import FAMILIES, LicenseExpression, is_family
+from kiln.serialization import mapping_or_empty
 from kiln.versions import version_or_none
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import macos_rules, python_rules, workflow_settings
 from kiln.lint.about import feedstock_name
-from kiln.lint.located_yaml import branch_texts, mapping_or_empty, read_values, repeated_keys, texts
+from kiln.lint.located_yaml import branch_texts, read_values, repeated_keys, texts
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import spec_fields
 from kiln.lint.subject import SETTINGS
 from kiln.model.source_position import Place
+from kiln.serialization import mapping_or_empty
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _MAX_CONFIG = 1 << 20  # bytes of .git/config
 
 def no_configs(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a feedstock that builds nothing."""
-    if not any(subject.feedstock.configs.glob("*.yaml")):
+    if not subject.feedstock.config_names:
         yield Problem(text="no configs, so nothing is built", at=Place(file=".ci_support"))
 
 

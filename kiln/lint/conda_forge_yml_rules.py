@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import schema
-from kiln.lint.located_yaml import mapping_or_empty
 from kiln.lint.model import Problem, hint_rule, lint_rule
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -76,11 +76,6 @@ def _integer(word: str) -> int | str:
     return int(word.replace("_", ""), base) if len(word) < 100 else word
 
 
-def mapping_or_empty(value: Any) -> dict[Any, Any]:
-    """Return a value if it is a mapping, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
 def list_or_empty(value: Any) -> list[Any]:
     """Return a value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []

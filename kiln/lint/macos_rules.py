@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.located_yaml import branch_items, list_or_empty, mapping_or_empty, read_values
+from kiln.lint.located_yaml import branch_items, list_or_empty, read_values
 from kiln.lint.model import Problem, lint_rule
 from kiln.lint.subject import VARIANT_FILES
 from kiln.model.source_position import Place
+from kiln.serialization import mapping_or_empty
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.versions import version_or_none
 from kiln.yamltext import PlacedText, read_text

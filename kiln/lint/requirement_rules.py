@@ -6,11 +6,12 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from kiln.lint.located_yaml import branch_texts, list_or_empty, mapping_or_empty, texts
+from kiln.lint.located_yaml import branch_texts, list_or_empty, texts
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.text_rules import selector_in
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

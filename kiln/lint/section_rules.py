@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import did_you_mean
-from kiln.lint.located_yaml import list_or_empty, mapping_or_empty
+from kiln.lint.located_yaml import list_or_empty
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.subject import META, VARIANT_FILES
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.lint.located_yaml import branch_items, list_or_empty, mapping_or_empty
+from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.model import Problem, lint_rule
 from kiln.recipe_v1.compiled_expression import compile_template, is_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.unknown_keys import unknown_keys
+from kiln.serialization import mapping_or_empty
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:

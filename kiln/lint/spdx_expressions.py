@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import string
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kiln import files
 from kiln.lazy_pattern import lazy_pattern
 
 # Identifiers of the SPDX License List (spdx.org/licenses), without deprecated ones, as of August 2026.
@@ -113,8 +113,7 @@ class _Parser:
 @cache
 def spdx_identifiers(kind: str) -> frozenset[str]:
     """Return the SPDX identifiers of licenses or exceptions."""
-    with SPDX.open(encoding="utf-8", newline="") as file:
-        return frozenset(row["identifier"] for row in csv.DictReader(file) if row["kind"] == kind)
+    return frozenset(row["identifier"] for row in files.csv_rows(SPDX) if row["kind"] == kind)
 
 
 def is_family(name: str) -> bool:

@@ -15,12 +15,12 @@ from kiln.lint.located_yaml import (
     first_placed,
     key_of,
     list_or_empty,
-    mapping_or_empty,
     read_values,
     repeated_keys,
     texts,
 )
 from kiln.model.source_position import Place
+from kiln.serialization import mapping_or_empty
 from kiln.template.selectors import SelectableText
 from kiln.yamltext import PlacedText, read_text
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.lint.located_yaml import list_or_empty, mapping_or_empty
+from kiln.lint.located_yaml import list_or_empty
 from kiln.lint.model import Problem, lint_rule
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -36,6 +36,11 @@ class Feedstock:
         return self.root / ".ci_support"
 
     @property
+    def config_names(self) -> tuple[str, ...]:
+        """The names of the configs in that folder, sorted."""
+        return tuple(sorted(file.stem for file in self.configs.glob("*.yaml")))
+
+    @property
     def settings(self) -> Path:
         """The file with conda-forge's settings."""
         return self.root / "conda-forge.yml"

@@ -28,6 +28,10 @@ class ConfigState(str, Enum):
     LOCKED = "locked by another process"
 
 
+GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
+BAD = frozenset({ConfigState.FAILED, ConfigState.OUT_OF_MEMORY, ConfigState.DISK_FULL})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRun:
     """One config of a run: times are seconds since the epoch, durations in seconds, ``peak_memory`` in bytes.

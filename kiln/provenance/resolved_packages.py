@@ -10,6 +10,7 @@ import yaml
 
 from kiln.matchspec_notation import package_name
 from kiln.model.provenance import ResolvedPackage
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,15 +28,15 @@ _EXACT = re.compile(r"([a-z0-9_][a-z0-9_.-]*) ([0-9][A-Za-z0-9_.!+]*) ([A-Za-z0-
 def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
     """Return the packages of both environments, from the files below ``info/`` of a package."""
     if RENDERED_V1 in info:
-        dependencies = _object(_loaded(info[RENDERED_V1]), "finalized_dependencies")
+        dependencies = mapping_or_empty(_loaded(info[RENDERED_V1]).get("finalized_dependencies"))
         packages = [
             from_record(scope, record)
             for scope in SCOPES
-            for record in _list(_object(dependencies, scope), "resolved")
+            for record in _list(mapping_or_empty(dependencies.get(scope)), "resolved")
             if isinstance(record, dict)
         ]
     else:
-        requirements = _object(_loaded(info.get(RENDERED, b"")), "requirements")
+        requirements = mapping_or_empty(_loaded(info.get(RENDERED, b"")).get("requirements"))
         packages = list(_of_specs(requirements))
     return tuple(dict.fromkeys(package for package in packages if _NAME.fullmatch(package.name) and package.version))
 
@@ -129,15 +130,9 @@ def _of_specs(requirements: Mapping[str, Any]) -> Iterator[ResolvedPackage]:
 def _loaded(data: bytes) -> Mapping[str, Any]:
     """Return a rendered recipe; empty for a text that is none."""
     try:
-        value = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe ones
+        return mapping_or_empty(yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506 - safe ones
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    item = value.get(key)
-    return item if isinstance(item, dict) else {}
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import ProvenanceBroken
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -102,14 +103,14 @@ def record_of(value: Mapping[str, Any], file: str, sha256: str) -> dict[str, Any
 
 def build_facts(value: Mapping[str, Any]) -> list[str]:
     """Return who built a package from which commit with which inputs, a line for each fact; others' too."""
-    definition, details = _object(value, "buildDefinition"), _object(value, "runDetails")
-    builder, metadata = _object(details, "builder"), _object(details, "metadata")
-    versions = " ".join(f"{name} {version}" for name, version in _object(builder, "version").items())
+    definition, details = mapping_or_empty(value.get("buildDefinition")), mapping_or_empty(value.get("runDetails"))
+    builder, metadata = mapping_or_empty(details.get("builder")), mapping_or_empty(details.get("metadata"))
+    versions = " ".join(f"{name} {version}" for name, version in mapping_or_empty(builder.get("version")).items())
     lines = [f"built by {builder.get('id')}" + (f" ({versions})" if versions else "")]
     if metadata.get("invocationId"):
         lines.append(f"in the run {metadata['invocationId']}")
     if is_kiln_predicate(value):
-        lines.append(_described_build(_object(definition, "externalParameters")))
+        lines.append(_described_build(mapping_or_empty(definition.get("externalParameters"))))
     dependencies = definition.get("resolvedDependencies")
     items = dependencies if isinstance(dependencies, list) else ()
     return [*lines, *(_described_input(item) for item in items if isinstance(item, dict))]
@@ -123,7 +124,7 @@ def _described_build(parameters: Mapping[str, Any]) -> str:
 
 def _described_input(item: Mapping[str, Any]) -> str:
     """Return an input with its hashes, or the commit of the feedstock or of a source."""
-    digests = dict(_object(item, "digest"))
+    digests = dict(mapping_or_empty(item.get("digest")))
     name = item.get("uri") or item.get("name")
     if commit := digests.pop("gitCommit", None):
         return f"built from the commit {commit} of {str(name).removeprefix('git+')}"
@@ -172,8 +173,3 @@ def _moment(seconds: Any) -> str:
     if not isinstance(seconds, (int, float)):
         return ""
     return f"{dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    item = value.get(key)
-    return item if isinstance(item, dict) else {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln.matchspec_notation import legacy, package_name, strict
 from kiln.model.build_results import TestVerdict
-from kiln.model.run import ConfigState
+from kiln.model.run import GOOD
 from kiln.publish.package_inspection import REHEARSAL
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # Folders in which packages of many origins have files: headers, and Python's namespaces.
 SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")
-GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
 
 
 class ReasonKind(str, Enum):

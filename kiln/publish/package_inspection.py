@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import posixpath
 import re
@@ -37,11 +36,10 @@ class ForbiddenText:
 
 def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple[ForbiddenText, ...]:
     """Return the texts to search for: secrets of known forms, the build folders, the tokens of this machine."""
-    with (Path(__file__).parent / "secrets.csv").open(encoding="utf-8", newline="") as file:
-        secret_forms = [
-            ForbiddenText(needle=row["needle"].encode(), pattern=re.compile(row["pattern"].encode()), what=row["what"])
-            for row in csv.DictReader(file)
-        ]
+    secret_forms = [
+        ForbiddenText(needle=row["needle"].encode(), pattern=re.compile(row["pattern"].encode()), what=row["what"])
+        for row in files.csv_rows(Path(__file__).parent / "secrets.csv")
+    ]
     places = [ForbiddenText(needle=f"{folder}/".encode(), pattern=None, what=BUILD_PATH) for folder in folders]
     own_tokens = [
         ForbiddenText(needle=text.encode(), pattern=None, what="a token of this machine")

@@ -6,12 +6,12 @@ the keys of older outputs, ``test/script``, and three of ``build``.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import files
 from kiln.errors import did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
@@ -44,17 +44,16 @@ class RecipeKey:
 @lru_cache(maxsize=1)
 def recipe_keys() -> Mapping[tuple[str, str], RecipeKey]:
     """Return the table by section and name."""
-    with (Path(__file__).parent / "keys.csv").open(newline="", encoding="utf-8") as file:
-        return {
-            (row["section"], row["key"]): RecipeKey(
-                section=row["section"],
-                name=row["key"],
-                honored=row["support"] == "honored",
-                test=row["test"],
-                note=row["note"],
-            )
-            for row in csv.DictReader(file)
-        }
+    return {
+        (row["section"], row["key"]): RecipeKey(
+            section=row["section"],
+            name=row["key"],
+            honored=row["support"] == "honored",
+            test=row["test"],
+            note=row["note"],
+        )
+        for row in files.csv_rows(Path(__file__).parent / "keys.csv")
+    }
 
 
 def key_faults(values: Mapping[str, Any], text: str, file: str) -> tuple[KeyFault, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -54,16 +53,15 @@ def digest() -> str:
 @cache
 def known_names() -> Mapping[str, KnownName]:
     """Return the rows of names.csv by normalized PyPI name."""
-    with NAMES.open(encoding="utf-8", newline="") as file:
-        return {
-            row["pypi"]: KnownName(
-                conda=row["conda"],
-                layout=WheelLayout(row["layout"]),
-                exported_by=row["exported_by"],
-                source=row["source"],
-            )
-            for row in csv.DictReader(file)
-        }
+    return {
+        row["pypi"]: KnownName(
+            conda=row["conda"],
+            layout=WheelLayout(row["layout"]),
+            exported_by=row["exported_by"],
+            source=row["source"],
+        )
+        for row in files.csv_rows(NAMES)
+    }
 
 
 def abi_spec(python: str) -> str:

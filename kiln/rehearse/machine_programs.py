@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 import sys
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import process_runner
+from kiln import files, process_runner
 from kiln.errors import MissingTool
 from kiln.lazy_pattern import lazy_pattern
 from kiln.version_spec import matches
@@ -44,11 +43,10 @@ class MachineProgram:
 @cache
 def table() -> Mapping[str, ProgramPackage]:
     """Return the packages that programs can stand in for, by conda name."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return {
-            row["conda"]: ProgramPackage(programs=tuple(row["programs"].split()), pypi=row["pypi"])
-            for row in csv.DictReader(file)
-        }
+    return {
+        row["conda"]: ProgramPackage(programs=tuple(row["programs"].split()), pypi=row["pypi"])
+        for row in files.csv_rows(TABLE)
+    }
 
 
 def find(name: str, env: Mapping[str, str]) -> MachineProgram | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kiln import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,11 +34,10 @@ class WheelGap:
 @cache
 def known_gaps() -> tuple[WheelGap, ...]:
     """Return the rows of missing.csv."""
-    with GAPS.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            WheelGap(output=row["output"], lacks=row["lacks"], is_made=row["made"] == "yes", source=row["source"])
-            for row in csv.DictReader(file)
-        )
+    return tuple(
+        WheelGap(output=row["output"], lacks=row["lacks"], is_made=row["made"] == "yes", source=row["source"])
+        for row in files.csv_rows(GAPS)
+    )
 
 
 def output_gaps(names: Iterable[str]) -> tuple[WheelGap, ...]:

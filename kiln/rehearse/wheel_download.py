@@ -17,6 +17,7 @@ from kiln import files, process_runner
 from kiln.console.text import duration
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch
 from kiln.lazy_pattern import lazy_pattern
+from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -123,10 +124,9 @@ def _stamp(path: Path, wheel: LockedWheel) -> list[object]:
 def _stamps(store: Path) -> dict[str, list[object]]:
     """Read the record of verified files; without a readable record they are verified again."""
     try:
-        stamps = json.loads((store / _STAMPS).read_text(encoding="utf-8"))
+        return mapping_or_empty(json.loads((store / _STAMPS).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
-    return stamps if isinstance(stamps, dict) else {}
 
 
 def _remember(wheel: LockedWheel, store: Path) -> None:

@@ -40,7 +40,7 @@ class ConfigsAndRuns:
     @classmethod
     def of(cls, feedstock: Feedstock) -> ConfigsAndRuns:
         """Render every config and find its last run in the ledger."""
-        names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+        names = feedstock.config_names
         configs = limits.run_bounded(
             lambda: {name: render.finalise(render.render(feedstock, expand.read(feedstock, name))) for name in names}
         )

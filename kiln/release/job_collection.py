@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
 from kiln.ledger import Ledger, stored_json
-from kiln.model.run import ConfigState, MatrixReport
+from kiln.model.run import GOOD, ConfigState, MatrixReport
 from kiln.serialization import from_json_values
 from kiln.store import build_cache, worker_results
 from kiln.store.layout import ArtifactLayout
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 REPORT = "report.json"
 LONGEST = 16 << 20  # bytes of a report
-GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
 
 
 def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:

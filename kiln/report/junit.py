@@ -6,10 +6,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from kiln.console.progress_lines import BAD
 from kiln.console.text import one_line, sanitized
 from kiln.model.build_results import TestVerdict
-from kiln.model.run import ConfigState
+from kiln.model.run import BAD, ConfigState
 from kiln.report import totals
 from kiln.report.tail import tail
 

@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__, files
-from kiln.console.progress_lines import BAD, count_text
+from kiln.console.progress_lines import count_text
+from kiln.model.run import BAD
 from kiln.report import template, totals
 from kiln.report.grid import grid
 from kiln.report.package_summary import SPEC

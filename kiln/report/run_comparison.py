@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console.progress_lines import BAD, GOOD
-from kiln.model.run import ConfigState
+from kiln.model.run import BAD, GOOD, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

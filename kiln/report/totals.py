@@ -6,9 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console.progress_lines import BAD, GOOD
 from kiln.model.build_results import TestVerdict
-from kiln.model.run import ConfigState
+from kiln.model.run import BAD, GOOD, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

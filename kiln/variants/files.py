@@ -11,6 +11,7 @@ from kiln.errors import MalformedYaml, VariantFault, did_you_mean, raise_all
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
+from kiln.serialization import mapping_or_empty
 from kiln.template.namespace import Names
 from kiln.template.selectors import SelectableText
 from kiln.yamltext import Document, ScalarTypes, parse, read_text
@@ -73,8 +74,7 @@ class VariantFile:
     def header(self) -> dict[str, Any]:
         """Return the file's values without regard to selectors, for keys that hold on every platform."""
         lines = "".join(f"{line.text}\n" for line in self._text.lines)
-        value = parse(lines, self.name, ScalarTypes.TEXT, may_repeat=lambda _: True).value
-        return value if isinstance(value, dict) else {}
+        return mapping_or_empty(parse(lines, self.name, ScalarTypes.TEXT, may_repeat=lambda _: True).value)
 
     def source(self, platform: Platform, known: frozenset[str]) -> VariantSource:
         """Return the file's values on a platform.

@@ -85,7 +85,7 @@ def test_a_recipe_that_cannot_be_rendered_is_a_difference(tmp_path: Path, monkey
 
 def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
     feedstock = conversion("outputs", tmp_path / "a")
-    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    names = feedstock.config_names
     before = {name: render.render(feedstock, expand.read(feedstock, name)) for name in names}
     convert.write(feedstock, convert.convert(feedstock))
     assert (feedstock.root / "conda-forge.yml").read_text().startswith("# settings\n")

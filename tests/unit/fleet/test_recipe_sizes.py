@@ -51,7 +51,7 @@ def small(tmp_path: Path) -> Path:
 
 def sizes(root: Path) -> dict[str, JobSize]:
     feedstock = feedstock_loader.load(root)
-    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    names = feedstock.config_names
     return config_sizes(feedstock, worker_results.remote_configs(feedstock, names, options=()))
 
 
@@ -108,6 +108,6 @@ def test_invalid_sizes_are_refused_with_the_recipe_s_line(tmp_path: Path, text: 
 def test_a_recipe_without_the_key_is_not_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     feedstock = feedstock_loader.load(SMALL)
     monkeypatch.setattr("kiln.render.render", None)
-    configs = expand.read_all(feedstock, sorted(path.stem for path in feedstock.configs.glob("*.yaml")))
+    configs = expand.read_all(feedstock, feedstock.config_names)
     made: Mapping[str, Mapping[str, float]] = recipe_sizes.of_configs(feedstock, tuple(configs), seconds)
     assert made == {}
