@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import Combination, bare_capability
+from kiln.compat.rules.common import release_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,13 +44,7 @@ def _cudnn(combination: Combination) -> str:
     """Return the combination's cuDNN, else the one that the release is tested with."""
     if combination.cudnn:
         return _minor(combination.cudnn)
-    row = (
-        tables.serving(combination.serving)
-        if combination.serving
-        else tables.tensorflow(combination.tf)
-        if combination.tf
-        else None
-    )
+    row = release_row(combination)
     return (
         _minor(row["cudnn"])
         if row is not None and combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)

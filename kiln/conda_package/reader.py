@@ -93,6 +93,16 @@ class _Bounded(io.RawIOBase):
         return size
 
 
+@contextlib.contextmanager
+def _info_members(package: Path) -> Iterator[Members]:
+    with (
+        _as_broken(package),
+        zipfile.ZipFile(package) as file,
+        contextlib.closing(_unpacked(file, info_member_name(file), LARGEST_INFO)) as members,
+    ):
+        yield members
+
+
 def read_json(package: Path, name: str) -> Any:
     """Return one JSON file of a package's metadata, such as ``about.json``; an empty object when it has none.
 
@@ -100,11 +110,7 @@ def read_json(package: Path, name: str) -> Any:
         BrokenPackage: when the file is not a .conda package, or has that file twice or with invalid JSON.
     """
     value = None
-    with (
-        _as_broken(package),
-        zipfile.ZipFile(package) as file,
-        contextlib.closing(_unpacked(file, info_member_name(file), LARGEST_INFO)) as members,
-    ):
+    with _info_members(package) as members:
         for member, content in members:
             if posixpath.normpath(member.name) == f"info/{name}":
                 value = _json_of(name, content, value)
@@ -117,11 +123,7 @@ def info_files(package: Path) -> dict[str, bytes]:
     Raises:
         BrokenPackage: when the file is not a .conda package.
     """
-    with (
-        _as_broken(package),
-        zipfile.ZipFile(package) as file,
-        contextlib.closing(_unpacked(file, info_member_name(file), LARGEST_INFO)) as members,
-    ):
+    with _info_members(package) as members:
         return {member.name.removeprefix("info/"): content.read() for member, content in members if content}
 
 

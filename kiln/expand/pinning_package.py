@@ -46,10 +46,7 @@ def newest(folder: Path, channel: str) -> Pinning:
     version = _recent(home / _NEWEST)
     if version and (home / version / _FILE).is_file():
         return Pinning(version=version, file=home / version / _FILE)
-    try:
-        pinning = _fetched(home, channel, PACKAGE)
-    except (DownloadFailed, SolveFailed) as error:
-        raise _unavailable(f"the newest {PACKAGE}", channel, error, home) from error
+    pinning = _fetched(home, channel, PACKAGE, f"the newest {PACKAGE}")
     files.write_text(home / _NEWEST, json.dumps({"version": pinning.version}))
     return pinning
 
@@ -63,10 +60,7 @@ def of_version(folder: Path, channel: str, version: str) -> Pinning:
     home = _home(folder, channel)
     if (home / version / _FILE).is_file():
         return Pinning(version=version, file=home / version / _FILE)
-    try:
-        return _fetched(home, channel, f"{PACKAGE} =={version}")
-    except (DownloadFailed, SolveFailed) as error:
-        raise _unavailable(f"{PACKAGE} {version}", channel, error, home) from error
+    return _fetched(home, channel, f"{PACKAGE} =={version}", f"{PACKAGE} {version}")
 
 
 def version_of(file: Path) -> str:
@@ -98,7 +92,14 @@ def _recent(path: Path) -> str:
     return version if isinstance(version, str) and VERSION.fullmatch(version) else ""
 
 
-def _fetched(home: Path, channel: str, spec: str) -> Pinning:
+def _fetched(home: Path, channel: str, spec: str, title: str) -> Pinning:
+    try:
+        return _fetch(home, channel, spec)
+    except (DownloadFailed, SolveFailed) as error:
+        raise _unavailable(title, channel, error, home) from error
+
+
+def _fetch(home: Path, channel: str, spec: str) -> Pinning:
     records = conda_environment.solve([channel], [spec], virtual_packages={})
     version = next(str(record.version) for record in records if record.name.normalized == PACKAGE)
     if not VERSION.fullmatch(version):

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
@@ -110,7 +110,8 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
-        packages = tuple(_package(folder / packages_in, data) for data in entry["packages"])
+        reports = [stored_json.package_from_json(data) for data in entry["packages"]]
+        packages = tuple(accept_package(folder / packages_in, report, sender="worker") for report in reports)
         steps = tuple(stored_json.step_from_json(step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -153,18 +154,24 @@ def _log(folder: Path, config: str) -> Path | None:
     return next((log for log in (*reversed(logs), folder / "log") if log.is_file()), None)
 
 
-def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
-    """Return a package of the report, with its path in the folder of packages."""
-    report = stored_json.package_from_json(data)
+def accept_package(folder: Path, report: PackageReport, *, sender: str) -> PackageReport:
+    """Return a package of a sender's report with its path in a folder, once its name and its hash were checked.
+
+    Raises:
+        BrokenPackage: when it names a file outside of the folder.
+        HashMismatch: when the file is missing, or is not the one that was built.
+    """
     artifact = report.artifact
-    is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(artifact.path.name)
-    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):
-        raise BrokenPackage(f"{artifact.subdir}/{artifact.path.name} is not the name of a package")
-    path = folder / artifact.subdir / artifact.path.name
+    name = artifact.path.name
+    is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(name)
+    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{name}")):
+        raise BrokenPackage(f"{artifact.subdir}/{name} is not the name of a package")
+    path = folder / artifact.subdir / name
     if path.is_symlink() or not path.is_file():
-        raise HashMismatch(f"{path.name} is missing", why=f"it is in the worker's report, but not in {path.parent}")
+        raise HashMismatch(f"{name} is missing", why=f"it is in the {sender}'s report, but not in {path.parent}")
     digest = files.sha256(path)
     if digest != artifact.sha256:
-        raise HashMismatch(f"{path.name} is corrupt", why=f"its hash is {digest}, not {artifact.sha256}")
+        path.unlink()  # so that it is fetched anew
+        raise HashMismatch(f"{name} is corrupt", why=f"its hash is {digest}, not {artifact.sha256}")
     tests = dataclasses.replace(report.tests, log=None)
     return dataclasses.replace(report, artifact=dataclasses.replace(artifact, path=path), tests=tests)

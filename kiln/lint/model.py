@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Problem:
     cure: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A rule of conda-smithy's linter, with its id there.
 
@@ -39,9 +40,10 @@ class Rule:
     """
 
     id: str
-    severity: Severity
-    cure: str
     check: Callable[[LintedFeedstock], Iterable[Problem]]
+    cure: str
+    _: KW_ONLY
+    severity: Severity
     fixable: bool = False
     conda_forge: bool = False
     others: bool = False
@@ -60,39 +62,6 @@ class LintMessage:
     fixable: bool
 
 
-def lint_rule(
-    id_: str,
-    check: Callable[[LintedFeedstock], Iterable[Problem]],
-    cure: str,
-    *,
-    fixable: bool = False,
-    conda_forge: bool = False,
-    skip: str = "",
-) -> Rule:
-    """Return a rule whose violation fails the command."""
-    return Rule(
-        id=id_, severity=Severity.LINT, cure=cure, check=check, fixable=fixable, conda_forge=conda_forge, skip=skip
-    )
-
-
-def hint_rule(
-    id_: str,
-    check: Callable[[LintedFeedstock], Iterable[Problem]],
-    cure: str,
-    *,
-    fixable: bool = False,
-    conda_forge: bool = False,
-    others: bool = False,
-    skip: str = "",
-) -> Rule:
-    """Return a rule whose violation is only reported."""
-    return Rule(
-        id=id_,
-        severity=Severity.HINT,
-        cure=cure,
-        check=check,
-        fixable=fixable,
-        conda_forge=conda_forge,
-        others=others,
-        skip=skip,
-    )
+# Called with the id, the check and the cure; a violated lint fails the command, a hint is only reported.
+lint_rule = partial(Rule, severity=Severity.LINT)
+hint_rule = partial(Rule, severity=Severity.HINT)

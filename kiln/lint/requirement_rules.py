@@ -10,7 +10,7 @@ from kiln.lint.located_yaml import branch_texts, list_or_empty, texts
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
-from kiln.lint.text_rules import selector_in
+from kiln.lint.text_rules import noarch_selector
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ def possible_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
     build = list(chain(recipe.required("build"), *_output_lists(subject, "build"))) if recipe.required("build") else []
     if recipe.noarch is not None or "pip" not in build or any(COMPILER in spec for spec in build):
         return
-    possible = _without_conditions(recipe) if recipe.version else _without_selectors(recipe)
+    possible = _without_conditions(recipe) if recipe.version else not noarch_selector(recipe)
     if possible:
         pip = next(spec for spec in build if spec == "pip")
         yield Problem(text="the package may be noarch: python", at=recipe.at(pip))
@@ -338,22 +338,6 @@ def _without_conditions(recipe: LintedRecipe) -> bool:
     build = texts(section.get("build"))
     compiled = any(spec.startswith("${{") and ("compiler('c')" in spec or 'compiler("c")' in spec) for spec in build)
     return "pip" in build and not compiled and not any(_conditions(value) for value in section.values())
-
-
-def _without_selectors(recipe: LintedRecipe) -> bool:
-    inside = None
-    for line in recipe.lines:
-        stripped = line.strip()
-        indentation = line[: len(line) - len(line.lstrip())] if stripped else ""
-        if stripped in {"host:", "run:"}:
-            inside = indentation
-        elif stripped.startswith("skip:") and selector_in(line):
-            return False
-        elif inside is not None and indentation == inside:
-            inside = None
-        elif inside is not None and selector_in(line):
-            return False
-    return True
 
 
 _STDLIB = "add stdlib('c') to requirements/build of each output that uses a compiler"

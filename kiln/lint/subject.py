@@ -178,21 +178,21 @@ class LintedRecipe:
     @cached_property
     def named(self) -> tuple[str, Any]:
         """The package's name, and the key or value that shows where it stands; empty if it is missing."""
-        for holder in (self.section("package"), self.section("recipe") if self.version else {}):
-            name = holder.get("name")
-            if name is not None:
-                text = str(self.renderer.text(name) if self.version and isinstance(name, str) else name)
-                return text.strip(), key_of(holder, "name")
-        return "", self.section("package") or self.section("recipe")
+        text, node = self._package_text("name")
+        return (text or "").strip(), node
 
     @cached_property
     def package_version(self) -> tuple[str | None, Any]:
         """The package's version, None if it is missing, and the key that shows where it stands."""
+        text, node = self._package_text("version")
+        return text.strip() if text and self.version else text, node
+
+    def _package_text(self, key: str) -> tuple[str | None, Any]:
         for holder in (self.section("package"), self.section("recipe") if self.version else {}):
-            version = holder.get("version")
-            if version is not None:
-                text = self.renderer.text(version) if self.version and isinstance(version, str) else version
-                return str(text).strip() if self.version else str(text), key_of(holder, "version")
+            value = holder.get(key)
+            if value is not None:
+                text = self.renderer.text(value) if self.version and isinstance(value, str) else value
+                return str(text), key_of(holder, key)
         return None, self.section("package") or self.section("recipe")
 
 

@@ -105,6 +105,13 @@ def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
     if recipe.version or recipe.noarch is None:
         return
     allowed = subject.variant_keys() | (_PLATFORMS if subject.several_noarch_platforms else set())
+    if match := noarch_selector(recipe, allowed):
+        number, what = match
+        yield Problem(text=f"a noarch package has a {what} with a selector", at=recipe.at_line(number))
+
+
+def noarch_selector(recipe: LintedRecipe, allowed: frozenset[str] | set[str] = frozenset()) -> tuple[int, str] | None:
+    """Return the line of the first selector on a skip or, unless it is ``allowed``, a requirement, and on which."""
     inside = None  # the indentation of the list of requirements around the line
     for number, line in numbered_lines(recipe):
         stripped = line.strip()
@@ -112,18 +119,12 @@ def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
         if stripped in {"host:", "run:"}:
             inside = indentation
         elif stripped.startswith("skip:") and selector_in(line):
-            yield _noarch_problem(subject, number, "skip")
-            return
+            return number, "skip"
         elif inside is not None and indentation == inside:
             inside = None
         elif inside is not None and selector_in(line, allowed):
-            yield _noarch_problem(subject, number, "requirement")
-            return
-
-
-def _noarch_problem(subject: LintedFeedstock, number: int, what: str) -> Problem:
-    text = f"a noarch package has a {what} with a selector"
-    return Problem(text=text, at=subject.recipe.at_line(number))
+            return number, "requirement"
+    return None
 
 
 def untidy_definitions(subject: LintedFeedstock) -> Iterator[Problem]:

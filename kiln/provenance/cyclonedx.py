@@ -39,20 +39,14 @@ def bill(
     tools = [_resolved(package) for package in resolved]
     parts = [_component(number, part) for number, part in enumerate(bundled)]
     needed = [item["bom-ref"] for item in (*requirements, *parts) if item["scope"] == "required"]
-    document = {
-        "bomFormat": "CycloneDX",
-        "specVersion": SPEC,
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'urn:sha256:{record.sha256}')}",
-        "version": 1,
-        "metadata": {
-            "timestamp": spdx.build_date(record),
-            "tools": {"components": [{"type": "application", "name": "kiln", "version": record.kiln}]},
-            "component": main,
-        },
-        "components": [*requirements, *sources, *tools, *parts],
-        "dependencies": [{"ref": main["bom-ref"], "dependsOn": needed}],
-    }
-    return json.dumps(document, indent=1, sort_keys=True).encode()
+    return _document(
+        f"urn:sha256:{record.sha256}",
+        main,
+        components=[*requirements, *sources, *tools, *parts],
+        needed=needed,
+        timestamp=spdx.build_date(record),
+        kiln=record.kiln,
+    )
 
 
 def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: Mapping[str, str], epoch: int) -> bytes:
@@ -73,19 +67,37 @@ def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: M
         }
         for package in packages
     ]
-    identity = json.dumps([name, components], sort_keys=True)
+    return _document(
+        json.dumps([name, components], sort_keys=True),
+        {"type": "container", "bom-ref": "image", "name": name},
+        components=components,
+        needed=[item["bom-ref"] for item in components],
+        timestamp=spdx.timestamp(epoch),
+        kiln=__version__,
+    )
+
+
+def _document(
+    identity: str,
+    main: Mapping[str, Any],
+    *,
+    components: Sequence[Mapping[str, Any]],
+    needed: Sequence[str],
+    timestamp: str,
+    kiln: str,
+) -> bytes:
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": SPEC,
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, identity)}",
         "version": 1,
         "metadata": {
-            "timestamp": spdx.timestamp(epoch),
-            "tools": {"components": [{"type": "application", "name": "kiln", "version": __version__}]},
-            "component": {"type": "container", "bom-ref": "image", "name": name},
+            "timestamp": timestamp,
+            "tools": {"components": [{"type": "application", "name": "kiln", "version": kiln}]},
+            "component": main,
         },
         "components": components,
-        "dependencies": [{"ref": "image", "dependsOn": [item["bom-ref"] for item in components]}],
+        "dependencies": [{"ref": main["bom-ref"], "dependsOn": needed}],
     }
     return json.dumps(document, indent=1, sort_keys=True).encode()
 

@@ -88,22 +88,13 @@ def _choice(node: nodes.CondExpr) -> Step:
     return lambda scope: yes(scope) if is_true(test(scope)) else no(scope)
 
 
-def _and(node: nodes.And) -> Step:
+def _logical(node: nodes.And | nodes.Or) -> Step:
     left, right = node_evaluator(node.left), node_evaluator(node.right)
+    decisive = isinstance(node, nodes.Or)
 
     def run(scope: Scope) -> Any:
         value = left(scope)
-        return right(scope) if is_true(value) else value
-
-    return run
-
-
-def _or(node: nodes.Or) -> Step:
-    left, right = node_evaluator(node.left), node_evaluator(node.right)
-
-    def run(scope: Scope) -> Any:
-        value = left(scope)
-        return value if is_true(value) else right(scope)
+        return value if is_true(value) is decisive else right(scope)
 
     return run
 
@@ -267,8 +258,8 @@ _MAKERS: dict[type[nodes.Node], Callable[[Any], Step]] = {
     nodes.Tuple: _sequence,
     nodes.Dict: _mapping,
     nodes.CondExpr: _choice,
-    nodes.And: _and,
-    nodes.Or: _or,
+    nodes.And: _logical,
+    nodes.Or: _logical,
     nodes.Not: _not,
     nodes.Neg: _sign,
     nodes.Pos: _sign,

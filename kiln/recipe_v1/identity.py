@@ -122,7 +122,7 @@ def _build_string(package: PackageAt, hash_input: Mapping[str, Any], digest: str
         return str(setting)
     scope = VariantScope(hash_input, package.scope.target, package.scope.build)
     scope.context = {**package.scope.context, "hash": digest, "build_number": number}
-    return text(evaluated(setting, compiled(setting, compile_template), scope))
+    return evaluated(setting, compiled(setting, compile_template), scope, text)
 
 
 def _prefix(package: PackageAt, hash_input: Mapping[str, Any]) -> str:

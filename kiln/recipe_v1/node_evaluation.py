@@ -70,15 +70,15 @@ def compiled(node: PlacedText, compile_: Callable[[str], Result]) -> Result:
         raise TemplateFault("malformed expression", at=at, why=str(error), hint=f"it is {str(node)[:80]!r}") from error
 
 
-def evaluated(node: PlacedText, what: Compiled, scope: VariantScope) -> Any:
-    """Return the value of a scalar's expression or template.
+def evaluated(node: PlacedText, what: Compiled, scope: VariantScope, as_type: Callable[[Any], Result]) -> Result:
+    """Return the value of a scalar's expression or template, as ``as_type`` converts it.
 
     Raises:
         TemplateFault: it has none, with the scalar's place.
     """
     limits.record_place(RECIPE, node.line)  # for the error of a process that is ended while it is at it
     try:
-        return what.steps(scope)
+        return as_type(what.steps(scope))
     except (InvalidOperation, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TemplateFault(
@@ -108,14 +108,7 @@ def text_of(node: Any, scope: VariantScope) -> str:
     source = require_scalar(node)
     if not is_template(source):
         return str(source)
-    what = compiled(source, compile_template)
-    value = evaluated(source, what, scope)
-    try:
-        return text(value)
-    except InvalidOperation as error:
-        raise TemplateFault(
-            f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
-        ) from error
+    return evaluated(source, compiled(source, compile_template), scope, text)
 
 
 def value_of_context(node: Any, scope: VariantScope) -> Any:
@@ -126,15 +119,10 @@ def value_of_context(node: Any, scope: VariantScope) -> Any:
     if not is_template(source):
         return scalar_value(source)
     what = compiled(_trimmed(source), compile_template)
-    value = evaluated(source, what, scope)
-    try:
-        if what.alone and source.plain:
-            return "" if require_defined(value) is NOTHING else value
-        return text(value) if what.alone else _detected(text(value))
-    except InvalidOperation as error:
-        raise TemplateFault(
-            f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
-        ) from error
+    if not what.alone:
+        return evaluated(source, what, scope, lambda value: _detected(text(value)))
+    value = evaluated(source, what, scope, require_defined if source.plain else text)
+    return "" if value is NOTHING else value
 
 
 def _trimmed(source: PlacedText) -> PlacedText:
@@ -179,16 +167,7 @@ def _is_conditional(item: Any) -> bool:
 def condition(node: Any, scope: VariantScope) -> bool:
     """Return whether a condition holds."""
     source = require_scalar(node)
-    what = compiled(source, compile_expression)
-    try:
-        return is_true(evaluated(source, what, scope))
-    except InvalidOperation as error:
-        raise TemplateFault(
-            f"the condition {str(source)[:80]!r} cannot be evaluated",
-            at=place(source),
-            why=str(error),
-            hint=_hint(what, scope),
-        ) from error
+    return evaluated(source, compiled(source, compile_expression), scope, is_true)
 
 
 def texts(node: Any, scope: VariantScope) -> list[str]:

@@ -221,11 +221,7 @@ class RecipeV1:
         package = schema.PACKAGE(self.root.get("package"), scope)
         sections = {
             "build": schema.BUILD(self.root.get("build"), scope),
-            "about": schema.ABOUT(self.root.get("about"), scope),
-            "requirements": schema.REQUIREMENTS(self.root.get("requirements"), scope),
-            "extra": schema.evaluate_all_texts(require_mapping(self.root.get("extra"), "extra"), scope),
-            "source": schema.SOURCE(self.root.get("source"), scope),
-            "tests": schema.tests(self.root.get("tests"), scope),
+            **self._sections(self.root, scope, top=False),
         }
         return self._made(self.root["package"], package, sections, scope, {})
 
@@ -244,7 +240,7 @@ class RecipeV1:
         return self._made(entry["package"], package, sections, scope, {"staging": staging})
 
     def _sections(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> dict[str, Any]:
-        whole = schema.ABOUT(self.root.get("about"), scope)
+        whole = {} if entry is self.root else schema.ABOUT(self.root.get("about"), scope)
         return {
             "about": whole | schema.ABOUT(entry.get("about"), scope),
             "requirements": schema.REQUIREMENTS(entry.get("requirements"), scope),

@@ -39,15 +39,16 @@ def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | N
     )
 
 
+def release_row(combination: Combination) -> Row | None:
+    """Return the row of a combination's release of Serving, else of TensorFlow."""
+    if combination.serving:
+        return tables.serving(combination.serving)
+    return tables.tensorflow(combination.tf) if combination.tf else None
+
+
 def with_release_cuda(combination: Combination) -> Combination:
     """Return the combination with a CUDA: its own, or the one that its release is built or tested with."""
     if combination.cuda is not None:
         return combination
-    row = (
-        tables.serving(combination.serving)
-        if combination.serving
-        else tables.tensorflow(combination.tf)
-        if combination.tf
-        else None
-    )
+    row = release_row(combination)
     return combination if row is None else combination.with_versions(cuda=row["cuda"])

@@ -7,13 +7,11 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from kiln import files
-from kiln.errors import BrokenPackage, HashMismatch
-from kiln.fleet.collect import NAME, WHEEL
+from kiln.errors import BrokenPackage
+from kiln.fleet.collect import accept_package
 from kiln.ledger.stored_json import KINDS
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import MatrixReport
-from kiln.names import is_channel_folder
 from kiln.serialization import from_json_values
 from kiln.store import worker_results
 from kiln.store.build_cache import BuildInputs
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from kiln.fleet.detached.attach_key import ConfigInputs
     from kiln.ledger.fleet import FleetLedger
-    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import ConfigRun
 
@@ -54,27 +51,9 @@ def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
 
 def _config(folder: Path, config: ConfigRun) -> ConfigRun:
     log = folder / "logs" / f"{config.config}.log"
-    packages = tuple(_package(folder, package) for package in config.packages)
+    packages = tuple(accept_package(folder / "packages", package, sender="controller") for package in config.packages)
     is_log = log.is_file() and log.parent.resolve() == (folder / "logs").resolve()
     return dataclasses.replace(config, packages=packages, log=log if is_log else None)
-
-
-def _package(folder: Path, report: PackageReport) -> PackageReport:
-    """Return a package with its path here, once its hash was compared with the report's."""
-    artifact = report.artifact
-    name = artifact.path.name
-    is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(name)
-    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{name}")):
-        raise BrokenPackage(f"{artifact.subdir}/{name} is not the name of a package")
-    path = folder / "packages" / artifact.subdir / name
-    if path.is_symlink() or not path.is_file():
-        raise HashMismatch(f"{name} is missing", why=f"it is in the controller's report, but not in {path.parent}")
-    digest = files.sha256(path)
-    if digest != artifact.sha256:
-        path.unlink()  # so that it is fetched anew
-        raise HashMismatch(f"{name} is corrupt", why=f"its hash is {digest}, not {artifact.sha256}")
-    tests = dataclasses.replace(report.tests, log=None)
-    return dataclasses.replace(report, artifact=dataclasses.replace(artifact, path=path), tests=tests)
 
 
 def store(
