@@ -14,7 +14,7 @@ from kiln.operating_system import process_groups
 from kiln.process_table import kill_descendants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
 TOGETHER = 1.0  # seconds within which two signals count as one
@@ -57,15 +57,24 @@ def termination_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    interrupt = _interrupter()
-    hang_up = (number for number in process_groups.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
-    numbers = [signal.SIGTERM, *hang_up]
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+    with handled((signal.SIGTERM, *hangup_signals()), _interrupter()):
+        yield
+
+
+def hangup_signals() -> tuple[signal.Signals, ...]:
+    """Return SIGHUP, unless it was ignored when this process was started, or this system lacks it."""
+    return tuple(number for number in process_groups.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle signals in the block; must be called in the main thread."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def _interrupter() -> Callable[[int, FrameType | None], None]:

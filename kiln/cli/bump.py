@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kiln.cli.environment_passthrough import tool_environment
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 _SHOWN = 16  # characters of a hash
+_VARIABLES = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")  # of git and pip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,26 +76,14 @@ def version_plan(feedstock: Feedstock, version: str) -> BumpPlan:
         with view.step(f"download {name}") as step:
             yield step.line
 
-    return bump.bump_version(feedstock, version, env=tool_environment(), on_file=on_file)
-
-
-def tool_environment() -> dict[str, str]:
-    """Return the environment of pip and git."""
-    from kiln.cli.environment_passthrough import passed_variables, pip_settings
-
-    names = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")
-    return {
-        **passed_variables(os.environ),
-        **pip_settings(os.environ),
-        **{name: os.environ[name] for name in names if name in os.environ},
-    }
+    return bump.bump_version(feedstock, version, env=tool_environment(os.environ, *_VARIABLES), on_file=on_file)
 
 
 def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     """Print upstream's newest version of each source."""
     from kiln import bump
 
-    version, sources = bump.newest_versions(feedstock, env=tool_environment())
+    version, sources = bump.newest_versions(feedstock, env=tool_environment(os.environ, *_VARIABLES))
     if as_json:
         rows = [
             {

@@ -8,12 +8,10 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.operating_system import users
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
-    from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
     from kiln.run import HostMachine
@@ -73,9 +71,13 @@ def passed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in PASSED_ON if name in environment}
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the user's folder for caches, by the XDG Base Directory Specification or the system's own rules."""
-    return users.cache_folder(environment)
+def tool_environment(environment: Mapping[str, str], *more: str) -> dict[str, str]:
+    """Return the environment of git, of pip and of generators of recipes, with further variables by their names."""
+    return {
+        **passed_variables(environment),
+        **pip_settings(environment),
+        **{name: environment[name] for name in more if name in environment},
+    }
 
 
 def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
+from kiln.cli.environment_passthrough import tool_environment
 from kiln.cli.failed_run import kiln_command
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, UsageError
@@ -97,7 +98,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if options.name is None and (only := _only_for_new(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
-    variables = program_environment()
+    variables = tool_environment(os.environ, "XDG_CONFIG_HOME")
     if options.requirement:
         requirement = init.kiln_requirement.given(options.requirement)
     else:
@@ -120,17 +121,6 @@ def _only_for_new(options: argparse.Namespace) -> str:
         "--maintainer": options.maintainers,
     }
     return next((name for name, value in values.items() if value), "")
-
-
-def program_environment() -> dict[str, str]:
-    """Return the environment of git, of pip and of the generator."""
-    from kiln.cli.environment_passthrough import passed_variables, pip_settings
-
-    return {
-        **passed_variables(os.environ),
-        **pip_settings(os.environ),
-        **{name: os.environ[name] for name in ("XDG_CONFIG_HOME",) if name in os.environ},
-    }
 
 
 def make_feedstock(
@@ -229,7 +219,9 @@ def ignored_files(root: Path, names: list[str]) -> list[str]:
         return []
     with contextlib.suppress(MissingTool):
         words = ("git", "-c", "core.quotePath=false", "check-ignore", "--", *names)
-        return process_runner.capture(words, env=program_environment(), cwd=root).stdout.splitlines()
+        return process_runner.capture(
+            words, env=tool_environment(os.environ, "XDG_CONFIG_HOME"), cwd=root
+        ).stdout.splitlines()
     return []
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import attestation_arguments, common_arguments, values
-from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
 from kiln.matchspec_notation import fault, package_name, strict
+from kiln.operating_system import users
 from kiln.operating_system.shell_quoting import quoted, with_programs_of
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def default_cache(environment: Mapping[str, str]) -> Path:
     """Return rattler's and pixi's folder of unpacked packages, which rattler 0.28 does not expose."""
     if folder := environment.get("RATTLER_CACHE_DIR"):
         return Path(folder) / "pkgs"
-    return cache_folder(environment) / "rattler" / "cache" / "pkgs"
+    return users.cache_folder(environment) / "rattler" / "cache" / "pkgs"
 
 
 def target_machine(environment: Mapping[str, str]) -> TargetMachine:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import threading
 from typing import TYPE_CHECKING
 
-from kiln.operating_system import process_groups
+from kiln import signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,20 +27,14 @@ def survive_hangup() -> Iterator[None]:
 
     A SIGHUP that was ignored when this process was started, as by nohup, stays ignored.
     """
-    numbers = [number for number in process_groups.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []
+    is_main = threading.current_thread() is threading.main_thread()
     terminals = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
 
     def give_up(_number: int, _frame: FrameType | None) -> None:
         silence(terminals)
 
-    before = {number: signal.signal(number, give_up) for number in numbers}
-    try:
+    with signals.handled(signals.hangup_signals() if is_main else (), give_up):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def silence(descriptors: list[int]) -> None:

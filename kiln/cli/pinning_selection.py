@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kiln.cli import environment_passthrough, values
+from kiln.cli import values
 from kiln.errors import PinningNeeded, UsageError
+from kiln.operating_system import users
 
 if TYPE_CHECKING:
     import argparse
@@ -175,4 +176,4 @@ def _shown(pinning: Pinning) -> Pinning:
 
 
 def _folder() -> Path:
-    return environment_passthrough.cache_folder(os.environ) / "kiln" / "pinning"
+    return users.cache_folder(os.environ) / "kiln" / "pinning"

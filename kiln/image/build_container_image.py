@@ -197,12 +197,8 @@ def write_archive(
     require_mmdebstrap(env)
     files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
-        lines = apt_sources.sources(image.suite, env=env)
-        sources = (
-            write_private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        )
-        settings = write_private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
-        words = argv(image, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
+        sources, settings, keyring = apt_files(image.suite, Path(scratch), env=env)
+        words = argv(image, part, sources=sources, settings=settings, keyring=keyring)
         unknown = set(image.packages) - {*PACKAGES, *apt_sources.known_packages(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed
             _require_packages(words, image, env=env, on_line=on_line)
@@ -216,6 +212,17 @@ def write_archive(
                 why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
                 hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
             )
+
+
+def apt_files(suite: str, folder: Path, *, env: Mapping[str, str]) -> tuple[Path | None, Path, Path | None]:
+    """Write this machine's access to Debian's packages into a folder: the sources, if it is Debian, and the settings.
+
+    The third file is Debian's keyring, where this machine has it.
+    """
+    lines = apt_sources.sources(suite, env=env)
+    sources = write_private(folder / "sources.list", "".join(f"{line}\n" for line in lines)) if lines else None
+    settings = write_private(folder / "apt.conf", apt_sources.apt_conf(env=env))
+    return sources, settings, KEYRING if KEYRING.exists() else None
 
 
 def _require_packages(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.errors import BuildFailed, MissingTool, with_margin
 from kiln.image import apt_sources
-from kiln.image.build_container_image import BEFORE, KEYRING, require_mmdebstrap, write_private
+from kiln.image.build_container_image import BEFORE, apt_files, require_mmdebstrap
 from kiln.image.layers import FOLDER, LayerEntry, of_tree
 
 if TYPE_CHECKING:
@@ -186,14 +186,8 @@ def _download(
 ) -> None:
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.locked(store / ".lock"):
-        lines = apt_sources.sources(suite, env=env)
-        sources = (
-            write_private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        )
-        settings = write_private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
-        words = download_argv(
-            suite, names, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None
-        )
+        sources, settings, keyring = apt_files(suite, Path(scratch), env=env)
+        words = download_argv(suite, names, sources=sources, settings=settings, keyring=keyring)
         debs = Path(scratch, "debs")
         debs.mkdir()
         result = process_runner.run(words, env={**env, _DEBS: str(debs)}, on_line=on_line)
