@@ -107,15 +107,29 @@ def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, O
 def _one(
     checking: PackageTestRun, rendered: RenderedConfig, output: Output, root: Path, own: tuple[str, ...]
 ) -> TestReport:
-    tester = PackageTester(
-        recipe=checking.feedstock.recipe,
-        folder=root,
-        channels=(*own, *(checking.channels or needed_channels(rendered))),
-        cache=root / "cache",
-        machine=offered_virtual_packages(checking.machine, rendered.config),
-    )
-    tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
+    channels = (*own, *(checking.channels or needed_channels(rendered)))
+    tester = tester_of(rendered, output, checking.feedstock, folder=root, channels=channels, machine=checking.machine)
     return tester.run(tester.plan(output), environment=checking.environment)
+
+
+def tester_of(
+    rendered: RenderedConfig,
+    output: Output,
+    feedstock: Feedstock,
+    *,
+    folder: Path,
+    channels: tuple[str, ...],
+    machine: VirtualPackages,
+) -> PackageTester:
+    """Return the tester of a package as its recipe renders now."""
+    tester = PackageTester(
+        recipe=feedstock.recipe,
+        folder=folder,
+        channels=channels,
+        cache=folder / "cache",
+        machine=offered_virtual_packages(machine, rendered.config),
+    )
+    return tester if output.subdir == "noarch" else tester.on(output.subdir)
 
 
 def summary(reports: Sequence[TestReport]) -> str:

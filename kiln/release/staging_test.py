@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import emulation, files
+from kiln.install.package_file_tests import tester_of
 from kiln.job.channels_and_network import needed_channels
-from kiln.package_test import PackageTester
 from kiln.release.candidates import ConfigsAndRuns, new_packages
 from kiln.store.layout import ArtifactLayout
-from kiln.variants.cuda_version import offered_virtual_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,16 +47,9 @@ class StagingTest:
             self._one(*output, staged, runs=runs)
 
     def _one(self, rendered: RenderedConfig, output: Output, staged: str, *, runs: bool) -> None:
-        layout = ArtifactLayout.of(self.matrix.feedstock)
-        folder = layout.root / "publish"
-        tester = PackageTester(
-            recipe=self.matrix.feedstock.recipe,
-            folder=folder,
-            channels=(staged, *self.channels, *needed_channels(rendered)),
-            cache=folder / "cache",
-            machine=offered_virtual_packages(self.machine, rendered.config),
-        )
-        tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
+        feedstock, channels = self.matrix.feedstock, (staged, *self.channels, *needed_channels(rendered))
+        folder = ArtifactLayout.of(feedstock).root / "publish"
+        tester = tester_of(rendered, output, feedstock, folder=folder, channels=channels, machine=self.machine)
         if runs:
             tester.run(tester.plan(output), environment=self.environment)
         else:
