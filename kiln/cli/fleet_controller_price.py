@@ -10,16 +10,17 @@ if TYPE_CHECKING:
     from kiln.model.fleet import ControllerCharge, MachineType
 
 CONTROLLER_TYPE = "controller"
-# The machines that a controller gets where no type is named: it builds nothing, and packages wait on its disk (GB).
-FLAVORS = {"aws": ("t3.medium", 60), "openstack": ("c3-4", 50)}
+# The machines that a controller gets where no type is named: it builds nothing, and packages wait on its disk (GB). The
+# third figure is the step of billing in seconds, as of the workers in ansible/group_vars/all/machine_types.yml.
+FLAVORS = {"aws": ("t3.medium", 60, 1), "openstack": ("c3-4", 50, 3600)}
 CHARGE = "KILN_FLEET_CONTROLLER"  # the variable by which a controller knows its own price
 KEEP = "72h"  # for which packages wait
 
 
 def small_type(provider: str) -> dict[str, Any]:
     """Return the row of the playbooks' table of machine types for a controller."""
-    flavor, disk = FLAVORS[provider]
-    size = {"cores": 2, "memory": 4, "disk": disk, "gpus": 0, "gpu": "", "billed": 1}
+    flavor, disk, billed = FLAVORS[provider]
+    size = {"cores": 2, "memory": 4, "disk": disk, "gpus": 0, "gpu": "", "billed": billed}
     return {"provider": provider, "type": CONTROLLER_TYPE, "flavor": flavor, **size}
 
 

@@ -157,11 +157,13 @@ def _tests(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:
 
 
 def _price(kind: MachineType, *, spot: bool) -> str:
-    hourly = kind.spot_hourly if spot and kind.spot_hourly is not None else kind.hourly
+    hourly, origin = kind.hourly, (kind.source, kind.date)
+    if spot and kind.spot_hourly is not None:
+        hourly, origin = kind.spot_hourly, (kind.spot_source, kind.spot_date)
     where = f" in {kind.region}" if kind.region else ""
     if not kind.is_priced:
         return f"unknown for {kind.name}{where}: 'kiln fleet prices' lists those that are known, --prices adds others"
-    source = ", ".join(filter(None, (kind.source, kind.date)))
+    source = ", ".join(filter(None, origin))
     return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if spot else ''}: {source}"
 
 

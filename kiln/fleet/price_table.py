@@ -164,11 +164,13 @@ class PriceTable:
             return dataclasses.replace(machine_type, is_priced=False, currency="", region=region)
         extras = {kind: self._only(offers, kind, hourly.currency) for kind in ("disk", "address", "egress")}
         spot = offers.get(("spot", machine_type.name))
+        if spot is not None and spot.currency != hourly.currency:
+            spot = None
         disk = extras["disk"]
         return dataclasses.replace(
             machine_type,
             hourly=hourly.price,
-            spot_hourly=spot.price if spot is not None and spot.currency == hourly.currency else None,
+            spot_hourly=None if spot is None else spot.price,
             disk_hourly=0.0 if disk is None else disk.price * machine_type.disk / MONTH,
             address_hourly=0.0 if extras["address"] is None else extras["address"].price,
             egress=0.0 if extras["egress"] is None else extras["egress"].price,
@@ -177,6 +179,8 @@ class PriceTable:
             region=region,
             source=hourly.source,
             date=hourly.date,
+            spot_source="" if spot is None else spot.source,
+            spot_date="" if spot is None else spot.date,
         )
 
     @staticmethod

@@ -53,8 +53,8 @@ class MachineType:
     ``memory`` and ``disk`` are in GB; 0 cores, memory or disk are unknown. ``hourly`` is the price of an hour of the
     machine alone, ``disk_hourly`` and ``address_hourly`` those of its disk and its public address, ``egress`` that of a
     GB that leaves the provider; the kinds of price in ``not_counted`` are unknown. ``billed`` is the billing increment
-    in seconds; ``source`` and ``date`` say where and when the price was read; without ``is_priced`` it is unknown, and
-    ``currency`` is empty.
+    in seconds; ``source`` and ``date`` say where and when the price was read, ``spot_source`` and ``spot_date`` where
+    and when the spot price was; without ``is_priced`` the price is unknown, and ``currency`` is empty.
     A provider has ``limit`` machines of the type, 0 for no known limit.
     """
 
@@ -77,6 +77,8 @@ class MachineType:
     region: str = ""
     source: str = ""
     date: str = ""
+    spot_source: str = ""
+    spot_date: str = ""
     is_priced: bool = True
     limit: int = 0
 

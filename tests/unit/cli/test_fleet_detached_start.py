@@ -195,3 +195,5 @@ def test_a_small_controller_is_a_row_as_those_of_the_playbooks_table(provider: s
     rows = yaml.safe_load(path.read_text())["kiln_machine_types"]
     assert set(fleet_controller_price.small_type(provider)) == set(rows[0])
     assert fleet_controller_price.small_type(provider)["provider"] == provider
+    billed = {row["billed"] for row in rows if row["provider"] == provider}
+    assert billed == {fleet_controller_price.small_type(provider)["billed"]}

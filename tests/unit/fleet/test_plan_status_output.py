@@ -44,6 +44,14 @@ def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
     assert "price   0.8 EUR an hour for made-up.16: made up for tests, 2026-11-21" in text
 
 
+def test_a_plan_with_spot_workers_shows_the_source_of_their_price() -> None:
+    kind = dataclasses.replace(MACHINE, spot_source="my spot history", spot_date="2026-11-22")
+    spot = plan({kind: estimates(2)}, overheads=OVERHEADS, bounds=FleetBounds(workers=2), spot=True)
+    text = plan_status_output.plan_as_text(spot)
+    assert "0.3 EUR an hour for made-up.16 (spot): my spot history, 2026-11-22" in text
+    assert "made up for tests" not in text
+
+
 def test_a_plan_as_json_has_all_its_arrangements() -> None:
     data = plan_status_output.plan_as_json(
         plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=FleetBounds(workers=2))

@@ -82,6 +82,15 @@ def test_a_price_of_the_user_s_table_replaces_kiln_s(tmp_path: Path) -> None:
     assert (priced.hourly, priced.spot_hourly, priced.address_hourly) == (0.7, 0.25, 0.005)
 
 
+def test_a_spot_price_has_the_source_and_date_of_its_own_row() -> None:
+    spot = row(kind="spot", price=0.25, source="my spot history", date="2026-11-22")
+    priced = PriceTable(prices=[PRICE, spot]).apply(TYPE, region="eu-west-1")
+    assert (priced.source, priced.date) == (PRICE.source, PRICE.date)
+    assert (priced.spot_source, priced.spot_date) == ("my spot history", "2026-11-22")
+    foreign = PriceTable(prices=[PRICE, row(kind="spot", price=0.25, currency="EUR", source="elsewhere")])
+    assert foreign.apply(TYPE, region="eu-west-1").spot_source == "", "as its price is not used"
+
+
 def test_prices_in_another_currency_are_not_added_up() -> None:
     table = PriceTable(prices=[PRICE, row(kind="disk", name="gp3", unit="GB-month", currency="EUR")])
     assert table.apply(TYPE, region="eu-west-1").not_counted == ("disk", "address", "egress")
