@@ -6,15 +6,14 @@ import errno
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kiln import cli
 from kiln.errors import DiskFull, Interrupted, MissingTool, NotWritable, SystemFault, UsageError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_mistyped_command_is_answered_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,16 +37,65 @@ def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert "kiln" in capsys.readouterr().out
 
 
+# Runs a command, and prints the modules that it imported, then the expressions that modules of kiln compiled on import.
+OBSERVED = """
+import atexit, re, sys
+compile_now, compiled = re.compile, []
+def noted(pattern, flags=0):
+    caller = sys._getframe(1)
+    if caller.f_code.co_name == "<module>" and caller.f_globals["__name__"].startswith("kiln."):
+        compiled.append(pattern)
+    return compile_now(pattern, flags)
+re.compile = noted
+atexit.register(lambda: print(*sys.modules, repr(compiled), sep="\\n", file=sys.__stderr__))
+if "--in-one-process" in sys.argv:
+    from kiln.limits.limit_errors import LimitState
+    LimitState.inside = True
+    sys.argv.remove("--in-one-process")
+from kiln.__main__ import main
+main(sys.argv[1:])
+"""
+CONFIG = next((ROOT / ".ci_support").glob("*.yaml")).stem
+FEEDSTOCK = ("-C", str(ROOT))
+# What a waiting process would copy for the one that it waits for, and what takes long.
+OF_THE_WORK = {"yaml", "jinja2", "shutil", "hashlib", "difflib", "traceback", "kiln.expand", "kiln.recipe"}
+OF_V1 = {"kiln.recipe_v1.recipe", "kiln.recipe_v1.schema", "kiln.render.v1", "kiln.expand.build_settings"}
+OF_THE_MATRIX = {"kiln.expand.matrix", "kiln.expand.missing_pinning", "kiln.expand.collapse"}
+OF_OTHERS = {"shutil", "json", "kiln.masking.stream", "kiln.cli.build_options", "kiln.cli.report"} | (
+    {"dataclasses", "inspect"} if sys.version_info < (3, 14) else set()  # argparse's colors need these
+)
+
+
+def name_of(value: object) -> str:
+    return " ".join(value).replace(str(ROOT), "ROOT").replace(CONFIG, "CONFIG") if isinstance(value, list) else ""
+
+
 @pytest.mark.processes
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has process groups through subprocess alone")
-def test_a_command_starts_without_what_starts_processes() -> None:
-    code = (
-        "import atexit, sys; from kiln.__main__ import main;"
-        "atexit.register(lambda: print(sorted({'subprocess', 'selectors', 'shlex'} & sys.modules.keys())));"
-        "main(['--help'])"
-    )
-    process = subprocess.run((sys.executable, "-c", code), text=True, capture_output=True, check=True)
-    assert process.stdout.splitlines()[-1] == "[]"
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has process groups through subprocess alone, and no forks")
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (["--version"], {"textwrap", "kiln.cli.values", *OF_OTHERS}),
+        (["--help"], {"kiln.cli.values", *OF_OTHERS}),
+        (["build", "--help"], OF_OTHERS),
+        ([*FEEDSTOCK, "matrix", "--no-pinning"], OF_THE_WORK),
+        ([*FEEDSTOCK, "render", CONFIG], OF_THE_WORK),
+        ([*FEEDSTOCK, "rerender", "--check", "--no-pinning"], OF_THE_WORK),
+        (["--in-one-process", *FEEDSTOCK, "matrix"], {"kiln.expand.workflow", "kiln.model.rendered", *OF_V1}),
+        (["--in-one-process", *FEEDSTOCK, "render", CONFIG], {"kiln.expand.workflow", *OF_THE_MATRIX, *OF_V1}),
+        (
+            ["--in-one-process", *FEEDSTOCK, "rerender", "--check"],
+            {"kiln.expand.publication_settings", "kiln.model.rendered", *OF_V1},
+        ),
+    ],
+    ids=name_of,
+)
+def test_a_command_imports_and_compiles_only_what_it_needs(words: list[str], unneeded: set[str]) -> None:
+    process = subprocess.run((sys.executable, "-c", OBSERVED, *words), text=True, capture_output=True, check=False)
+    *modules, compiled = process.stderr.splitlines()
+    assert "kiln.cli" in modules
+    assert not {*unneeded, "subprocess", "selectors"}.intersection(modules)
+    assert compiled == "[]"
 
 
 def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
