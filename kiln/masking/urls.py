@@ -16,6 +16,7 @@ _NAMES = (
     r"(?:[a-z_-]*(?:token|signature|password|passwd|secret)|sig|pwd|auth|key|api[-_]?key|awsaccesskeyid"
     r"|x-(?:amz|goog)-credential)"
 )
+_NAME_PARTS = ("token", "sig", "passw", "secret", "pwd", "auth", "key", "credential")  # each of _NAMES has one
 _USER = lazy_pattern(r"(?<=://)[^/\s?#'\"<>]+(?=@)")
 _PATH = lazy_pattern(r"(?<=/t/)(?:[A-Za-z]{2}-[0-9A-Fa-f-]{20,}|[^/\s?#'\"<>]+)")
 _QUERY = lazy_pattern(rf"(?<=[?&;]){_NAMES}=(?P<value>[^&\s'\"#<>;]+)", re.IGNORECASE)
@@ -34,10 +35,18 @@ def credential_spans(text: str) -> Iterator[tuple[int, int]]:
         yield from (match.span() for match in _USER.finditer(text))
     if "/t/" in text:
         yield from _tokens(text)
-    if "=" in text and ("?" in text or "&" in text or ";" in text):
+    if "=" in text and ("?" in text or "&" in text or ";" in text) and _may_name_secret(text):
         yield from (match.span("value") for match in _QUERY.finditer(text))
     if any(word in text for word in _HEADER_WORDS):
         yield from (match.span("value") for match in _HEADER.finditer(text))
+
+
+def _may_name_secret(text: str) -> bool:
+    """Return whether a text has a part of the names in `_NAMES`; other alphabets have letters that count as theirs."""
+    if not text.isascii():
+        return True
+    lower = text.lower()
+    return any(part in lower for part in _NAME_PARTS)
 
 
 def _tokens(text: str) -> Iterator[tuple[int, int]]:

@@ -36,7 +36,7 @@ def is_public(name: str) -> bool:
 
 def is_secret(name: str) -> bool:
     """Return whether a variable is secret by its name: ``*TOKEN*``, ``*PASSWORD*``, but not ``*_FILE``."""
-    if name in _FOLDERS or not any(part in name.casefold() for part in _PARTS):
+    if name in _FOLDERS or (name.isascii() and not any(part in name.lower() for part in _PARTS)):
         return False  # almost all variables, for which no expression is compiled
     return _NAME.search(name) is not None and _PLACE.search(name) is None
 

@@ -194,3 +194,41 @@ def test_variables_are_secret_by_their_names() -> None:
         "PATH": "/bin",
     }
     assert masking.secrets_of_variables(environment) == ("a-token", "pw-1", "sk", "of-the-proxy", "of-the-alias")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "token",
+            "x-signature",
+            "password",
+            "db_passwd",
+            "client_secret",
+            "sig",
+            "PWD",
+            "auth",
+            "Key",
+            "api-key",
+            "apikey",
+        ),
+        *("AWSAccessKeyId", "X-Amz-Credential", "x-goog-credential", "S\u0130G", "\u017fecret"),
+    ],
+)
+def test_each_name_of_a_credential_in_a_query_is_known(name: str) -> None:
+    assert masking.secrets_of(f"https://host/?page=1&{name}=abcdefgh") == ("abcdefgh",)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *(
+            (f"MY_{name}", True)
+            for name in ("TOKEN", "APIKEY", "API_key", "SECRET", "PASSWORD", "passwd", "PASSPHRASE")
+        ),
+        *((f"MY_{name}", True) for name in ("ACCESSKEY", "PRIVATE_KEY", "CREDENTIALS", "PASS", "PWD", "API\u212aEY")),
+        *((name, False) for name in ("PWD", "OLDPWD", "PATH", "MY_TOKEN_FILE", "KEYBOARD", "COMPASS")),
+    ],
+)
+def test_each_name_of_a_secret_variable_is_known(name: str, secret: bool) -> None:
+    assert masking.secrets_of_variables({name: "abcdefgh"}) == (("abcdefgh",) if secret else ())
