@@ -39,7 +39,19 @@ recognizes the usual refusals by their messages, and adds the options that avoid
 ``images`` inspects and fetches images, returns their digest (for cache keys) and makes them from tar archives.
 """
 
-from kiln.container.container import Container, remove_leftovers
-from kiln.container.engine import ON_THE_HOST, Engine, EngineChoice, EngineKind, choose
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kiln.container.container import Container, remove_leftovers
+    from kiln.container.engine import ON_THE_HOST, Engine, EngineChoice, EngineKind, choose
 
 __all__ = ["ON_THE_HOST", "Container", "Engine", "EngineChoice", "EngineKind", "choose", "remove_leftovers"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {"container": "Container remove_leftovers", "engine": "ON_THE_HOST Engine EngineChoice EngineKind choose"},
+)
