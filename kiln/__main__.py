@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -10,10 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+# Objects between two searches for reference cycles: what a command imports and reads has nearly none, and with Python's
+# 700 the searches take up to a twentieth of its time. For the cycles of 50,000 objects there is memory.
+COLLECTED_AFTER = (50_000, 20, 20)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     if sys.version_info < (3, 10):  # noqa: UP036 - the user may run another Python than the environment's
         sys.exit("error: kiln needs Python 3.10 or newer\n  try: .venv/bin/python -m kiln")
+    gc.set_threshold(*COLLECTED_AFTER)
     if "_ARGCOMPLETE" in os.environ:  # a shell requests completions, see kiln.cli.completion
         from kiln.cli.completion import complete
 

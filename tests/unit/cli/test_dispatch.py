@@ -98,6 +98,18 @@ def test_a_command_imports_and_compiles_only_what_it_needs(words: list[str], unn
     assert compiled == "[]"
 
 
+@pytest.mark.processes
+def test_a_command_rarely_searches_for_cycles() -> None:
+    count = "[entry['collections'] for entry in gc.get_stats()]"
+    code = (
+        f"import atexit, gc, sys; from kiln.__main__ import main; before = {count};"
+        f"atexit.register(lambda: print(before == {count})); main(sys.argv[1:])"
+    )
+    words = (sys.executable, "-c", code, "build", "--help")
+    process = subprocess.run(words, text=True, capture_output=True, check=True)
+    assert process.stdout.splitlines()[-1] == "True"
+
+
 def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--called", "build-locally.py", "build", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: build-locally.py [-h]")
