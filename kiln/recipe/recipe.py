@@ -85,8 +85,8 @@ class Recipe:
         self.usage = Usage(space.keys)
         self.scripts = Scripts(source.path.parent, space.keys)
         self._remembered: dict[object, frozenset[str]] = {}
-        # An entry holds its variant, so that no other one gets the same id.
-        self._values: BoundedDict[tuple[int, str], tuple[Variant, Mapping[str, Any]]] = BoundedDict(64)
+        # An entry holds its variant and text, so that no other ones get the same ids.
+        self._values: BoundedDict[tuple[int, int, str], tuple[Variant, object, Mapping[str, Any]]] = BoundedDict(64)
         self._same: dict[frozenset[str], frozenset[str]] = {}
         self._defaults = platform.defaults()
         self._loops = tuple(sorted(space.loops))
@@ -155,10 +155,11 @@ class Recipe:
         rendering, so a recipe that uses them is rendered three times; what the source lacks in the last is an error.
         The same variant is asked for by each of its packages, so its values are cached.
         """
-        key = (id(variant), host_subdir)
+        text = self.source.text  # which may be replaced, see `RecipeSource.use`
+        key = (id(variant), id(text), host_subdir)
         if key not in self._values:
-            self._values[key] = variant, self._find_values(variant, host_subdir)
-        return self._values[key][1]
+            self._values[key] = variant, text, self._find_values(variant, host_subdir)
+        return self._values[key][2]
 
     def _find_values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
         values: Mapping[str, Any] = {}
