@@ -58,7 +58,8 @@ def texts(
     parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
     called = [f"build-{number}" for number in range(2, len(parts) + 1)]
     links = max(job.links for job in jobs)
-    _require_few(len(called) + (links > 1))
+    _require_few("called workflows", len(called) + (links > 1), "workflows beside build.yml")
+    _require_few("check runs", sum(_check_runs(job, links) for job in jobs) + 1, "jobs")
     needs = [*_builds(parts[0]), *_gpu(parts[0]), *called]
     written = {
         f"{title}.yml": environment.get_template("build.yml.j2" if number == 0 else "part.yml.j2").render(
@@ -123,16 +124,21 @@ def _listed_artifacts(jobs: Sequence[Job]) -> int:
     return MANY * count if FEW * count > ci_limits.limit(GITHUB, "listed artifacts").value else 0
 
 
-def _require_few(called: int) -> None:
-    """Refuse more called workflows than the service starts.
+def _check_runs(job: Job, links: int) -> int:
+    """Return the number of a config's jobs: each chain has those of the longest, of which GitHub skips the rest."""
+    return (links if job.links > 1 else 1) + bool(job.gpu)
+
+
+def _require_few(name: str, count: int, what: str) -> None:
+    """Refuse more of something than a limit of the service.
 
     Raises:
         RecipeFault: there are too many.
     """
-    most = ci_limits.limit(GITHUB, "called workflows")
-    if called > most.value:
+    most = ci_limits.limit(GITHUB, name)
+    if count > most.value:
         raise RecipeFault(
-            f"the configs need {called} workflows beside build.yml",
+            f"the configs need {count} {what}",
             why=f"GitHub allows {most.value} {most.unit}",
             hint="reduce the variants, or build some platforms with another service (provider)",
         )

@@ -341,6 +341,9 @@ def test_all_matrices_together_run_no_more_jobs_at_a_time_than_the_setting(feeds
 def test_more_files_than_github_calls_are_refused(feedstock: Feedstock) -> None:
     with pytest.raises(RecipeFault, match=r"need 51 workflows beside build\.yml"):
         workflow.planned(feedstock, many(51 * 256 + 1))
+    settings(feedstock, "kiln: {build_hours: 330}\n")
+    with pytest.raises(RecipeFault, match="need 50041 jobs"):
+        workflow.planned(feedstock, many(834))
 
 
 def test_a_file_in_the_place_of_a_called_one_is_refused_unless_the_feedstock_keeps_it(feedstock: Feedstock) -> None:
