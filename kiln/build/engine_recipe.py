@@ -15,6 +15,7 @@ from kiln.build.engine_build_section import (
 from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict
+from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
 from kiln.script_invocation import exports, run_lines, untraced
 
 if TYPE_CHECKING:
@@ -25,15 +26,7 @@ if TYPE_CHECKING:
     from kiln.model.output_settings import BuildSettings
     from kiln.model.rendered import Output, OutputTest, Script, Source, Staging
 
-RUN_EXPORTS = {
-    "weak": "weak",
-    "strong": "strong",
-    "noarch": "noarch",
-    "weak_constrains": "weak_constraints",
-    "strong_constrains": "strong_constraints",
-}
 ABOUT = {"home": "homepage", "dev_url": "repository", "doc_url": "documentation"}  # conda-build's key: rattler-build's
-MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}  # the keys of tests, by language
 
 AS_IT_IS: Mapping[str, Any] = {
     "dynamic_linking": {"binary_relocation": False},
@@ -223,8 +216,8 @@ def _test(test: OutputTest) -> Iterator[dict[str, Any]]:
         versions = {"python_version": list(test.pythons)} if test.pythons else {}
         yield {"python": {"imports": list(imports), "pip_check": test.pip_check, **versions}}
     for language, names in modules.items():
-        if names and language in MODULES:
-            yield {language: {MODULES[language]: list(names)}}
+        if names and language in TEST_MODULES:
+            yield {language: {TEST_MODULES[language]: list(names)}}
     yield from ({"downstream": strict(spec)} for spec in test.downstreams)
     if test.contents:
         yield {"package_contents": dict(test.contents)}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
+from kiln.bump.hash_literals import COMMIT
 from kiln.bump.remote_refs import references
 from kiln.bump.upstream import project_of
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
-from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import package_index
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kiln.bump.literals import Literal
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
-
-_COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
 
 
 def digests(
@@ -119,7 +117,7 @@ def _of_revision(download: Download, folder: Path, env: Mapping[str, str]) -> tu
         raise DownloadFailed(f"{download.name} cannot be looked up", why=error.what, hint=error.hint) from error
     if commit := next((commits[name] for name in order if name in commits), ""):
         return {"commit": commit}, ""
-    if _COMMIT.fullmatch(download.revision) and not download.hashes:
+    if COMMIT.fullmatch(download.revision) and not download.hashes:
         return {}, f"{download.name}: a commit is not looked up"
     why = "the repository has no such tag or branch"
     raise DownloadFailed(f"{download.name} does not exist", why=why, hint="check the version, and upstream's tags")

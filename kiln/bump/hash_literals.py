@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kiln.bump.recipe_views import RecipeText, SourceView, Views
 
-_COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
+COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
 def _pin(recipe: RecipeText, source: SourceView) -> Download | None:
     """Return a source at a commit that the recipe writes out; None for others."""
     literals = [literal for literal in recipe.literals if literal.alone and literal.text == source.revision]
-    if not (source.git and literals and _COMMIT.fullmatch(source.revision)):
+    if not (source.git and literals and COMMIT.fullmatch(source.revision)):
         return None
     hashes = tuple((literal, "commit") for literal in literals)
     return Download(git=source.git, revision=source.revision, hashes=hashes)

@@ -10,6 +10,7 @@ from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.pins import pin_run_as_build_bounds
 from kiln.convert.staging_variables import compile_variables
 from kiln.matchspec_notation import with_star
+from kiln.model.rendered import RUN_EXPORTS
 from kiln.render.render import evaluated_recipe, render
 from kiln.serialization import mapping_or_empty
 from kiln.variants.files import as_list
@@ -131,7 +132,7 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
             open_pin = pins.get((section, index))
             texts.append(facts.specs([spec], section)[0] if open_pin is None else _pin(open_pin, spec, package))
         first, slash, kind = section.partition("/")
-        name = f"{first}/{keys.RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
+        name = f"{first}/{RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
         result[f"requirements/{name}"] = tuple(texts)
     placed = {spec.split()[0] for spec in needs.host or needs.build if " " in spec}
     result["requirements/run"] = tuple(_bounded(spec, bounds, placed) for spec in result["requirements/run"])

@@ -10,7 +10,7 @@ from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_star
-from kiln.recipe_v1.identity import BuildIdentities
+from kiln.recipe_v1.identity import SECTIONS, BuildIdentities
 from kiln.recipe_v1.node_evaluation import text_of
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _STANDING = re.compile(r"\$\{\{ (\w+) \}\}")
 _APART = frozenset({"script", "string", "number", "skip", "noarch", "files", "variant"})
-_SECTIONS = ("build", "host", "run", "run_constraints")
 
 
 def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> list[Facts]:
@@ -79,7 +78,7 @@ def _facts(package: PackageAt, identity: BuildIdentity, *, several: bool) -> Fac
 
 
 def _every(needs: Mapping[str, Any]) -> Iterator[Any]:
-    for section in _SECTIONS:
+    for section in SECTIONS:
         yield from needs.get(section, ())
     exports = needs.get("run_exports", ())
     for given in exports.values() if isinstance(exports, dict) else [exports]:
@@ -110,7 +109,7 @@ def _script(path: str, given: Mapping[str, Any] | None, package: PackageAt) -> d
 
 def _requirements(package: PackageAt) -> dict[str, Any]:
     needs = package.sections["requirements"]
-    result = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in _SECTIONS}
+    result = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in SECTIONS}
     exports = needs.get("run_exports", {})
     kinds = exports if isinstance(exports, dict) else {"weak": exports}
     result |= {

@@ -46,13 +46,6 @@ ABOUT = {
     "doc_url": "documentation",
     "dev_url": "repository",
 }
-RUN_EXPORTS = {
-    "weak": "weak",
-    "strong": "strong",
-    "noarch": "noarch",
-    "weak_constrains": "weak_constraints",
-    "strong_constrains": "strong_constraints",
-}
 REQUIREMENTS = {"build": "build", "host": "host", "run": "run", "run_constrained": "run_constraints"}
 SOURCE = {
     "url": "url",

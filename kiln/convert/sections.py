@@ -18,6 +18,7 @@ from kiln.convert.conditional_parts import (
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.unrolled_template import conjunction
 from kiln.convert.v1_expression_builder import Expr, negated, unparenthesized
+from kiln.model.rendered import RUN_EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -167,9 +168,9 @@ class SectionConverter:
         for mapping in mappings:
             require_unconditional(mapping)
             for kind in dict.fromkeys(name for name, _ in mapping.pairs):
-                if kind not in keys.RUN_EXPORTS:
+                if kind not in RUN_EXPORTS:
                     raise Refused(mapping.all(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent")
-                package.put((*path, keys.RUN_EXPORTS[kind]), self._requirements(mapping.all(kind), "run_exports"))
+                package.put((*path, RUN_EXPORTS[kind]), self._requirements(mapping.all(kind), "run_exports"))
 
     # -- scripts --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, feedstock_loader, masking, render
 from kiln.build import callers_variables
 from kiln.job.channels_and_network import needs_network
+from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.store import bazel_environment
 from kiln.store.layout import ArtifactLayout
 
@@ -54,7 +55,7 @@ class Task:
     @property
     def is_foreign(self) -> bool:
         """True when another engine than rattler-build makes the packages, by a script instead of kiln's process."""
-        return self.job.options.engine != "rattler-build"
+        return self.job.options.engine != OWN_ENGINE
 
     @property
     def module(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.model.engine_package_settings import OWN_ENGINE
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,7 +30,7 @@ class BuildOptions:
     says when the machine is taken back.
     """
 
-    engine: str = "rattler-build"
+    engine: str = OWN_ENGINE
     executable: str | None = None
     run_arguments: tuple[str, ...] = ()
     rebuild: bool = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import build, render
 from kiln.errors import UsageError, did_you_mean
+from kiln.model.engine_package_settings import OWN_ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +31,7 @@ def require_step(feedstock: Feedstock, configs: Iterable[BuildConfig], step: str
     Raises:
         UsageError: with the valid steps, the most similar ones first.
     """
-    if engine != "rattler-build":
+    if engine != OWN_ENGINE:
         raise UsageError(
             f"--from-step requires --engine rattler-build: {engine} has one step only", hint="remove --from-step"
         )

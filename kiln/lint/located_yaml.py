@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.yamltext import PlacedText, ScalarTypes, parse
+from kiln.yamltext.typed_text import NULLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INTEGER = lazy_pattern(r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = lazy_pattern(
@@ -59,7 +59,7 @@ def typed_scalar(node: PlacedText) -> Any:
     """Return a scalar's value; text stays placed."""
     if not node.plain:
         return node
-    if node in _NULLS:
+    if node in NULLS:
         return None
     if node in _TRUTHS:
         return _TRUTHS[node]

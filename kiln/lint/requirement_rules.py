@@ -10,7 +10,7 @@ from kiln.lint.located_yaml import branch_texts, list_or_empty, texts
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
-from kiln.lint.text_rules import noarch_selector
+from kiln.lint.text_rules import LOGIC, PLATFORMS, noarch_selector
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 OPERATORS = ("!=", "=", "==", ">", "<", "<=", ">=")
 LANGUAGES = ("python", "r-base")
-_PLATFORMS = frozenset({"win", "linux", "osx", "unix"})
-_LOGIC = frozenset({"not", "and", "or"})
 _LANGUAGE = r"(?:m2w64_)?(?:c|cxx|fortran|rust|go-cgo)"
 _COMPILERS = (re.compile(f"{_LANGUAGE}{COMPILER}"), re.compile(rf"\${{{{ compiler\(['\"]{_LANGUAGE}"))
 _STDLIBS = (
@@ -317,8 +315,8 @@ def _conditions(value: Any) -> list[dict[Any, Any]]:
 def _is_allowed(subject: LintedFeedstock, section: str, item: Mapping[Any, Any]) -> bool:
     if not subject.several_noarch_platforms:
         return False
-    words = set(str(item.get("if", "")).split()) - _LOGIC
-    return section not in {"host", "run"} or words <= _PLATFORMS
+    words = set(str(item.get("if", "")).split()) - LOGIC
+    return section not in {"host", "run"} or words <= PLATFORMS
 
 
 def possible_noarch(subject: LintedFeedstock) -> Iterator[Problem]:

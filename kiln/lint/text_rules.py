@@ -28,8 +28,8 @@ _WHEEL = lazy_pattern(r"[:-]\s+(http.*\.whl)\s")
 _ABI3_TEXT = lazy_pattern(r"is_abi3\s*(==|!=)\s*('|\")(true|false)('|\")")
 _SP_DIR = lazy_pattern(r"\s*(?:-\s+)?(?:then:\s+)?(?:export\s+)?SP_DIR\s*=")
 _SITE_PACKAGES = lazy_pattern(r"%PREFIX%[\\/]+Lib[\\/]+site-packages", re.IGNORECASE)
-_PLATFORMS = frozenset({"win", "linux", "osx", "unix"})
-_OPERATORS = frozenset({"not", "and", "or"})
+PLATFORMS = frozenset({"win", "linux", "osx", "unix"})
+LOGIC = frozenset({"not", "and", "or"})
 _MAX_LINE = 4_000  # characters; longer lines are data, and patterns would take long
 
 
@@ -47,7 +47,7 @@ def selector_in(line: str, keys: frozenset[str] | set[str] = frozenset(), *, com
     match = SELECTOR.match(line)
     if not match or (commented_only and not match["sign"]):
         return ""
-    names = {word for word in match["expression"].split() if word not in _OPERATORS}
+    names = {word for word in match["expression"].split() if word not in LOGIC}
     return "" if names <= keys else match["expression"]
 
 
@@ -104,7 +104,7 @@ def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.version or recipe.noarch is None:
         return
-    allowed = subject.variant_keys() | (_PLATFORMS if subject.several_noarch_platforms else set())
+    allowed = subject.variant_keys() | (PLATFORMS if subject.several_noarch_platforms else set())
     if match := noarch_selector(recipe, allowed):
         number, what = match
         yield Problem(text=f"a noarch package has a {what} with a selector", at=recipe.at_line(number))

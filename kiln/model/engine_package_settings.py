@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OWN_ENGINE = "rattler-build"  # the engine whose process kiln runs itself
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageSettings:

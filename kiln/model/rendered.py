@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.recipe_key_faults import KeyFault
+# The keys of recipe.yaml: of run_exports by conda-build's, and of tests by language.
+RUN_EXPORTS = {
+    "weak": "weak",
+    "strong": "strong",
+    "noarch": "noarch",
+    "weak_constrains": "weak_constraints",
+    "strong_constrains": "strong_constraints",
+}
+TEST_MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, KilnError
 from kiln.matchspec_notation import with_star
-from kiln.model.rendered import Output, OutputTest, Script
+from kiln.model.rendered import TEST_MODULES, Output, OutputTest, Script
 from kiln.package_test.plan import SCRIPTS
 from kiln.script_invocation import COMMANDS
 from kiln.yamltext import ScalarTypes, parse, read_text
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}  # the keys of rattler-build's tests, by language
 # The kinds of tests: those of the contents have run while the package was packed, the others run with their package.
-_KINDS = frozenset({"python", "script", "requirements", "files", "package_contents", "downstream", *MODULES})
+_KINDS = frozenset({"python", "script", "requirements", "files", "package_contents", "downstream", *TEST_MODULES})
 
 
 def with_carried_tests(record: Any, info: Path) -> Output:
@@ -78,7 +77,7 @@ def _test(entry: dict[str, Any]) -> OutputTest:
         imports=_texts((python or {}).get("imports")),
         pip_check=python is not None and str(python.get("pip_check", "true")).lower() == "true",  # it is the default
         pythons=_texts((python or {}).get("python_version")),
-        modules={name: _texts(entry[name].get(key)) for name, key in MODULES.items() if name in entry},
+        modules={name: _texts(entry[name].get(key)) for name, key in TEST_MODULES.items() if name in entry},
         script=_script(entry["script"]) if "script" in entry else Script(),
         requires=_texts(needs.get("run")),
         requires_build=_texts(needs.get("build")),

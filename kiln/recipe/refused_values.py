@@ -17,7 +17,7 @@ _PACKAGES = frozenset({"conda", "conda_v2"})
 FURTHER_HASHES = ("sha1", "sha224", "sha384", "sha512")  # which the engine does not verify
 CONTENT_HASHES = ("content_sha256", "content_sha384", "content_sha512")
 _FILE_HASHES = ("md5", "sha256", *FURTHER_HASHES)  # of what is downloaded: conda-build reads no others of them
-_REVISIONS = ("git_rev", "git_tag", "git_branch")
+REVISIONS = ("git_rev", "git_tag", "git_branch")
 
 
 def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -52,9 +52,9 @@ def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
             yield ("source", "folder"), "the link would be outside of the work folder"
         elif entry.get("patches"):
             yield ("source", "patches"), "they would change the files that the link leads to"
-    revisions = [key for key in _REVISIONS if key in entry]
+    revisions = [key for key in REVISIONS if key in entry]
     if len(revisions) > 1:
-        yield ("source", revisions[1]), f"conda-build refuses several of {', '.join(_REVISIONS)}"
+        yield ("source", revisions[1]), f"conda-build refuses several of {', '.join(REVISIONS)}"
 
 
 def _beside(

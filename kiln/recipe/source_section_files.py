@@ -15,6 +15,7 @@ from kiln import files
 from kiln.archive_kinds import file_of, is_archive
 from kiln.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.model.source_position import Place
+from kiln.recipe.refused_values import REVISIONS
 from kiln.variants.files import as_list
 from kiln.yamltext import read_text
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ADDRESSES = ("url", "git_url", "hg_url", "svn_url")
-_REVISIONS = ("git_rev", "git_tag", "git_branch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _address(entry: Mapping[str, Any]) -> str:
 
 
 def _revision(entry: Mapping[str, Any]) -> str:
-    return next((str(entry[key]) for key in _REVISIONS if entry.get(key)), "HEAD")
+    return next((str(entry[key]) for key in REVISIONS if entry.get(key)), "HEAD")
 
 
 def _targets(patch: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _XX = lazy_pattern(r"([0-9a-zA-Z\.\-\_]+)\s+x\.x")
 _NAME = lazy_pattern(r"[^\s=<>!~\[(]+")
-_SECTIONS = ("build", "host", "run", "run_constrained")
+SECTIONS = ("build", "host", "run", "run_constrained")
 
 
 def name_of(spec: str) -> str:
@@ -48,7 +48,7 @@ def sections(value: Any) -> dict[str, list[str]]:
 
 def _section(section: str, value: Any) -> list[str]:
     # conda-build ignores unknown sections, whatever their values.
-    if section in _SECTIONS:
+    if section in SECTIONS:
         return texts(value, f"requirements/{section}")
     return [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
 

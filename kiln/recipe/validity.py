@@ -8,7 +8,7 @@ from kiln import matchspec_notation
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
-from kiln.recipe.specs import name_of
+from kiln.recipe.specs import SECTIONS, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _NOARCH = frozenset({"python", "generic", "True"})
 _IGNORED = lazy_pattern(r"\[[^\]=]*\].*$")  # brackets without a key=value, with what follows: conda skips them
-_SECTIONS = ("build", "host", "run", "run_constrained")
 
 
 def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
@@ -38,7 +37,7 @@ def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
     if package.noarch and str(package.noarch) not in _NOARCH:
         at = package.recipe.place(own or "build")
         raise RecipeFault(f"{package.name}: noarch is {str(package.noarch)[:40]!r}", at=at, hint="python or generic")
-    for section in _SECTIONS:
+    for section in SECTIONS:
         if None in _written(package, values, section):
             at = package.recipe.place(own or "requirements")
             raise RecipeFault(f"{package.name}: requirements/{section} has an empty item", at=at)

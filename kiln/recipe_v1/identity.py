@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # The languages that show in a build string, in this order, and how many parts of their versions.
 _LANGUAGES = (("np", ("numpy",), 2), ("py", ("python",), 2), ("pl", ("perl",), 3), ("lua", ("lua",), 2))
 _LANGUAGE_R = ("r", ("r", "r_base"), 2)
-_SECTIONS = ("build", "host", "run", "run_constraints")
+SECTIONS = ("build", "host", "run", "run_constraints")
 _EXPORTS = ("weak", "weak_constraints", "strong", "strong_constraints", "noarch")
 
 
@@ -91,7 +91,7 @@ def exact_pins(package: PackageAt) -> list[str]:
 
 def _requirements(package: PackageAt) -> Iterator[str | OpenPin]:
     setting = package.sections.get("requirements", {})
-    for section in _SECTIONS:
+    for section in SECTIONS:
         yield from setting.get(section, ())
     exports = setting.get("run_exports", {})
     for kind in _EXPORTS if isinstance(exports, dict) else ():

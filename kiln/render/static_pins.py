@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.matchspec_notation import fault, with_star
-from kiln.recipe.specs import name_of
+from kiln.recipe.specs import SECTIONS, name_of
 from kiln.versions import pinned, pinned_spec
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 
-_SECTIONS = ("build", "host", "run", "run_constrained")
 _SOLVED = ("build", "host")  # what is solved itself: a pin there is the bare name
 
 
@@ -56,7 +55,7 @@ def _with_stars(needs: Requirements) -> Requirements:
 
 def _closed(output: Output, rendered: RenderedConfig) -> Output:
     """Return an output with its pins closed; those that the engine solves stay, and so does what the variant gives."""
-    fields: dict[str, list[str]] = {section: list(getattr(output.requirements, section)) for section in _SECTIONS}
+    fields: dict[str, list[str]] = {section: list(getattr(output.requirements, section)) for section in SECTIONS}
     fields |= {f"run_exports/{kind}": list(specs) for kind, specs in output.run_exports.items()}
     checked = tuple(fields)
     fields |= {f"tests/{number}": list(test.requires) for number, test in enumerate(output.tests)}
@@ -77,7 +76,7 @@ def _closed(output: Output, rendered: RenderedConfig) -> Output:
         _require_specs(fields[field], field, output.name)
     tests = (replace(test, requires=tuple(fields[f"tests/{number}"])) for number, test in enumerate(output.tests))
     exports = {kind: tuple(fields[f"run_exports/{kind}"]) for kind, specs in output.run_exports.items() if specs}
-    sections: dict[str, Any] = {section: tuple(fields[section]) for section in _SECTIONS}
+    sections: dict[str, Any] = {section: tuple(fields[section]) for section in SECTIONS}
     needs = replace(output.requirements, **sections)
     return replace(output, requirements=needs, run_exports=exports, tests=tuple(tests), pins=tuple(pins))
 

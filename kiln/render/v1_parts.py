@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.rendered import OutputTest, Requirements, Script, Source, Staging
+from kiln.model.rendered import TEST_MODULES, OutputTest, Requirements, Script, Source, Staging
 from kiln.names import MAX_LENGTH, fault
 from kiln.recipe_v1.recipe import variant_versions
 from kiln.recipe_v1.requirement import OpenPin
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT, SUFFIX = "build.sh", ".sh"
 _UNSAFE = lazy_pattern(r"[^A-Za-z0-9._]+")
-_MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}
 _OF_SOURCES = ("filter", "lfs", "submodules", "expected_commit")  # which the engine knows by the same names
 
 
@@ -143,7 +142,7 @@ def tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterato
             imports=tuple((python or {}).get("imports", ())),
             pip_check=python is not None and python.get("pip_check") is not False,
             pythons=tuple((python or {}).get("python_version", ())),
-            modules={name: tuple(test[name].get(key, ())) for name, key in _MODULES.items() if name in test},
+            modules={name: tuple(test[name].get(key, ())) for name, key in TEST_MODULES.items() if name in test},
             script=scripts.of(test["script"], default=False) if "script" in test else Script(),
             requires=specs(needs.get("run", ())),
             requires_build=specs(needs.get("build", ())),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import container, emulation, image
 from kiln.container import EngineChoice, engine_workarounds, images
 from kiln.errors import UsageError
+from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.run.options import HOST
 from kiln.store.compile_cache_key import toolchain_digest
 
@@ -55,7 +56,7 @@ def choose_engine(options: RunOptions) -> EngineChoice:
         UsageError: for a rehearsal by another engine, whose compile cannot be replaced.
         MissingTool: when the requested engine is missing or does not answer.
     """
-    if options.build.rehearsal and options.build.engine != "rattler-build":
+    if options.build.rehearsal and options.build.engine != OWN_ENGINE:
         raise UsageError("--rehearse requires --engine rattler-build", hint="remove --engine, or --rehearse")
     if options.build.rehearsal and options.container in {None, HOST}:
         return EngineChoice(engine=None, notes=())

@@ -11,6 +11,7 @@ from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import RecipeFault
 from kiln.job.channels_and_network import channel_sources
 from kiln.job.step_output_selection import require_step
+from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
     compatibility,
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
     from kiln.store.build_cache import BuildInputs
-
-
-OWN_ENGINE = "rattler-build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

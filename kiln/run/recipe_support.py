@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.errors import RecipeFault, UsageError
 from kiln.matchspec_notation import package_name
+from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.recipe_v1.node_evaluation import place
 from kiln.recipe_v1.recipe import RecipeV1
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig
 
-ENGINE = "rattler-build"
 
-
-def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = ENGINE) -> None:
+def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_ENGINE) -> None:
     """Refuse a feedstock whose recipe asks for what no build does.
 
     Raises:
@@ -31,9 +30,9 @@ def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = ENGIN
     """
     if not limits.run_bounded(lambda: is_v1(feedstock)):
         return
-    if engine != ENGINE:
+    if engine != OWN_ENGINE:
         raise UsageError(
-            f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {ENGINE}"
+            f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
     places = limits.run_bounded(lambda: _staging_outputs(feedstock))
     for config in configs if places else ():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln import render
 from kiln.errors import UsageError
+from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.store import remote_executor_credentials
 from kiln.store.bazel_environment import CREDENTIALS, EXECUTOR, REMOTE_CACHE
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.run.options import RunOptions
 
-OWN_ENGINE = "rattler-build"
 READ = 1 << 20  # bytes of each file of a recipe that are searched
 HTTP = re.compile(r"https?:")
 

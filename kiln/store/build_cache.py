@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files
 from kiln.errors import AlreadyRunning
 from kiln.ledger import FINISHED_CONFIG, StoredArtifact, stored_json
+from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.store.step_cache import digest, folder_digest
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def input_hashes(
     ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
     ``emulated`` for a cross-compiled config whose tests run here: without an emulator they were skipped.
     """
-    engines = (version("py-rattler-build"), __version__) if engine == "rattler-build" else ()
+    engines = (version("py-rattler-build"), __version__) if engine == OWN_ENGINE else ()
     rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
     shared = digest([recipe, engine, engines, where, *rehearsal])
     own = [config, files.sha256(feedstock.configs / f"{config}.yaml"), *(["emulated"] if emulated else [])]

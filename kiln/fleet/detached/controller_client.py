@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import json_messages, process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown
 from kiln.fleet.detached.attach_key import USER
+from kiln.fleet.executor_state import NO_CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from kiln.fleet.detached.attach_key import RunKey
 
 SECONDS = 120.0  # for an answer
-NO_CONNECTION = frozenset({255, process_runner.TIMED_OUT})
 
 
 class Controller:
