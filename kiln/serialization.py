@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -41,6 +42,11 @@ def from_json_values(kind: type[Value], data: Any, names: Names = ()) -> Value:
     """
     value: Value = _convert(kind, data, names)
     return value
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return JSON values as text that is the same for equal values, to be hashed or signed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def mapping_or_empty(value: Any) -> dict[Any, Any]:

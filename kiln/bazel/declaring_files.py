@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import stat
 from typing import TYPE_CHECKING
 
 from kiln.bazel import external_repositories as bazel
@@ -77,14 +76,8 @@ def _entries(folder: Path, most: int) -> tuple[list[os.DirEntry[str]], int]:
 def _content(folder: Path, path: str, largest: int) -> bytes | None:
     """Return the content of a regular file, None for one that is larger or cannot be read."""
     try:
-        descriptor = os.open(folder / path, os.O_RDONLY | file_operations.NO_LINK)
+        with os.fdopen(file_operations.open_regular(folder / path), "rb") as file:
+            data = file.read(largest + 1)
     except (OSError, ValueError):
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        try:
-            data = file.read(largest + 1)
-        except OSError:
-            return None
     return data if len(data) <= largest else None

@@ -27,11 +27,8 @@ from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.executor_threads import CommandThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kiln.fleet.executor_messages import Command
+    from kiln.fleet.executor_messages import Command, KeepPackages
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.model.build_results import PackageReport
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 
@@ -39,9 +36,7 @@ RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's f
 class AnsibleExecutor(CommandThreads):
     """Executes commands on real machines; see `kiln.fleet.executor_messages.WorkerExecutor`."""
 
-    def __init__(
-        self, site: PlaybookSite, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
-    ) -> None:
+    def __init__(self, site: PlaybookSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
         self.keep = keep
         self.session = PlaybookSession.of(site)

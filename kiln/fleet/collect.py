@@ -17,10 +17,9 @@ from kiln.ledger import stored_json
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Collect, Event
+    from kiln.fleet.executor_messages import Collect, Event, KeepPackages
     from kiln.fleet.executor_state import PlaybookSession
     from kiln.model.build_results import PackageReport
 
@@ -35,7 +34,7 @@ def collect(
     session: PlaybookSession,
     request: Collect,
     *,
-    keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]],
+    keep: KeepPackages,
 ) -> Event:
     """Fetch and check a build's results, and hand its packages to ``keep``.
 
@@ -58,9 +57,7 @@ def collect(
     return event
 
 
-def collect_from_folder(
-    folder: Path, request: Collect, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
-) -> Event:
+def collect_from_folder(folder: Path, request: Collect, *, keep: KeepPackages) -> Event:
     """Check a build's results, which are in a folder here, and hand its packages to ``keep``.
 
     Raises:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kiln.model.build_results import PackageReport, StepReport
     from kiln.model.fleet import JobSize
+
+    # Moves the collected packages of a config to the folder of finished packages, and returns them there.
+    KeepPackages = Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

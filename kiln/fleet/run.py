@@ -20,13 +20,13 @@ from kiln.fleet.unrecorded_run_recovery import RunNote
 from kiln.model.fleet import TYPES_SEPARATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kiln.errors import KilnError
+    from kiln.fleet.executor_messages import KeepPackages
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.ledger.fleet import FleetLedger
-    from kiln.model.build_results import PackageReport
     from kiln.model.fleet import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
@@ -38,7 +38,7 @@ def execute(
     *,
     ledger: FleetLedger,
     observer: RunObserver,
-    keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]],
+    keep: KeepPackages,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build the configs of a run; return the state of every config, and the errors of those that failed.
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.conda_package.reader import strict_json
 from kiln.errors import ProvenanceBroken
+from kiln.serialization import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ def key_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
     }
     material = {"publicKey": {"hint": hint}, "tlogEntries": []}
     value = {"mediaType": MEDIA_TYPE, "verificationMaterial": material, "dsseEnvelope": envelope}
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return canonical_json(value)
 
 
 def sidecar_content(bundles: Iterable[bytes]) -> bytes:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.conda_package import reader
 from kiln.errors import ProvenanceBroken
+from kiln.serialization import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +37,7 @@ def sealed_lines(records: Iterable[Provenance], previous: str, sign: Callable[[s
         values = dataclasses.asdict(record)
         digest = _hash(values, previous)
         signature = {"signature": sign(digest)} if sign else {}
-        lines.append(_canonical({"record": values, "previous": previous, "hash": digest, **signature}))
+        lines.append(canonical_json({"record": values, "previous": previous, "hash": digest, **signature}))
         previous = digest
     return b"".join(line + b"\n" for line in lines)
 
@@ -97,8 +97,4 @@ def _invalid(number: int, why: str) -> ProvenanceBroken:
 
 
 def _hash(record: Mapping[str, Any], previous: str) -> str:
-    return hashlib.sha256(_canonical({"record": record, "previous": previous})).hexdigest()
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(canonical_json({"record": record, "previous": previous})).hexdigest()

@@ -6,12 +6,12 @@ https://slsa.dev/spec/v1.0/provenance.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.conda_package.reader import strict_json
+from kiln.serialization import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,4 +108,4 @@ def _require_publish(subjects: Mapping[str, str], predicate: Any) -> None:
 def _written(kind: str, file: str, sha256: str, predicate: Mapping[str, Any]) -> bytes:
     subject = {"name": file, "digest": {"sha256": sha256}}
     value = {"_type": STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate}
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return canonical_json(value)

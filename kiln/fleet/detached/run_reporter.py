@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import expand, files, json_messages, process_runner
 from kiln.fleet.log_stream import STEP
+from kiln.fleet.playbook_runner import read_json
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.names import terminal_text
@@ -164,14 +165,6 @@ class Reporter:
         link_result(self.layout.place("fleet", self.run, "playbooks.log"), target / "playbooks.log")
         files.write_text(target / "state.json", json.dumps(state))
         return state
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file, by default an empty one."""
-    try:
-        return json_messages.decode(path.read_text(encoding="utf-8")) or {}
-    except OSError:
-        return {}
 
 
 def tail(path: Path, lines: int = 20) -> list[str]:

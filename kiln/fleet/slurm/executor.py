@@ -26,19 +26,14 @@ from kiln.fleet.slurm import follow, removal, submit
 from kiln.fleet.slurm.executor_state import SlurmSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kiln.fleet.executor_messages import Command
+    from kiln.fleet.executor_messages import Command, KeepPackages
     from kiln.fleet.slurm.site import SlurmSite
-    from kiln.model.build_results import PackageReport
 
 
 class SlurmExecutor(CommandThreads):
     """Executes commands on a Slurm cluster; see `kiln.fleet.executor_messages.WorkerExecutor`."""
 
-    def __init__(
-        self, site: SlurmSite, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
-    ) -> None:
+    def __init__(self, site: SlurmSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
         self.keep = keep
         self.session = SlurmSession.of(site)

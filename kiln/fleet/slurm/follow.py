@@ -29,14 +29,13 @@ from kiln.fleet.slurm.outcome import NEVER, outcome
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Collect, Event, FollowBuild, QueryJobs
+    from kiln.fleet.executor_messages import Collect, Event, FollowBuild, KeepPackages, QueryJobs
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor_state import SlurmSession
     from kiln.fleet.slurm.outcome import Outcome
-    from kiln.model.build_results import PackageReport
 
 SETTLE = 30.0  # seconds in which a result may still arrive over a network's filesystem, after Slurm reports an end
 REPORTS = ("log", "report.json", "state.json")
@@ -164,7 +163,7 @@ def fetch_results(
     session: SlurmSession,
     request: Collect,
     *,
-    keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]],
+    keep: KeepPackages,
 ) -> Event:
     """Copy a build's results from the shared folder, check them, and hand the packages to ``keep``.
 
