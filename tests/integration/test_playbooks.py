@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import re
@@ -31,11 +29,11 @@ from kiln.fleet.provider_playbooks import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import remote_pool, shared_inputs
 from tests.openstack_api import Cloud, serve
+from tests.playbook_programs import WORKER_PROGRAMS, load
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -637,7 +635,7 @@ def test_a_worker_deletes_itself_on_openstack_and_a_sweep_revokes_what_it_leaves
     env, keys = cloud.environment(SECRET), tmp_path / "run" / "keys"
     succeed(play("provision", env=env, kiln_run="two", **told, kiln_count=2))
     first, second = (keys / f"kiln-two-{number}.delete-server" for number in (1, 2))
-    program = load_program("kiln-delete-server")
+    program = load(f"{WORKER_PROGRAMS}/kiln-delete-server")
     monkeypatch.setattr(program, "PAUSE", 0.0)
     monkeypatch.setattr(program, "CREDENTIAL", first)
     assert program.main(["--check"]) == 0
@@ -679,14 +677,3 @@ def test_a_cloud_without_restricted_credentials_gives_none_and_a_note_tells_what
     assert cloud.credentials == {}
     assert not list((tmp_path / "run" / "keys").glob("*.delete-server"))
     succeed(play("down", env=env, **told))
-
-
-def load_program(name: str) -> ModuleType:
-    """Load a program that the playbooks copy to workers."""
-    file = ROOT / "ansible" / "roles" / "kiln_prepare" / "files" / "root" / "usr" / "local" / "sbin" / name
-    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(file))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module

@@ -20,6 +20,7 @@ from kiln.publish.stores import index_edits
 from tests import publishing
 from tests.packages import release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
+from tests.small_disks import mounted
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -186,15 +187,8 @@ def test_a_package_damaged_in_staging_is_not_promoted(folder: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of two megabytes."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(("mount", "-t", "tmpfs", "-o", "size=2m", "none", disk), capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("this machine lets nobody mount a small disk")
-    try:
-        yield disk
-    finally:
-        subprocess.run(("umount", "--lazy", disk), check=True)
+    with mounted(tmp_path / "disk", "2m"):
+        yield tmp_path / "disk"
 
 
 def test_a_full_disk_leaves_the_channel_as_before_and_the_same_command_finishes(

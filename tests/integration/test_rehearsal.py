@@ -23,6 +23,7 @@ from kiln.files import link_or_copy
 from kiln.local_channel import Channel
 from kiln.rehearse import PYTHONS
 from tests import shared_inputs
+from tests.small_disks import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,13 +258,8 @@ def test_a_tampered_wheel_is_refused_and_nothing_is_made_of_it(report: dict[str,
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A feedstock whose build_artifacts is a file system of its own, too small to build in."""
     feedstock = copy_of_feedstock(tmp_path)
-    disk = feedstock / "build_artifacts"
-    disk.mkdir()
-    mounted = subprocess.run(("mount", "-t", "tmpfs", "-o", "size=64m", "none", disk), capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("only root can mount a small disk")
-    yield feedstock
-    subprocess.run(("umount", disk), check=True)
+    with mounted(feedstock / "build_artifacts", "64m"):
+        yield feedstock
 
 
 def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_disk: Path) -> None:

@@ -13,7 +13,7 @@ import jinja2
 import pytest
 import yaml
 
-from tests.unit.test_playbook_modules import ANSIBLE, load
+from tests.playbook_programs import ANSIBLE, load
 
 CREDENTIAL = load("library/kiln_openstack_credential.py")
 SERVER = "https://compute.gra11.cloud.ovh.net/v2.1/0123/servers/5ff7"

@@ -23,23 +23,11 @@ import yaml
 
 from kiln.fleet.stale_processes import MARK
 from kiln.store import remote_executor_credentials
+from tests.playbook_programs import ANSIBLE, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
-
-ANSIBLE = Path(__file__).parents[2] / "ansible"
-
-
-def load(name: str) -> ModuleType:
-    """Load a module of the playbooks, or a program that they copy, neither of which is in a package of kiln."""
-    file = ANSIBLE / name
-    loader = importlib.machinery.SourceFileLoader(file.stem.replace("-", "_"), str(file))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 def load_module_utils(*names: str) -> tuple[ModuleType, ...]:
@@ -548,7 +536,7 @@ def test_a_virtual_machine_is_started_without_secrets_and_marks(
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The program that keeps a machine's builds, with its folders in a place of the test's."""
     for name in ("JOBS", "MEMORY"):
         (tmp_path / name / "a").mkdir(parents=True)

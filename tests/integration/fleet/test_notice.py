@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.job.budget_monitor import end_by_notice
 from tests.instance_metadata import MetadataServer
-from tests.integration.fleet.helpers import ROOT
+from tests.playbook_programs import WORKER_PROGRAMS, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-PROGRAMS = ROOT / "ansible" / "roles" / "kiln_prepare" / "files" / "root" / "usr" / "local" / "sbin"
-
-
-def load(name: str) -> Any:
-    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(PROGRAMS / name))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -43,7 +30,7 @@ def metadata(tmp_path: Path) -> Iterator[MetadataServer]:
 def test_a_worker_records_the_notice_of_its_provider_and_reports_it_with_its_jobs(
     metadata: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notice, job = load("kiln-notice"), load("kiln-job")
+    notice, job = load(f"{WORKER_PROGRAMS}/kiln-notice"), load(f"{WORKER_PROGRAMS}/kiln-job")
     monkeypatch.setattr(notice, "ADDRESS", tmp_path / "metadata")
     monkeypatch.setattr(notice, "NOTICE", tmp_path / "notice")
     for name, value in (("NOTICE", tmp_path / "notice"), ("JOBS", tmp_path / "jobs"), ("MEMORY", tmp_path / "memory")):
@@ -68,7 +55,7 @@ def test_a_worker_records_the_notice_of_its_provider_and_reports_it_with_its_job
 def test_a_build_is_told_when_its_worker_ends_and_one_that_cannot_be_continued_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, jobs = load("kiln-job"), tmp_path / "jobs"
+    job, jobs = load(f"{WORKER_PROGRAMS}/kiln-job"), tmp_path / "jobs"
     stopped: list[str] = []
     monkeypatch.setattr(job, "JOBS", jobs)
     monkeypatch.setattr(job.shutil, "chown", lambda *_: None)

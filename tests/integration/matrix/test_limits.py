@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from kiln.errors import (
 )
 from kiln.model.run import ConfigState
 from tests.integration.matrix.helpers import CPU_311, kiln, replace, report, states
+from tests.small_disks import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,15 +48,8 @@ def test_memory_is_bounded_on_the_host_too(small: Path) -> None:
 @pytest.fixture
 def small_disk(small: Path) -> Iterator[Path]:
     """The small feedstock with its build_artifacts on a file system of its own, of 550 MB."""
-    disk = small / "build_artifacts"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ("mount", "-t", "tmpfs", "-o", "size=550m", "none", disk), capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("only root can mount a small disk")
-    yield small
-    subprocess.run(("umount", disk), check=True)
+    with mounted(small / "build_artifacts", "550m"):
+        yield small
 
 
 def test_a_full_disk_is_reported_and_the_config_continues_afterwards(small_disk: Path) -> None:

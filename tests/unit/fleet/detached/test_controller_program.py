@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[4]
-PROGRAM = (
-    ROOT / "ansible" / "roles" / "kiln_controller" / "files" / "root" / "usr" / "local" / "sbin" / "kiln-controller"
-)
+from tests.playbook_programs import CONTROLLER_PROGRAMS, load
 
-
-def load() -> Any:
-    loader = SourceFileLoader("kiln_controller", str(PROGRAM))
-    spec = importlib.util.spec_from_loader("kiln_controller", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+PROGRAM = f"{CONTROLLER_PROGRAMS}/kiln-controller"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +28,7 @@ def load() -> Any:
     ],
 )
 def test_rsync_may_send_the_folder_of_results_and_nothing_else(words: str, allowed: bool) -> None:
-    assert load().may_send(words.split(" ")) is allowed
+    assert load(PROGRAM).may_send(words.split(" ")) is allowed
 
 
 @pytest.mark.parametrize(
@@ -50,7 +37,7 @@ def test_rsync_may_send_the_folder_of_results_and_nothing_else(words: str, allow
 def test_a_request_that_is_none_of_the_keys_is_refused(
     request_: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = load()
+    program = load(PROGRAM)
     program.ENDED, program.STOP, program.COLLECTED = (tmp_path / name for name in ("ended", "stop", "collected"))
     monkeypatch.setenv("SSH_ORIGINAL_COMMAND", request_)
     with pytest.raises(SystemExit):
@@ -62,7 +49,7 @@ def test_a_request_that_is_none_of_the_keys_is_refused(
 def test_a_run_that_goes_on_can_be_stopped_and_one_that_is_over_collected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program = load()
+    program = load(PROGRAM)
     program.ENDED, program.STOP, program.COLLECTED = (tmp_path / name for name in ("ended", "stop", "collected"))
     monkeypatch.setenv("SSH_ORIGINAL_COMMAND", "stop")
     program.gate()
@@ -79,12 +66,12 @@ def test_a_run_that_goes_on_can_be_stopped_and_one_that_is_over_collected(
 @pytest.mark.parametrize("text", ["plain", 'a "b" \\ c', "$HOME `id` $(id)", "tab\tand 'quotes'"])
 def test_a_variable_is_quoted_as_systemd_and_a_shell_read_it(text: str) -> None:
     """systemd.exec(5): double quotes as in a POSIX shell."""
-    words = ("sh", "-c", f'X={load().quoted(text)}; printf %s "$X"')
+    words = ("sh", "-c", f'X={load(PROGRAM).quoted(text)}; printf %s "$X"')
     assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == text
 
 
 def test_files_are_written_for_their_reader_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = load()
+    program = load(PROGRAM)
     owners: list[tuple[str, str]] = []
     monkeypatch.setattr(program.shutil, "chown", lambda path, user, _: owners.append((Path(path).name, user)))
     (tmp_path / "secret").symlink_to(tmp_path / "elsewhere")
