@@ -152,6 +152,8 @@ class Faults:
 class Simulation:
     """The simulated workers, and the executor of their commands: see `kiln.fleet.executor_messages.WorkerExecutor`."""
 
+    refusal = 10.0  # seconds until the provider refuses a worker
+
     def __init__(
         self,
         estimates: Sequence[JobEstimate],
@@ -345,9 +347,10 @@ class Simulation:
         elif self.faults.credentials:
             self._soon(2.0, executor_messages.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused or self._within([self.faults.no_capacity]):
-            self._soon(10.0, executor_messages.ProvisionFailed(worker=name, reason="quota exceeded"))
+            self._soon(self.refusal, executor_messages.ProvisionFailed(worker=name, reason="quota exceeded"))
         elif self._within([self.faults.scarce.get(command.offers[name], (NEVER, NEVER))]):
-            self._soon(10.0, executor_messages.ProvisionFailed(worker=name, reason="no capacity", scarce=True))
+            refused = executor_messages.ProvisionFailed(worker=name, reason="no capacity", scarce=True)
+            self._soon(self.refusal, refused)
         else:
             if name in self.faults.half_made:
                 self._soon(30.0, executor_messages.ProvisionFailed(worker=name, reason="the playbook failed"))

@@ -37,7 +37,8 @@ class Cloud:
     """The state of the cloud; ``refused`` are names of servers that exceed its capacity.
 
     Servers get addresses of ``fixed``; where that is a private network, those of ``floating`` can be reached, of which
-    there are ``pool``. An address stays, and is paid for, when its server is gone.
+    there are ``pool``. An address stays, and is paid for, when its server is gone. Of a flavor in a zone that is
+    ``full`` a server is in the state ERROR; ``requests`` are the flavors and zones of all servers that were asked for.
     """
 
     password: str
@@ -54,6 +55,9 @@ class Cloud:
     ignores_rules: bool = False  # as a Keystone before the access rules of Train
     url: str = ""
     flavors: tuple[str, ...] = ("c3-16", "c3-32")
+    zones: tuple[str, ...] = ("nova",)
+    full: set[tuple[str, str]] = field(default_factory=set)
+    requests: list[tuple[str, str]] = field(default_factory=list)
     fixed: str = "Ext-Net"
     pool: int = 4
     addresses: dict[str, Row] = field(default_factory=dict)
@@ -146,9 +150,14 @@ class Cloud:
         asked = body["server"]
         if asked["name"] in self.refused:
             return 403, {"forbidden": {"code": 403, "message": "Quota exceeded for instances: Requested 1"}}
+        zone = asked.get("availability_zone", self.zones[0])
+        if zone not in self.zones:
+            return 400, {"badRequest": {"code": 400, "message": "The requested availability zone is not available"}}
+        self.requests.append((self.flavors[int(asked["flavorRef"])], zone))
         row = {
             "id": str(uuid.uuid4()),
             "name": asked["name"],
+            "OS-EXT-AZ:availability_zone": zone,
             "status": "BUILD",
             "metadata": asked.get("metadata", {}),
             "flavor": {"original_name": self.flavors[int(asked["flavorRef"])], "vcpus": 8, "ram": 16000, "disk": 200},
@@ -183,10 +192,20 @@ class Cloud:
 
     def _build(self, row: Row) -> None:
         """Return a server; one that was being built is active at the next request."""
-        if row["status"] == "BUILD":
+        if row["status"] == "BUILD" and self._is_full(row):
+            fault = {"code": 500, "message": "No valid host was found. There are not enough hosts available."}
+            row.update({"status": "ERROR", "fault": fault, "OS-EXT-STS:task_state": None})
+        elif row["status"] == "BUILD":
             number = len(self.servers)
             address = {"addr": f"198.51.100.{number}", "version": 4, "OS-EXT-IPS:type": "fixed"}
             row.update({"status": "ACTIVE", "addresses": {self.fixed: [address]}, "OS-EXT-STS:task_state": None})
+
+    def _is_full(self, row: Row) -> bool:
+        return (row["flavor"]["original_name"], row["OS-EXT-AZ:availability_zone"]) in self.full
+
+    def list_zones(self) -> Answer:
+        state = {"zoneState": {"available": True}, "hosts": None}
+        return 200, {"availabilityZoneInfo": [{"zoneName": zone, **state} for zone in self.zones]}
 
     def shut_off(self, name: str) -> None:
         """Let a server be as one is that has shut itself down: there, and charged for."""
@@ -387,6 +406,7 @@ CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     ("GET", f"{SERVERS}/([0-9a-f-]{{36}})", _call(Cloud.show_server)),
     ("DELETE", f"{SERVERS}/([0-9a-f-]{{36}})", _call(Cloud.delete_server)),
     ("GET", f"{SERVERS}/([0-9a-f-]{{36}})/os-security-groups", _call(Cloud.server_groups)),
+    ("GET", "/compute/v2.1/os-availability-zone(?:/detail)?", _call(Cloud.list_zones)),
     ("GET", "/compute/v2.1/flavors(?:/detail)?", _call(Cloud.list_flavors, "query")),
     ("POST", GROUPS, _call(Cloud.create_group, "body")),
     ("GET", GROUPS, _call(Cloud.list_groups, "query")),

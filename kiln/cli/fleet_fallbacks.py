@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_plan_inputs import priced_offers
+from kiln.cli.fleet_prices import region_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +43,32 @@ def check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
     if getattr(options, "gpu_type", None) and not options.gpu_tests:
         raise UsageError("--gpu-type requires --gpu-tests")
+    for zone in _zones(options):
+        _require_zone_of_region(options, zone)
+
+
+def _zones(options: argparse.Namespace) -> list[str]:
+    return [zone for text in getattr(options, "zone", None) or () for zone in _split(text)]
+
+
+def _require_zone_of_region(options: argparse.Namespace, zone: str) -> None:
+    """Refuse a zone of AWS that another region has, and an OpenStack's region in the place of a zone.
+
+    The names of OpenStack's zones say nothing of their region: the playbook compares them with those that exist.
+    """
+    if options.provider == "aws":
+        region, variable = region_of(options, os.environ), "AWS_REGION"
+        is_foreign, what = not zone.startswith(region), f"the zone {zone} is not in {region}, the region of the run"
+    else:
+        region, variable = os.environ.get("OS_REGION_NAME", ""), "OS_REGION_NAME"
+        is_foreign, what = zone.lower() == region.lower(), f"{zone} is a region, and no zone"
+    if is_foreign:
+        raise UsageError(
+            what,
+            why="all workers of a run are in one region, with its prices, images and network rules",
+            hint=f"{variable} sets the region of a run; for workers of a second one, start another run there, of other"
+            " configs",
+        )
 
 
 def offers_by_type(options: argparse.Namespace, plan: FleetPlan) -> dict[MachineType, tuple[Offer, ...]]:
@@ -57,7 +85,7 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
     from kiln.fleet import fallback_offers
 
     words = [word for text in options.fallback for word in _split(text)]
-    zones = [zone for text in options.zone for zone in _split(text)]
+    zones = _zones(options)
     types = _types(options, [word for word in words if word != fallback_offers.ON_DEMAND]) if words else {}
     if fallback_offers.ON_DEMAND in words and not options.spot:
         raise UsageError(f"--fallback {fallback_offers.ON_DEMAND} needs --spot", hint="workers are on demand already")

@@ -44,10 +44,21 @@ class OfferList:
         self._refusals: dict[tuple[str, bool, str], int] = {}
         self._blocked_until: dict[tuple[str, bool, str], float] = {}
         self._reasons: dict[tuple[str, bool, str], str] = {}
+        self._tried: set[tuple[str, bool, str]] = set()  # refused since any was accepted
 
     def first(self, now: float, among: Sequence[Offer] = ()) -> Offer | None:
-        """Return the first offer, of all or ``among`` some, that may be asked for now; None after recent refusals."""
-        return next((offer for offer in among or self._offers if now >= self._blocked_until.get(offer.key, 0.0)), None)
+        """Return the first offer, of all or ``among`` some, that may be asked for now; None after recent refusals.
+
+        Those that were refused since any was accepted come last: where a refusal takes longer than the pause after it,
+        the last offers would never be asked for.
+        """
+        free = [offer for offer in among or self._offers if now >= self._blocked_until.get(offer.key, 0.0)]
+        return next((offer for offer in free if offer.key not in self._tried), free[0] if free else None)
+
+    def has_untried(self, now: float, among: Sequence[Offer]) -> bool:
+        """Return whether an offer may be asked for now that was not refused since any was accepted."""
+        first = self.first(now, among)
+        return first is not None and first.key not in self._tried
 
     def zone(self, now: float) -> str:
         """Return the zone of a worker of another type, such as the cache's, that is requested now."""
@@ -66,6 +77,7 @@ class OfferList:
     def refuse(self, key: tuple[str, bool, str], now: float, reason: str = "") -> None:
         """Record that an offer was refused; refusals of several workers at once count as one."""
         self._reasons[key] = reason
+        self._tried.add(key)
         if now < self._blocked_until.get(key, 0.0):
             return
         count = self._refusals.get(key, 0)
@@ -80,3 +92,4 @@ class OfferList:
     def accept(self, key: tuple[str, bool, str]) -> None:
         """Record that an offer was accepted: its next refusal is the first one again."""
         self._refusals.pop(key, None)
+        self._tried.clear()

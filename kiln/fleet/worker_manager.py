@@ -119,13 +119,13 @@ class WorkerManager:
         if not self.asks_again(worker):
             return False
         offers = self._useful_offers()
-        if self.offers.first(now, offers) is not None:
+        if self.offers.has_untried(now, offers):
             return True
         had_some = any(other.record.provisioned is not None for other in self.state.inventory if other.builds)
         self.refused_since = now if self.refused_since is None else self.refused_since
         if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
             return False
-        seconds = self.offers.next_time(offers) - now
+        seconds = max(0.0, self.offers.next_time(offers) - now)
         text = f"no worker is left, and the provider refuses others; asking again in {seconds / 60:.0f} min"
         self._report_waiting(f"{text}: {event.reason}")
         return True

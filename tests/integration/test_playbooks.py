@@ -436,8 +436,15 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     env = cloud.environment(SECRET)
     cloud.refused.add("kiln-two-2")
-    done = play("provision", env=env, **told, kiln_count=2, kiln_cache_type="compute-8")
+    cloud.zones = ("nova", "second")
+    machines = [{"name": f"kiln-two-{name}", "type": "compute-8"} for name in ("1", "2", "cache")]
+    machines[0]["zone"] = "SBG5"
+    unknown = play("provision", env=env, **told, kiln_machines=machines)
+    assert "no zone SBG5 in R1, which has nova, second; all workers of a run are in one region" in unknown.stdout
+    machines[0]["zone"] = "second"
+    done = play("provision", env=env, **told, kiln_machines=machines)
     assert done.returncode == 2
+    assert sorted(zone for _, zone in cloud.requests) == ["nova", "second"]
     assert "1 of 3 workers were refused" in done.stdout
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-two-2.json").read_text())
     assert "Quota exceeded" in refused["reason"]

@@ -218,6 +218,31 @@ def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
     assert region_of(Namespace(provider="static", vars=[]), {}) == "here"
 
 
+@pytest.mark.parametrize(
+    ("provider", "zones", "error"),
+    [
+        ("aws", "eu-west-1a,eu-central-1b", "the zone eu-central-1b is not in eu-west-1, the region of the run"),
+        ("openstack", "nova,gra11", "gra11 is a region, and no zone"),
+    ],
+)
+def test_a_zone_of_another_region_is_refused_before_anything_is_asked_for(
+    feedstock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    provider: str,
+    zones: str,
+    error: str,
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("OS_REGION_NAME", "GRA11")
+    plan = ["-C", str(feedstock), "fleet", "plan", "--all", "--provider", provider]
+    assert cli.run([*plan, "--zone", zones]) == UsageError.exit_code
+    messages = capsys.readouterr().err
+    assert error in messages
+    assert "start another run there" in messages
+    assert cli.run([*plan, "--zone", zones.partition(",")[0]]) == 0
+
+
 @pytest.mark.usefixtures("home")
 def test_a_plan_gives_each_config_a_type_that_holds_it(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]

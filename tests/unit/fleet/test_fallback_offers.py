@@ -40,6 +40,10 @@ def test_a_refused_offer_is_asked_for_again_after_the_others() -> None:
     offers = OfferList((first, second))
     offers.refuse(first.key, 0.0)
     offers.refuse(first.key, 1.0)  # another worker of the same request
+    assert (offers.first(1.0), offers.first(BACKOFF[0])) == (second, second)
+    assert offers.has_untried(BACKOFF[0], (first, second))
+    assert not offers.has_untried(BACKOFF[0], (first,))
+    offers.accept(second.key)
     assert (offers.first(1.0), offers.first(BACKOFF[0])) == (second, first)
     offers.refuse(second.key, 10.0)
     assert (offers.first(11.0), offers.next_time()) == (None, BACKOFF[0])

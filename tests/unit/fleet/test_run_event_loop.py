@@ -248,6 +248,23 @@ def test_a_new_run_waits_for_capacity_until_its_patience_is_over() -> None:
     assert_nothing_left(run, simulation)
 
 
+@pytest.mark.parametrize("scarce", [False, True])
+def test_each_offer_is_asked_for_once_before_any_is_again_however_long_a_refusal_takes(*, scarce: bool) -> None:
+    """A server that is refused only when it was scheduled takes longer than the pause after the first refusal."""
+    always = (0.0, NEVER)
+    faults = Faults(scarce={offer.key: always for offer in OFFERS}) if scarce else Faults(no_capacity=always)
+    simulation = Simulation(FOUR, faults=faults)
+    simulation.refusal = 150.0
+    run = supervisor(simulation, offers=OFFERS, capacity_timeout=1000.0)
+    with pytest.raises(ProvisionRefused, match="refused all"):
+        run.execute()
+    requests = [next(iter(command.offers.values())) for command in commands(simulation, Provision)]
+    assert requests[:3] == [offer.key for offer in OFFERS]
+    assert (len(requests) > 3) == scarce, "a quota does not go away"
+    assert simulation.clock - simulation.began < 450 + (1000 + 2 * 150 if scarce else 0) + 300
+    assert_nothing_left(run, simulation)
+
+
 def test_a_lost_worker_is_replaced_by_the_first_offer_again() -> None:
     faults = Faults(scarce={SPOT: (0.0, 600.0)}, dies={"kiln-r1-3": HOUR / 2})
     simulation = Simulation(FOUR, faults=faults)
