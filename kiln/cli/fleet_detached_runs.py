@@ -266,7 +266,7 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
         return "\n".join([head, *state.get("output", [])[-3:]])
     fleet = from_json_values(FleetRun, state["fleet"], result_import.FLEET_KINDS)
     report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
-    cost = None if report is None else costs.of_run(fleet, report.cost, time.time())
+    cost = costs.of_run(fleet, None if report is None else report.cost, time.time())
     return f"{head}\n{plan_status_output.status_as_text([fleet], {} if cost is None else {fleet.id: cost})}"
 
 

@@ -7,7 +7,8 @@ import json
 import os
 import secrets
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from kiln.cli import config_selection
 from kiln.cli.fleet_ansible_settings import artifact_layout, keep_region, site_of, worker_variables
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
     from kiln.fleet.worker_tests import ConfigTestResult, WorkerTestInputs
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import MachineType
+    from kiln.model.run import RunCost
 
 
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
     from kiln import files, process_runner, signals
     from kiln.errors import BuildFailed
-    from kiln.fleet import worker_tests
+    from kiln.fleet import costs, worker_tests
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
@@ -39,10 +41,10 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
             process_runner.find(program, env=os.environ)
         with signals.termination_as_interrupt():
             results = worker_tests.execute(tests, ledger, lambda line: print(line, file=sys.stderr))
+        fleet = ledger.fleet(tests.run)
+    cost = None if fleet is None else costs.of_run(fleet, None, time.time())
     print(
-        json.dumps([dataclasses.asdict(result) for result in results], indent=2)
-        if options.json
-        else result_table(results)
+        json.dumps(results_as_json(tests.run, results, cost), indent=2) if options.json else result_table(results, cost)
     )
     codes = {result.exit_code for result in results} - {0}
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
@@ -142,9 +144,16 @@ def plan_of(options: argparse.Namespace, feedstock: Feedstock, names: Sequence[s
     return WorkerTestPlan.of(configs, kind, spot=options.spot, assumptions=Assumptions.read())
 
 
-def result_table(results: Sequence[ConfigTestResult]) -> str:
-    """Return the results as a table: a line for each config, with its packages, tests and GPU."""
-    from kiln.console.text import duration
+def results_as_json(run_id: str, results: Sequence[ConfigTestResult], cost: RunCost | None) -> dict[str, Any]:
+    """Return the results as plain JSON values, with the run's id and its cost, as in ``kiln fleet status --json``."""
+    from kiln.serialization import to_json
+
+    return {"run": run_id, "cost": to_json(cost), "configs": [dataclasses.asdict(result) for result in results]}
+
+
+def result_table(results: Sequence[ConfigTestResult], cost: RunCost | None) -> str:
+    """Return the results as a table: a line for each config, with its packages, tests and GPU; then the cost."""
+    from kiln.console.text import cost_text, duration
     from kiln.console.text import table as aligned
 
     rows = [
@@ -159,4 +168,5 @@ def result_table(results: Sequence[ConfigTestResult]) -> str:
         )
         for result in results
     ]
-    return aligned(("config", "", "packages", "tests", "time", "GPU, or reason"), rows, right=(2, 3, 4))
+    text = aligned(("config", "", "packages", "tests", "time", "GPU, or reason"), rows, right=(2, 3, 4))
+    return text if cost is None else f"{text}\n\ncost {cost_text(cost)}"

@@ -40,10 +40,18 @@ def of_controller(charge: ControllerCharge | None, now: float) -> float:
 
 
 def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | None:
-    """Return the cost of a run in the ledger, with the last forecast while its process runs; None for an older one."""
-    if forecast is None or not run.workers:
+    """Return the cost of a run in the ledger, with the last forecast while its process runs.
+
+    Without a forecast, as for tests on a worker, it is that of the workers so far; None where there is no worker.
+    """
+    if not run.workers:
         return None
     end = now if run.finished is None else run.finished
+    if forecast is None:
+        cost = of_workers(run.workers, run.jobs, end)
+        currencies = {worker.currency for worker in run.workers}
+        currency = currencies.pop() if len(currencies) == 1 else ""
+        return RunCost(spent=cost, expected=cost, currency=currency, end=run.finished or 0.0)
     cost = of_workers(run.workers, run.jobs, end) + of_controller(forecast.controller, end)
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)

@@ -191,7 +191,8 @@ def damage_note(backups: Sequence[Path]) -> str:
 
 def _status(run: FleetRun, cost: RunCost | None) -> str:
     state = "ended" if run.finished is not None else "running" if run.lives else "its controller is gone"
-    lines = [f"{run.id}: {run.provider}, {run.type}, run {run.number}, {state}"]
+    what = f"run {run.number}" if run.number else "tests"
+    lines = [f"{run.id}: {run.provider}, {run.type}, {what}, {state}"]
     lines += [] if cost is None else [_cost_line(run, cost)]
     workers = [
         (
@@ -222,7 +223,9 @@ def _cost_line(run: FleetRun, cost: RunCost) -> str:
     text = f"cost {cost_text(cost)}"
     if cost.controller is not None:
         text += f", with {cost.controller.hourly:.3f} an hour for the controller, a {cost.controller.name}"
-    return text if run.finished is not None or not run.lives else f"{text}, the end at about {_time(cost.end)}"
+    if run.finished is not None or not run.lives:
+        return text
+    return f"{text}, the end at about {_time(cost.end)}" if cost.end else f"{text} so far"
 
 
 def _time(moment: float | None) -> str:

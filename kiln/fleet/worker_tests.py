@@ -135,8 +135,10 @@ def _provision(
     request = {"name": name, "type": kind.type, "spot": tests.spot, **({"needs": {"gpus": 1}} if tests.gpu else {})}
     result = session.playbooks.play("provision.yml", variables={"kiln_machines": [request]})
     if not result.ok:
+        reason = result.reason("localhost")
+        ledger.keep_worker(tests.run, dataclasses.replace(record, state=WorkerState.REFUSED, reason=reason))
         hint = "choose another --type, have the quota raised, or try again later"
-        raise ProvisionRefused(f"the provider refused {name}", why=result.reason("localhost"), hint=hint)
+        raise ProvisionRefused(f"the provider refused {name}", why=reason, hint=hint)
     record = dataclasses.replace(record, state=WorkerState.PREPARING, provisioned=time.time())
     ledger.keep_worker(tests.run, record)
     on_line(f"prepare {name}")

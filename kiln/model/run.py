@@ -63,8 +63,8 @@ class RunCost:
     """The cost of a run on workers: ``spent`` so far, and ``expected`` in the end, in ``currency``.
 
     The currency is empty when a price is unknown.
-    ``end`` is the expected time of the end, ``config_ends`` those of the configs that are not finished, in seconds
-    since the epoch. The charge for a machine that controls the run, the ``controller``, is part of both.
+    ``end`` is the expected time of the end, 0 where unknown, ``config_ends`` those of the configs that are not
+    finished, in seconds since the epoch. The charge for a machine that controls the run, the ``controller``, is part of both.
     """
 
     spent: float

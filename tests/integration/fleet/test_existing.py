@@ -129,7 +129,9 @@ def test_packages_of_another_run_are_tested_on_a_host_with_a_gpu(small: Path, ex
     docker("exec", existing["name"], "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
     done = tested(config, cpu)
     assert done.returncode == 0, done.stderr
-    (result,) = json.loads(done.stdout)  # the other needs no GPU
+    data = json.loads(done.stdout)
+    assert (data["cost"]["spent"], data["cost"]["currency"]) == (0.0, "USD")
+    (result,) = data["configs"]  # the other needs no GPU
     assert (result["config"], [report["verdict"] for report in result["reports"]]) == (config, ["passed", "passed"])
     assert {gpu for report in result["reports"] for gpu in report["gpus"]} == {"Tesla T4 (7.5), driver 550.54.15"}
     assert_given_back(small)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from kiln.cli.fleet_plan_inputs import require_types
 from kiln.cli.fleet_prices import region_of
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import FleetLimit, MalformedYaml, UsageError
-from kiln.fleet import price_table
+from kiln.fleet import price_table, worker_tests
 from kiln.fleet.plan import Overheads, PoolShape, schedule
 from kiln.fleet.price_table import Price
+from kiln.fleet.worker_tests import ConfigTestResult
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun
+from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
 from kiln.scheduling.pool_simulation import PoolCores
 from tests.fleets import MACHINE
 
@@ -329,6 +331,38 @@ def test_packages_that_are_not_built_are_not_sent_to_a_gpu(feedstock: Path, caps
     assert "are not built, nor those of" in error
     assert cli.run([*words, "--provider", "local"]) == UsageError.exit_code
     assert "no machine type of local has a GPU" in capsys.readouterr().err
+
+
+def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = WorkerRecord(
+        name="kiln-a1-1",
+        type="gpu-t4",
+        state=WorkerState.READY,
+        requested=time.time() - 3600,
+        hourly=0.55,
+        currency="USD",
+    )
+
+    def execute(tests: Namespace, ledger: FleetLedger, _: object) -> tuple[ConfigTestResult, ...]:
+        run = FleetRun(id=tests.run, provider="aws", type="gpu-t4", started=1.0, finished=None, number=0, lives=True)
+        ledger.begin_fleet(run)
+        ledger.keep_worker(tests.run, worker)
+        ledger.end_fleet(tests.run)
+        return (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
+
+    monkeypatch.setattr(worker_tests, "execute", execute)
+    monkeypatch.setattr("kiln.cli.fleet_test.prepare", lambda *_: Namespace(run="a1"))
+    words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]
+    assert cli.run(words) == 0
+    assert capsys.readouterr().out.endswith("\n\ncost 0.55 USD\n")
+    assert cli.run([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["run"], data["configs"][0]["config"], data["cost"]["currency"]) == ("a1", "one", "USD")
+    assert data["cost"]["spent"] == pytest.approx(0.55, rel=0.01)
+    assert cli.run(["-C", str(feedstock), "fleet", "status"]) == 0
+    assert "a1: aws, gpu-t4, tests, ended\ncost 0.55 USD\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("home")

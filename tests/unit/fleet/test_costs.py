@@ -151,7 +151,27 @@ def test_the_cost_of_a_run_without_its_controller_goes_on() -> None:
     gone = of_run(dataclasses.replace(run, lives=False), forecast, now=3601.0)
     assert gone is not None
     assert gone.expected == gone.spent == pytest.approx(2 * 0.72 + 0.18)
-    assert of_run(run, None, now=1.0) is None
+    assert of_run(dataclasses.replace(run, workers=()), None, now=1.0) is None
+
+
+def test_a_run_without_a_forecast_has_the_cost_of_its_workers() -> None:
+    live = FleetRun(
+        id="r", provider="aws", type="t", started=0.0, finished=None, number=0, lives=True, workers=(WORKER,)
+    )
+    cost = of_run(live, None, now=3601.0)
+    assert cost is not None
+    assert (cost.spent, cost.expected, cost.currency) == pytest.approx((2 * 0.72, 2 * 0.72, "USD"))
+    text = plan_status_output.status_as_text([live], {"r": cost})
+    assert "r: aws, t, tests, running\ncost 1.44 USD so far\n" in text, "no invented end"
+    ended = dataclasses.replace(live, finished=10.0, lives=False)
+    cost = of_run(ended, None, now=9e9)
+    assert cost is not None
+    assert "cost 0.72 USD\n" in plan_status_output.status_as_text([ended], {"r": cost})
+    assert plan_status_output.status_as_json([ended], {"r": cost})[0]["cost"]["spent"] == pytest.approx(0.72)
+    unpriced = dataclasses.replace(ended, workers=(dataclasses.replace(WORKER, currency="", hourly=0.0),))
+    cost = of_run(unpriced, None, now=9e9)
+    assert cost is not None
+    assert "cost price unknown" in plan_status_output.status_as_text([unpriced], {"r": cost})
 
 
 def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kiln import process_runner
 from kiln.errors import ProvisionRefused, TestsFailed, WorkersLost
-from kiln.fleet import worker_tests
+from kiln.fleet import costs, worker_tests
 from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.worker_tests import ConfigTestResult, WorkerTestInputs
@@ -76,7 +76,15 @@ def execute(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
         finally:
             (run,) = ledger.fleets()
             assert run.finished is not None
-            assert [worker.state for worker in run.workers] == [WorkerState.TERMINATED]
+            (worker,) = run.workers
+            cost = costs.of_run(run, None, run.finished)
+            assert cost is not None
+            assert cost.currency == MACHINE.currency
+            if site.failing == "provision.yml":
+                assert (worker.state, worker.reason, cost.spent) == (WorkerState.REFUSED, "no capacity", 0.0)
+            else:
+                assert worker.state is WorkerState.TERMINATED
+                assert cost.spent >= MACHINE.hourly / 3600  # its billing increment is a second
 
 
 def failed(exit_code: int, tail: str, stdout: str = "") -> process_runner.Result:
