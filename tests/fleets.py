@@ -119,7 +119,8 @@ class Faults:
     the provider refuses all; ``stopped`` are the times of Ctrl-C. In the spans ``offline`` the controller has no
     network, in ``blocked`` it cannot reach its workers;
     ``cut`` is the time from which a single worker cannot be reached. A tear-down fails (``stays``) this many times,
-    with or without a list of workers (``listed``).
+    with or without a list of workers (``listed``). New workers are refused by their ``credentials``, or from the time
+    ``expired`` on, when nothing else is allowed either.
     """
 
     preemption: float = 0.0
@@ -131,6 +132,7 @@ class Faults:
     no_capacity: tuple[float, float] = (NEVER, NEVER)
     scarce: Mapping[tuple[str, bool, str], tuple[float, float]] = field(default_factory=dict)
     credentials: bool = False
+    expired: float = NEVER
     unprepared: frozenset[str] = frozenset()
     hiccups: Mapping[str, int] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
@@ -252,7 +254,13 @@ class Simulation:
     def _probed(self, workers: Sequence[str]) -> executor_messages.Event:
         alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
         answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
-        return executor_messages.Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
+        expired = self._is_expired()
+        listed = None if expired or self._within(self.faults.offline) else alive
+        return executor_messages.Probed(answers=answers, listed=listed, credentials=expired)
+
+    def _is_expired(self) -> bool:
+        """Return whether the provider allows nothing any more by the credentials."""
+        return self.clock - self.began >= self.faults.expired
 
     def _within(self, spans: Sequence[tuple[float, float]]) -> bool:
         if not spans:
@@ -344,7 +352,7 @@ class Simulation:
             )
         elif self._alive(name) is not None:
             self._soon(5.0, executor_messages.Provisioned(worker=name, id=str(self.workers[name].serial)))
-        elif self.faults.credentials:
+        elif self.faults.credentials or self._is_expired():
             self._soon(2.0, executor_messages.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused or self._within([self.faults.no_capacity]):
             self._soon(self.refusal, executor_messages.ProvisionFailed(worker=name, reason="quota exceeded"))
@@ -484,6 +492,8 @@ class Simulation:
     def _removed(self, name: str) -> executor_messages.Event:
         if self._within(self.faults.offline):
             return executor_messages.CommandFailed(worker=name, reason="could not connect")
+        if self._is_expired():
+            return executor_messages.CommandFailed(worker=name, reason="RequestExpired")
         if self._alive(name) is not None:
             self._bury(name, self.clock)
         return executor_messages.Terminated(worker=name)
@@ -496,6 +506,8 @@ class Simulation:
             )
         if self._within(self.faults.offline):
             return executor_messages.TearDownFailed(reason="could not connect", unknown=True)
+        if self._is_expired():
+            return executor_messages.TearDownFailed(reason="RequestExpired", unknown=True, credentials=True)
         for name in list(self.workers):
             self._removed(name)
         return executor_messages.TornDown()

@@ -199,7 +199,9 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
-        fleet_terms.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
+        plan = plan_of(options, feedstock, selection.configs, ledger)
+        fleet_terms.terms_of(options, plan)
+        fleet_detached_start.require_lasting_credentials(options, plan)
         fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
     return fleet_detached_start.start(options, feedstock, selection.configs)
 

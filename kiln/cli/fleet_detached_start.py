@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.fleet.detached.sending import ControllerSettings
+    from kiln.fleet.plan import FleetPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.feedstock import Feedstock
     from kiln.store.worker_results import RemoteConfig
@@ -83,6 +84,19 @@ def check_options(options: argparse.Namespace) -> None:
         raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
     for name in TIMES:  # which only the run itself would read, on its controller
         seconds(getattr(options, name, None) or "0")
+
+
+def require_lasting_credentials(options: argparse.Namespace, plan: FleetPlan) -> None:
+    """Refuse to detach a run whose credentials expire before the end of its plan.
+
+    Raises:
+        UsageError: when they do.
+    """
+    from kiln.fleet.assumptions import Assumptions
+    from kiln.fleet.detached import credential_expiry
+
+    length, now = Assumptions.read().startup + plan.selection.seconds, time.time()  # the controller, then the workers
+    credential_expiry.require_lasting(options.provider, os.environ, begin=now, end=now + length)
 
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:

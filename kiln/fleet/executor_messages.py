@@ -297,10 +297,14 @@ class Renewed(_WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """The workers that answer, and those that the provider lists: None when the provider could not be asked."""
+    """The workers that answer, and those that the provider lists: None when the provider could not be asked.
+
+    ``credentials`` when it did not accept the credentials.
+    """
 
     answers: frozenset[str]
     listed: frozenset[str] | None
+    credentials: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,10 +319,14 @@ class TornDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TearDownFailed:
-    """Something of the run remains, or with ``unknown`` may remain: the provider could not be asked."""
+    """Something of the run remains, or with ``unknown`` may remain: the provider could not be asked.
+
+    ``credentials`` when it did not accept the credentials.
+    """
 
     reason: str
     unknown: bool = False
+    credentials: bool = False
 
 
 WorkerEvent: TypeAlias = Provisioned | ProvisionFailed | Prepared | JobsListed | CommandFailed | Terminated

@@ -36,7 +36,7 @@ UNREACHABLE = re.compile(
 )
 CREDENTIALS = re.compile(
     r"AuthFailure|UnauthorizedOperation|InvalidClientTokenId|SignatureDoesNotMatch|UnrecognizedClient|AccessDenied"
-    r"|ExpiredToken|InvalidAccessKeyId|[Uu]nable to locate credentials|NoCredentials|HTTP 40[13]"
+    r"|ExpiredToken|RequestExpired|InvalidAccessKeyId|[Uu]nable to locate credentials|NoCredentials|HTTP 40[13]"
     r"|requires authentication|[Uu]nauthorized|not authorized|Missing value auth",
 )
 
@@ -104,14 +104,16 @@ def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
     """Probe the workers and list the provider's; if it lists silent ones, open its firewall and probe them again."""
     answers = _answering(session, workers)
     result = session.playbooks.play("list.yml")
-    listed = None
+    listed, credentials = None, False
     if result.ok and result.answer is not None:
         listed = frozenset(str(worker["name"]) for worker in result.answer["machines"] if not worker["ended"])
         if silent := tuple((listed & set(workers)) - answers):
             with session.provider_lock:
                 session.playbooks.play("admit.yml")
             answers |= _answering(session, silent)
-    session.events.put(Probed(answers=answers, listed=listed))
+    else:
+        credentials = CREDENTIALS.search(result.reason("localhost")) is not None
+    session.events.put(Probed(answers=answers, listed=listed, credentials=credentials))
 
 
 def _answering(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
@@ -150,4 +152,6 @@ def tear_down(session: PlaybookSession) -> None:
     if is_removal_confirmed(result):
         session.events.put(TornDown())
     else:
-        session.events.put(TearDownFailed(reason=failure_of_removal(result), unknown=result.answer is None))
+        reason = failure_of_removal(result)
+        credentials = CREDENTIALS.search(reason) is not None
+        session.events.put(TearDownFailed(reason=reason, unknown=result.answer is None, credentials=credentials))

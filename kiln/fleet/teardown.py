@@ -109,9 +109,10 @@ class TearDownPhase:
                 self._store_end()
             if failure is None or self._was_never_authorized():
                 return failure
-            if attempt == TRIES and self.is_patient and failure.unknown:
+            can_wait = failure.unknown and not failure.credentials  # refused ones do not become valid again
+            if attempt == TRIES and self.is_patient and can_wait:
                 LOGGER.warning("note: all is done, but the provider cannot be asked to terminate the workers: waiting")
-            if attempt >= TRIES and not (failure.unknown and self._wait(until)):
+            if attempt >= TRIES and not (can_wait and self._wait(until)):
                 return failure
         raise AssertionError
 
@@ -164,11 +165,14 @@ class TearDownPhase:
             self._handle(event)
 
     def _error(self, failure: TearDownFailed) -> TeardownIncomplete | MachinesUnknown:
-        run = self.state.run_config.id
+        run, hint = self.state.run_config.id, "or the provider's own console"
+        if failure.credentials:
+            lease = self.state.run_config.lease / 60
+            hint = f"with valid credentials; without, leases that nobody renews end after {lease:.0f} min"
         kind, verb = (MachinesUnknown, "may be") if failure.unknown else (TeardownIncomplete, "are")
         return kind(
             f"workers of the fleet run {run} {verb} left running, and cost money",
             why=failure.reason,
-            hint=f"kiln fleet down {run}, or the provider's own console",
+            hint=f"kiln fleet down {run}, {hint}",
             others=() if self.state.stop is None else (self.state.stop,),
         )

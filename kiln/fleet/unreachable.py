@@ -149,7 +149,9 @@ class SilenceManager:
     def _lost(self, event: Probed, now: float) -> list[Worker]:
         suspects = self.suspects(now)
         if event.listed is None:
-            return []
+            # This computer is not cut off: its workers are, or they are gone.
+            is_connected = event.credentials or event.answers
+            return [worker for worker in suspects if is_connected and now >= self._deadline(worker)]
         gone = [worker for worker in suspects if worker.name not in event.listed]
         listed = [worker for worker in suspects if worker.name in event.listed]
         alone = len(listed) == 1 and event.answers

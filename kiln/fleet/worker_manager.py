@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
+from kiln.errors import ProvisionRefused, WorkersLost
+from kiln.fleet.credential_refusals import CredentialRefusals
 from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchService
 from kiln.fleet.fallback_offers import OfferList
 from kiln.fleet.live_run_state import RETRY, TRIES
@@ -51,6 +52,7 @@ class WorkerManager:
         self.next_request = 0.0
         self.refused_since: float | None = None
         self.pool = PoolManager(state)
+        self.credentials = CredentialRefusals(state, self.pool)
         self.cache: str | None = None if state.run_config.cache is not None else ""
 
     def on_provisioned(self, worker: Worker, identity: str) -> None:
@@ -66,6 +68,7 @@ class WorkerManager:
         now = self.state.executor.now()
         self.offers.accept(worker.record.offer)
         self.refused_since = None
+        self.credentials.on_accepted()
         self.state.inventory.keep(worker, state=WorkerState.PREPARING, id=identity, provisioned=now)
         queries = worker.is_prepared and worker.builds
         # The time of an earlier process's last renewal is unknown.
@@ -78,17 +81,13 @@ class WorkerManager:
         now = self.state.executor.now()
         self.state.inventory.keep(worker, state=WorkerState.REFUSED, reason=event.reason, terminated=now)
         self.jobs.release(worker, event.reason)
-        if worker.is_cache and not event.credentials:
+        if event.credentials and self.credentials.on_refused(worker, event.reason):
+            return
+        if worker.is_cache:
             self.drop_cache(event.reason)
             return
-        if worker.is_pool and not event.credentials:
+        if worker.is_pool:
             self.pool.on_refused(event.reason)
-            return
-        if event.credentials:
-            hint = "see that the provider's variables or files hold valid ones, then run the same command again"
-            self.state.stop = CredentialsRefused(
-                "the provider does not accept the credentials", why=event.reason, hint=hint
-            )
             return
         if self.asks_again(worker):
             self.offers.refuse(worker.record.offer, now, event.reason)

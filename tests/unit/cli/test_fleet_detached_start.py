@@ -126,6 +126,13 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     assert cli.run([*words, "--fallback", "on-demand"]) == UsageError.exit_code
     assert "--fallback on-demand needs --spot" in capsys.readouterr().err
     assert started == []
+    monkeypatch.setenv(
+        "AWS_CREDENTIAL_EXPIRATION", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+    )
+    assert cli.run(words) == UsageError.exit_code
+    assert "--detach needs credentials that last until the end of the run" in capsys.readouterr().err
+    assert started == []
+    monkeypatch.delenv("AWS_CREDENTIAL_EXPIRATION")
     assert cli.run(words) == 0
     assert len(started) == 1
     monkeypatch.setattr(fleet_unrecorded_runs, "require_no_other_run", refuse_second)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.fleet.executor_messages import Provision, Provisioned, ProvisionFailed, Terminated
+from kiln.fleet.executor_messages import Provision, Provisioned, ProvisionFailed, TearDownFailed, Terminated
 from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
-from kiln.fleet.provider_playbooks import probe, provision, terminate
+from kiln.fleet.provider_playbooks import probe, provision, tear_down, terminate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,9 @@ WORKERS = ("f-1", "f-2", "f-3")
 class Provider:
     """A provider whose firewall admits this address from ``admit.yml`` on; ``f-3`` is silent behind it, too."""
 
-    def __init__(self, machines: list[dict[str, Any]] | None) -> None:
+    def __init__(self, machines: list[dict[str, Any]] | None, fault: str = "") -> None:
         self.machines = machines
+        self.fault = fault
         self.played: list[str] = []
         self.events: queue.Queue[Probed] = queue.Queue()
         self.provider_lock = threading.Lock()
@@ -36,14 +37,15 @@ class Provider:
     def play(self, name: str) -> PlaybookResult:
         self.played.append(name)
         answer = None if self.machines is None else {"machines": self.machines}
-        return PlaybookResult(ok=answer is not None, reasons={}, answer=answer if name == "list.yml" else {})
+        reasons = {"localhost": self.fault} if self.fault else {}
+        return PlaybookResult(ok=answer is not None, reasons=reasons, answer=answer if name == "list.yml" else {})
 
     def ssh(self, worker: str, command: str, **_: object) -> SimpleNamespace:
         return SimpleNamespace(ok=command == "true" and worker == "f-1" and "admit.yml" in self.played)
 
 
-def probed(machines: list[dict[str, Any]] | None) -> tuple[Probed, list[str]]:
-    provider = Provider(machines)
+def probed(machines: list[dict[str, Any]] | None, fault: str = "") -> tuple[Probed, list[str]]:
+    provider = Provider(machines, fault)
     probe(cast("PlaybookSession", provider), WORKERS)
     return provider.events.get_nowait(), provider.played
 
@@ -71,7 +73,30 @@ def test_a_worker_that_is_not_listed_or_has_ended_opens_nothing() -> None:
 def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
     event, played = probed(None)
     assert played == ["list.yml"]
-    assert (event.answers, event.listed) == (frozenset(), None)
+    assert (event.answers, event.listed, event.credentials) == (frozenset(), None, False)
+
+
+EXPIRED = "An error occurred (RequestExpired) when calling the DescribeInstances operation: Request has expired."
+
+
+def test_a_provider_that_refuses_expired_credentials_says_so_when_it_is_asked() -> None:
+    event, _ = probed(None, EXPIRED)
+    assert (event.listed, event.credentials) == (None, True)
+
+
+@pytest.mark.parametrize(("fault", "credentials"), [(EXPIRED, True), ("Could not connect to the endpoint", False)])
+def test_a_tear_down_that_the_credentials_do_not_allow_is_told_from_one_without_a_network(
+    fault: str, credentials: bool, tmp_path: Path
+) -> None:
+    result = PlaybookResult(ok=False, reasons={"localhost": fault}, answer=None)
+    session = SimpleNamespace(
+        stopped=threading.Event(),
+        playbooks=SimpleNamespace(stop=lambda: None, play=lambda _, **__: result),
+        site=SimpleNamespace(disk_reserve_file=tmp_path / "reserve", folder=tmp_path),
+        events=queue.Queue(),
+    )
+    tear_down(cast("PlaybookSession", session))
+    assert session.events.get_nowait() == TearDownFailed(reason=fault, unknown=True, credentials=credentials)
 
 
 def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path: Path) -> None:

@@ -494,6 +494,69 @@ def test_wrong_credentials_end_the_run_at_once() -> None:
     assert_nothing_left(run, simulation)
 
 
+def test_a_replacement_that_expired_credentials_do_not_allow_leaves_the_builds_to_the_other_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the provider was asked for before stays: its builds go on, and the run ends with all packages."""
+    simulation = Simulation(FOUR, faults=Faults(dies={TWO: 400.0}, expired=300.0))
+    run = supervisor(simulation)
+    with pytest.raises(MachinesUnknown) as unknown:
+        run.execute()
+    assert {config.state for config in run.state.configs.values()} == {ConfigState.DONE}
+    assert {worker for _, worker in simulation.built} == {ONE}
+    assert unknown.value.hint.startswith("kiln fleet down r1, with valid credentials; ")
+    notes = [record.getMessage() for record in caplog.records if "credentials" in record.getMessage()]
+    assert len(notes) == 1, "it is said once"
+    assert len(commands(simulation, Provision)) > 2, "it is asked again"
+    assert len(commands(simulation, TearDown)) == 3, "nobody waits for them to become valid"
+    assert simulation.clock - simulation.began < 4.3 * HOUR
+
+
+def test_credentials_that_are_valid_again_bring_the_replacement() -> None:
+    simulation = Simulation(FOUR, faults=Faults(dies={TWO: 400.0}))
+    original = simulation.next_event
+
+    def next_event(until: float) -> Event | None:
+        simulation.faults.credentials = 60 < simulation.clock - simulation.began < HOUR / 2
+        return original(until)
+
+    simulation.next_event = next_event  # type: ignore[method-assign]
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert len({worker for _, worker in simulation.built}) == 2
+    assert_nothing_left(run, simulation)
+
+
+def test_credentials_end_a_run_when_its_last_worker_is_lost() -> None:
+    """The provider cannot be asked whether it exists: its lease says when it does not any more."""
+    simulation = Simulation(FOUR, faults=Faults(dies={ONE: 5000.0, TWO: 400.0}, expired=300.0))
+    run = supervisor(simulation)
+    with pytest.raises(MachinesUnknown) as unknown:
+        run.execute()
+    assert isinstance(unknown.value.others[0], CredentialsRefused)
+    assert Counter(config.state for config in run.state.configs.values())[ConfigState.DONE] == 1
+    assert simulation.clock - simulation.began < 5000 + 2 * HOUR
+
+
+@pytest.mark.parametrize(("pool", "built"), [(0, 4), (2, 0)])
+def test_a_cache_that_the_credentials_do_not_allow_ends_only_a_run_with_a_pool(pool: int, built: int) -> None:
+    simulation = Simulation(FOUR, cache=True)
+    original = simulation._bring
+
+    def bring(name: str, command: Provision) -> None:
+        simulation.faults.credentials = name.endswith("cache")
+        original(name, command)
+
+    simulation._bring = bring  # type: ignore[method-assign]
+    run = supervisor(simulation, cache=MACHINE, pool=MACHINE if pool else None, pool_workers=pool)
+    if pool:
+        with pytest.raises(CredentialsRefused):
+            run.execute()
+    else:
+        assert all_done(run.execute())
+    assert len(simulation.built) == built
+
+
 def test_a_worker_that_is_refused_during_the_tear_down_is_stored_as_refused() -> None:
     simulation = Simulation(FOUR, faults=Faults(refused=frozenset({TWO}), stopped=(5.0,)))
     run = supervisor(simulation)

@@ -1,0 +1,51 @@
+"""Refused credentials, such as expired ones: a run stops when nothing is built any more, and says so before."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kiln.errors import CredentialsRefused
+
+if TYPE_CHECKING:
+    from kiln.fleet.live_run_state import FleetState
+    from kiln.fleet.remote_execution_pool import PoolManager
+    from kiln.fleet.worker_job_inventory import Worker
+
+LOGGER = logging.getLogger(__name__)
+
+
+class CredentialRefusals:
+    """Decides whether a run goes on whose provider does not accept the credentials.
+
+    Neither the builds of existing workers, nor their leases, nor the collection of packages need the provider.
+    """
+
+    def __init__(self, state: FleetState, pool: PoolManager) -> None:
+        self.state = state
+        self.pool = pool
+        self._is_noted = False
+
+    def on_accepted(self) -> None:
+        """Record that the provider accepts the credentials."""
+        self._is_noted = False
+
+    def on_refused(self, worker: Worker, reason: str) -> bool:
+        """Record that the provider refused a worker by the credentials; return whether that stops the run."""
+        builders = self.state.inventory.builders
+        if not builders or self._lacks_pool(worker):
+            hint = "see that the provider's variables or files hold valid ones, then run the same command again"
+            self.state.stop = CredentialsRefused("the provider does not accept the credentials", why=reason, hint=hint)
+        elif not self._is_noted and any(builder.record.provisioned is not None for builder in builders):
+            self._is_noted = True
+            LOGGER.warning(
+                "note: the provider does not accept the credentials any more (%s): running builds go on and are"
+                " collected, but no worker is replaced or terminated",
+                reason,
+            )
+        return self.state.stop is not None
+
+    def _lacks_pool(self, worker: Worker) -> bool:
+        """Return whether a refused worker is the server, or the last worker, of a pool that all builds need."""
+        has_pool = self.state.run_config.pool is not None
+        return has_pool and (worker.is_cache or (worker.is_pool and self.pool.size <= 1))

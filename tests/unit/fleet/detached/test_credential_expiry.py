@@ -1,0 +1,34 @@
+"""A detached run cannot renew credentials: it is refused with those that expire before its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.errors import UsageError
+from kiln.fleet.detached.credential_expiry import require_lasting
+
+NOON = 1795608000.0  # 2026-11-25T12:00:00Z
+NAME = "AWS_CREDENTIAL_EXPIRATION"
+
+
+@pytest.mark.parametrize("text", ["2026-11-25T14:00:00Z", "2026-11-25T15:00:00+01:00", "2026-11-25T14:00:00"])
+def test_the_expiry_is_compared_with_the_end_of_the_plan(text: str) -> None:
+    require_lasting("aws", {NAME: text}, begin=NOON, end=NOON + 7000)
+    require_lasting("openstack", {NAME: text}, begin=NOON, end=NOON + 9000)
+    with pytest.raises(UsageError) as refused:
+        require_lasting("aws", {NAME: text}, begin=NOON, end=NOON + 9000)
+    assert refused.value.why == f"these expire in 2.0 h ({NAME}), and the plan takes 2.5 h"
+
+
+def test_credentials_that_have_expired_are_said_to_have() -> None:
+    with pytest.raises(UsageError) as refused:
+        require_lasting("aws", {NAME: "2026-11-25T09:00:00Z"}, begin=NOON, end=NOON + 60)
+    assert "these expired 3.0 h ago" in refused.value.why
+
+
+def test_an_expiry_that_cannot_be_read_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    require_lasting("aws", {NAME: "tomorrow"}, begin=NOON, end=NOON + 60)
+    assert "'tomorrow' is not a time" in caplog.text
+    caplog.clear()
+    require_lasting("aws", {}, begin=NOON, end=NOON + 60)
+    assert caplog.text == ""
