@@ -64,7 +64,8 @@ class RunCost:
 
     The currency is empty when a price is unknown.
     ``end`` is the expected time of the end, 0 where unknown, ``config_ends`` those of the configs that are not
-    finished, in seconds since the epoch. The charge for a machine that controls the run, the ``controller``, is part of both.
+    finished, in seconds since the epoch. The charge for a machine that controls the run, the ``controller``, is part of
+    both.
     """
 
     spent: float
