@@ -24,7 +24,7 @@ from tests.workflow_run import SKIPPED, SUCCESS, WorkflowRun
 ROOT = Path(__file__).parents[3]
 
 CPU, CUDA, OTHER = "linux_64_cuda_compiler_versionNone", "linux_64_cuda_compiler_version12.9", "osx_64_"
-BUDGET = 14  # seconds of the first job of the chain
+BUDGET = 20  # seconds of the first job of the chain
 # The second output does not end before the build was stopped once, where cuda_compiler_version is not None.
 META = """\
 package: {name: small, version: '1'}
