@@ -52,6 +52,7 @@ class Cloud:
     user_data: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, Row | None] = field(default_factory=dict)  # with the application credential of each, if any
     without_credentials: str = ""  # why Keystone refuses application credentials
+    unlisted: dict[str, int] = field(default_factory=dict)  # how many lists omit the servers of these names
     ignores_rules: bool = False  # as a Keystone before the access rules of Train
     url: str = ""
     flavors: tuple[str, ...] = ("c3-16", "c3-32")
@@ -188,7 +189,12 @@ class Cloud:
         rows = [dict(row) for row in self.servers.values() if re.search(query.get("name", ""), row["name"])]
         for row in self.servers.values():
             self._build(row)
-        return 200, {"servers": [] if "marker" in query else rows}
+        if "marker" in query:
+            return 200, {"servers": []}
+        omitted = {row["name"] for row in rows if self.unlisted.get(row["name"], 0) > 0}
+        for name in omitted:
+            self.unlisted[name] -= 1
+        return 200, {"servers": [row for row in rows if row["name"] not in omitted]}
 
     def _build(self, row: Row) -> None:
         """Return a server; one that was being built is active at the next request."""

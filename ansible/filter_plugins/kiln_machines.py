@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Machine = dict[str, Any]
+PENDING = "pending"
 GONE = {"terminated", "shutting-down", "deleted", "soft_deleted"}
 # Of OpenStack, EC2 and Docker. A container that is only created belongs to a `docker run` that was killed.
 ENDED = {
@@ -94,17 +95,56 @@ def from_openstack(servers: Iterable[Mapping[str, Any]]) -> list[Machine]:
     ]
 
 
-def openstack_pending(
-    servers: Iterable[Mapping[str, Any]], names: Iterable[str], floating: bool
-) -> list[Mapping[str, Any]]:
-    """Return the named servers that are still being built, or with ``floating`` have no floating address yet."""
-    awaited = set(names)
-    return [
-        item
+def aws_pending(instances: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> list[str]:
+    """Return the ids of the awaited instances that are not listed yet, or still start."""
+    states = {item["instance_id"]: item["state"]["name"] for item in instances}
+    return [name for name in ids if states.get(name, PENDING) == PENDING]
+
+
+def openstack_pending(servers: Iterable[Mapping[str, Any]], names: Iterable[str], floating: bool) -> list[str]:
+    """Return the names of the awaited servers that are not listed yet, or are still being built.
+
+    With ``floating`` they are also pending while they run without a floating address.
+    """
+    ready = {
+        item["name"]
         for item in servers
-        if item["name"] in awaited
-        and (item["status"] not in {"ACTIVE", "ERROR"} or (floating and not _has_floating(item)))
-    ]
+        if item["status"].lower() in GONE | ENDED
+        or (item["status"] == "ACTIVE" and (not floating or _has_floating(item)))
+    }
+    return [name for name in names if name not in ready]
+
+
+def aws_unstarted(results: Iterable[Mapping[str, Any]], instances: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the refusals of requested instances that do not run: those in another state, or not listed."""
+    states = {
+        item["instance_id"]: (item["state"]["name"], (item.get("state_reason") or {}).get("message", ""))
+        for item in instances
+    }
+    requests = [(item["item"], *states.get(item["instance_ids"][0], ("", ""))) for item in _accepted(results)]
+    return [_unstarted(*request) for request in requests if request[1] != "running"]
+
+
+def openstack_unstarted(
+    results: Iterable[Mapping[str, Any]], servers: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the refusals of requested servers that do not run: those in another state, or not listed."""
+    states = {item["id"]: (item["status"].lower(), (item.get("fault") or {}).get("message", "")) for item in servers}
+    requests = [(item["item"], *states.get(item["server"]["id"], ("", ""))) for item in _accepted(results)]
+    return [_unstarted(*request) for request in requests if request[1] != "active"]
+
+
+def _accepted(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [item for item in results if item.get("instance_ids") or item.get("server")]
+
+
+def _unstarted(request: Mapping[str, Any], state: str, fault: str) -> dict[str, Any]:
+    """Return the refusal of a machine; one that is not listed may exist, and a tear-down looks for it."""
+    if not state:
+        reason = "the provider accepted the request, but does not list the machine"
+    else:
+        reason = fault or f"the machine is in state {state}"
+    return {"name": request["name"], "type": request["type"], "reason": reason, "unlisted": not state}
 
 
 def openstack_address_notes(machines: Iterable[Machine]) -> list[str]:
@@ -206,7 +246,10 @@ class FilterModule:
             "kiln_from_qemu": from_qemu,
             "kiln_from_aws": from_aws,
             "kiln_from_openstack": from_openstack,
+            "kiln_aws_pending": aws_pending,
+            "kiln_aws_unstarted": aws_unstarted,
             "kiln_openstack_pending": openstack_pending,
+            "kiln_openstack_unstarted": openstack_unstarted,
             "kiln_openstack_address_notes": openstack_address_notes,
             "kiln_own": own,
             "kiln_foreign": foreign,

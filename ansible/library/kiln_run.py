@@ -29,6 +29,8 @@ description:
     cloud-init's user data.
   - C(recorded) writes the settings of ssh and Ansible for each worker.
   - C(refused) records the workers that a provider refused, with the reasons.
+  - C(unanswered) returns the names of the workers whose request the provider may not have answered - the playbook that
+    requested them was killed, or the provider did not list them.
   - C(forgotten) closes the connections to workers and deletes their records; without O(names), those of all workers,
     the run's key, the password, and the certificates of its pool.
 options:
@@ -40,7 +42,7 @@ options:
     description: The action.
     type: str
     required: true
-    choices: [seeded, recorded, refused, forgotten]
+    choices: [seeded, recorded, refused, unanswered, forgotten]
   machines:
     description: The workers, each a dictionary with at least a name.
     type: list
@@ -243,6 +245,22 @@ class Folder:
         (self.path / "refused" / f"{name}.json").unlink(missing_ok=True)
         return any(changes)
 
+    def unanswered(self) -> list[str]:
+        """Return the workers that have first-boot data, but are neither recorded nor refused for certain."""
+        names = sorted(file.parent.name for file in self.path.glob("seed/*/user-data"))
+        return [
+            name
+            for name in names
+            if not (self.path / "inventory" / f"{name}.json").exists() and not self._is_refused(name)
+        ]
+
+    def _is_refused(self, name: str) -> bool:
+        try:
+            refusal = json.loads((self.path / "refused" / f"{name}.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return False
+        return not refusal.get("unlisted")
+
     def forget(self, name: str) -> None:
         """Close the connection to a worker, and delete its records."""
         config = self.path / "ssh" / f"{name}.config"
@@ -288,6 +306,8 @@ def act(parameters: dict[str, Any]) -> list[str]:
         for name in parameters["names"]:
             folder.forget(name)
         return parameters["names"] or folder.forget_all()
+    if parameters["state"] == "unanswered":
+        return folder.unanswered()
     folder.make()
     files = {path: Path(source).read_text(encoding="utf-8") for path, source in parameters["files"].items()}
     files["/etc/kiln-lease"] = lease(first=parameters["lease"], last=parameters["expires"], at_the_end="poweroff")
@@ -310,7 +330,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "folder": {"type": "path", "required": True},
-            "state": {"required": True, "choices": ["seeded", "recorded", "refused", "forgotten"]},
+            "state": {"required": True, "choices": ["seeded", "recorded", "refused", "unanswered", "forgotten"]},
             "machines": {"type": "list", "elements": "dict", "default": []},
             "names": {"type": "list", "elements": "str", "default": []},
             "user": {"default": "fleet"},
@@ -326,7 +346,7 @@ def main() -> None:
         module.fail_json(msg=str(missing))
     except (OSError, subprocess.SubprocessError) as failure:
         module.fail_json(msg=f"cannot write the run's folder {module.params['folder']}: {failure}")
-    module.exit_json(changed=bool(names), machines=names)
+    module.exit_json(changed=bool(names) and module.params["state"] != "unanswered", machines=names)
 
 
 if __name__ == "__main__":

@@ -335,15 +335,31 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """One of the zones has no capacity: its machine is refused, and the others are created in theirs."""
-    run_instances = InstanceBackend.run_instances
+    """One of the zones has no capacity: its machine is refused, and the others are created in theirs.
+
+    The first lists lack one of these: it is waited for.
+    """
+    run_instances, describe_instances = InstanceBackend.run_instances, InstanceBackend.describe_instances
+    omissions = ["kiln-one-1"] * 2
 
     def run(backend: Any, *words: Any, **more: Any) -> Any:
         if backend.get_subnet(more["nics"][0]["SubnetId"]).availability_zone == "us-east-1c":
             raise EC2ClientError("InsufficientInstanceCapacity", "There is no capacity in the zone you requested.")
         return run_instances(backend, *words, **more)
 
+    def describe(backend: Any, filters: Any = None) -> Any:
+        reservations = describe_instances(backend, filters)
+        late = [
+            reservation
+            for reservation in reservations
+            if any(tag["value"] in omissions for instance in reservation.instances for tag in instance.get_tags())
+        ]
+        if late:
+            omissions.pop()
+        return [reservation for reservation in reservations if reservation not in late]
+
     monkeypatch.setattr(InstanceBackend, "run_instances", run)
+    monkeypatch.setattr(InstanceBackend, "describe_instances", describe)
     client = boto3.Session().client("ec2", endpoint_url=restricted["kiln_aws_endpoint"], region_name="us-east-1")
     with pytest.raises(ClientError, match="AccessDenied"):
         client.create_vpc(CidrBlock="10.0.0.0/16")
@@ -352,6 +368,8 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     done = play("provision", **restricted, kiln_machines=machines, kiln_inputs="0123456789abcdef")
     assert "1 of 3 workers were refused" in done.stdout, done.stdout[-6000:]
     assert set(running(client)) == {"kiln-one-1", "kiln-one-cache"}
+    assert omissions == []
+    assert inventory(tmp_path / "run", "kiln-one-1")["id"] == running(client)["kiln-one-1"]["InstanceId"]
     first = running(client)["kiln-one-1"]
     assert first["Placement"]["AvailabilityZone"] == "us-east-1b"
     assert {"Key": "kiln-inputs", "Value": "0123456789abcdef"} in first["Tags"]
@@ -469,6 +487,27 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     succeed(play("down", env=env, **told))
     assert cloud.servers == {}
     assert [row["name"] for row in cloud.groups.values()] == ["default"]
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_server_that_is_listed_late_is_waited_for_and_removed(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+) -> None:
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
+    env, never = cloud.environment(SECRET), 1000
+    cloud.unlisted = {"kiln-two-1": 2, "kiln-two-2": never}
+    done = play("provision", env=env, **told, kiln_count=2, kiln_boot_timeout=3)
+    assert "1 of 2 workers were refused" in done.stdout, done.stdout[-6000:]
+    assert inventory(tmp_path / "run", "kiln-two-1")["address"].startswith("198.51.100.")
+    refused = json.loads((tmp_path / "run" / "refused" / "kiln-two-2.json").read_text())
+    assert (refused["reason"], refused["unlisted"]) == (
+        "the provider accepted the request, but does not list the machine",
+        True,
+    )
+
+    cloud.unlisted = {"kiln-two-2": 1}  # the next list lacks it, as after a playbook that was killed
+    succeed(play("down", env=env, **told, kiln_listing_delay=1))
+    assert cloud.servers == {}
 
 
 @pytest.mark.needs("ssh-keygen")

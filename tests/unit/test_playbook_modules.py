@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import yaml
 
+from kiln.fleet.provider_playbooks import SCARCE
 from kiln.fleet.stale_processes import MARK
 from kiln.store import remote_executor_credentials
 from tests.playbook_programs import ANSIBLE, load
@@ -327,6 +328,67 @@ def test_a_server_that_is_shut_off_has_ended_and_one_of_another_owner_is_a_stran
     assert {item["name"]: item["ended"] for item in result} == {"a": False, "b": True, "c": True}
     assert [item["name"] for item in MACHINES.own(result, "x")] == ["a", "c"]
     assert [item["name"] for item in MACHINES.foreign(result, "x")] == ["b"]
+
+
+def test_a_machine_that_is_not_listed_yet_is_pending() -> None:
+    def instance(name: str, state: str) -> dict[str, Any]:
+        return {"instance_id": name, "state": {"name": state}}
+
+    listed = [instance("i-1", "pending"), instance("i-2", "running"), instance("i-3", "terminated")]
+    assert MACHINES.aws_pending(listed, ["i-1", "i-2", "i-3", "i-4"]) == ["i-1", "i-4"]
+    assert MACHINES.aws_pending([], []) == []
+    address = {"addr": "192.0.2.3", "version": 4, "OS-EXT-IPS:type": "floating"}
+    servers = [
+        {"name": "a", "status": "BUILD", "addresses": {}},
+        {"name": "b", "status": "ACTIVE", "addresses": {}},
+        {"name": "c", "status": "ERROR", "addresses": {}},
+        {"name": "d", "status": "ACTIVE", "addresses": {"private": [address]}},
+    ]
+    assert MACHINES.openstack_pending(servers, "abcde", floating=False) == ["a", "e"]
+    assert MACHINES.openstack_pending(servers, "abcde", floating=True) == ["a", "b", "e"]
+    assert MACHINES.openstack_pending(servers, [], floating=True) == []
+
+
+def test_an_accepted_machine_that_does_not_run_is_refused_with_a_reason() -> None:
+    def item(name: str) -> dict[str, str]:
+        return {"name": name, "type": "compute-8"}
+
+    fault = "Server.InsufficientInstanceCapacity: Insufficient capacity to satisfy instance request"
+    listed = [
+        {"instance_id": "i-1", "state": {"name": "running"}},
+        {"instance_id": "i-2", "state": {"name": "terminated"}, "state_reason": {"message": fault}},
+        {"instance_id": "i-3", "state": {"name": "pending"}, "state_reason": None},
+    ]
+    results = [{"item": item(f"w{number}"), "instance_ids": [f"i-{number}"]} for number in range(1, 5)]
+    refused = MACHINES.aws_unstarted([*results, {"item": item("w5"), "failed": True}], listed)
+    assert [(row["name"], row["type"], row["unlisted"]) for row in refused] == [
+        ("w2", "compute-8", False),
+        ("w3", "compute-8", False),
+        ("w4", "compute-8", True),
+    ]
+    assert refused[0]["reason"] == fault
+    assert SCARCE.search(refused[0]["reason"])
+    assert refused[1]["reason"] == "the machine is in state pending"
+    assert "does not list the machine" in refused[2]["reason"]
+    results = [{"item": item(name), "server": {"id": name, "name": name}} for name in "ab"]
+    (row,) = MACHINES.openstack_unstarted(results, [{"id": "a", "status": "ACTIVE"}])
+    assert (row["name"], row["unlisted"]) == ("b", True)
+
+
+def test_a_worker_is_unanswered_until_it_is_recorded_or_refused_for_certain(tmp_path: Path) -> None:
+    for name in ("killed", "recorded", "refused", "unlisted"):
+        (tmp_path / "seed" / name).mkdir(parents=True)
+        (tmp_path / "seed" / name / "user-data").write_text("#cloud-config\n")
+    (tmp_path / "inventory").mkdir()
+    (tmp_path / "inventory" / "recorded.json").write_text("{}")
+    common = {"folder": str(tmp_path), "user": "fleet", "ssh_options": {}, "machines": [], "names": []}
+    reasons = [{"name": "refused", "reason": "quota"}, {"name": "unlisted", "reason": "?", "unlisted": True}]
+    (tmp_path / "refused").mkdir()
+    for reason in reasons:
+        (tmp_path / "refused" / f"{reason['name']}.json").write_text(json.dumps(reason))
+    assert RUN.act({**common, "state": "unanswered"}) == ["killed", "unlisted"]
+    RUN.act({**common, "state": "forgotten"})
+    assert RUN.act({**common, "state": "unanswered"}) == []
 
 
 def test_a_cache_knows_its_password_as_servers_read_it(tmp_path: Path) -> None:
