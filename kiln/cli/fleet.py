@@ -16,6 +16,7 @@ from kiln.cli import (
     fleet_controller_price,
     fleet_detached_runs,
     fleet_detached_start,
+    fleet_detached_status,
     fleet_fallbacks,
     fleet_prices,
     fleet_remote_execution,
@@ -58,7 +59,7 @@ __all__ = ["arguments", "run"]
 NEEDED = ("ssh", "ssh-keygen", "rsync")
 DETACHED = {
     "attach": fleet_detached_runs.attach,
-    "logs": fleet_detached_runs.show_log,
+    "logs": fleet_detached_status.show_log,
     "collect": fleet_detached_runs.collect,
 }
 
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_detached_start.check_options(options)
         fleet_remote_execution.check_options(options, os.environ)
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
-        return (DETACHED.get(options.action) or fleet_detached_runs.show_status)(options, root)
+        return (DETACHED.get(options.action) or fleet_detached_status.show_status)(options, root)
     feedstock = feedstock_loader.load(root)
     actions = {
         "plan": show_plan,
@@ -192,9 +193,11 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
 def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Start a run on a controller of its own, once its plan is known to be possible."""
+    from kiln import files
     from kiln.ledger.fleet import FleetLedger
 
-    with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
+    layout = artifact_layout(feedstock)
+    with FleetLedger(layout.ledger) as ledger:
         selection = select(options, feedstock)
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
@@ -202,8 +205,9 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         plan = plan_of(options, feedstock, selection.configs, ledger)
         fleet_terms.terms_of(options, plan)
         fleet_detached_start.require_lasting_credentials(options, plan)
-        fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
-    return fleet_detached_start.start(options, feedstock, selection.configs)
+        with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
+            fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
+            return fleet_detached_start.start(options, feedstock, selection.configs)
 
 
 class ChannelUpdater:
@@ -315,7 +319,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
-            return fleet_detached_runs.show_status(options, feedstock.root)
+            return fleet_detached_status.show_status(options, feedstock.root)
         reports = {run.id: ledger.report(run.number) for run in runs}
         costs = fleet_costs.of_runs(runs, reports, time.time())
         backups = damage_repair.damaged_files(ledger.path)
@@ -325,7 +329,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(plan_status_output.status_as_json(runs, costs), indent=2) if options.json else ""
     print(text or pasteable(plan_status_output.status_as_text(runs, costs), feedstock.root))
-    for line in () if options.json or options.run else fleet_detached_runs.local_lines(feedstock):
+    for line in () if options.json or options.run else fleet_detached_status.local_lines(feedstock):
         print(pasteable(line, feedstock.root))
     return 0
 

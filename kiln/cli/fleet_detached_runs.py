@@ -1,4 +1,4 @@
-"""Detached runs from any computer: attach to them, print their logs, collect their packages, stop them."""
+"""Detached runs from any computer: attach to them, collect their packages, stop them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from kiln.cli.fleet_ansible_settings import run_folder, site_of
 from kiln.cli.fleet_detached_start import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.pasteable_commands import pasteable
-from kiln.errors import BrokenPackage, FeedstockNotFound, Interrupted, KilnError, MachinesUnknown, UsageError
+from kiln.errors import (
+    AlreadyRunning,
+    BrokenPackage,
+    FeedstockNotFound,
+    Interrupted,
+    KilnError,
+    MachinesUnknown,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -103,28 +111,6 @@ def has_controller(options: argparse.Namespace, feedstock: Feedstock | None, key
     return any(machine["name"] == key.machine and not machine["ended"] for machine in machines)
 
 
-def show_log(options: argparse.Namespace, root: Path) -> int:
-    """Print the log of a config of a detached run, or without one what the run itself has printed."""
-    from kiln.fleet.detached import controller_client
-
-    if options.key is not None and options.run is not None and options.config is None:
-        options.run, options.config = None, options.run  # with a key, the only name is a config's
-    key, _ = find_run_key(options, root)
-    with controller_client.connected(key, client_variables(os.environ)) as connection:
-        if options.config is None:
-            print_untrusted("\n".join(connection.state()["output"]))
-        else:
-            connection.log(options.config.removesuffix(".yaml"), print_untrusted)
-    return 0
-
-
-def print_untrusted(text: str) -> None:
-    """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
-    from kiln.names import terminal_text
-
-    print(terminal_text(text))
-
-
 def collect(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, logs and report of a detached run that is over, and end its controller_client."""
     from kiln.fleet.detached import controller_client
@@ -144,15 +130,50 @@ def collect_from(
     connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
 ) -> int:
     """Fetch and check the results, store them in the feedstock or in a folder, and end the controller_client."""
+    target = options.to
+    if feedstock is None and target is None:
+        target = root / f"fleet-{key.run}"
+    folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
+    with collecting(folder, key.run):
+        state = fetch_and_store(connection, key, feedstock, folder=folder, target=target, root=root)
+        error = end_controller(connection, key, feedstock, options, is_collected=True)
+    return exit_code_of(state) or (0 if error is None else error.exit_code)
+
+
+@contextlib.contextmanager
+def collecting(folder: Path, run: str) -> Iterator[None]:
+    """Collect a run into a folder alone during the block.
+
+    Raises:
+        AlreadyRunning: naming the process that does so.
+    """
+    from kiln import folder_lock
+
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(folder_lock.exclusive(folder))
+        except AlreadyRunning as error:
+            what = f"the fleet run {run} is being collected by another command"
+            hint = "wait until it has ended: it stores the packages for both"
+            raise AlreadyRunning(what, why=error.what, hint=hint) from error
+        yield
+
+
+def fetch_and_store(
+    connection: Controller,
+    key: RunKey,
+    feedstock: Feedstock | None,
+    *,
+    folder: Path,
+    target: Path | None,
+    root: Path,
+) -> dict[str, Any]:
+    """Fetch results into ``folder``, store them in ``target`` or the feedstock, and return the state of the run."""
     from kiln import files
     from kiln.fleet.detached import result_import
     from kiln.ledger.fleet import FleetLedger
 
     state = connection.export()
-    target = options.to
-    if feedstock is None and target is None:
-        target = root / f"fleet-{key.run}"
-    folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
     connection.fetch(folder)
     if state["report"] is None:
         print("\n".join(state["output"]), file=sys.stderr)
@@ -174,8 +195,7 @@ def collect_from(
             text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
             print(pasteable(text, root), file=sys.stderr)
     files.remove(folder if target is not None else folder / "packages")
-    error = end_controller(connection, key, feedstock, options)
-    return exit_code_of(state) or (0 if error is None else error.exit_code)
+    return state
 
 
 def exit_code_of(state: Mapping[str, Any]) -> int:
@@ -190,19 +210,48 @@ def print_collected(report: MatrixReport, where: Path) -> None:
     print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
 
 
-def end_controller(
-    connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace
-) -> KilnError | None:
-    """Tell the controller that all is collected, and see that it ends; return why something of it remains, if it does.
-
-    The run's key stays then, so that `kiln fleet down` finds the controller again.
-    """
-    from kiln.fleet.detached import attach_key
-
-    connection.request("collected")
+def wait_for_end(connection: Controller) -> tuple[bool, bool]:
+    """Have the controller ended; return whether it still answers, and whether it waits for others who fetch."""
+    waits = connection.end()
     until = time.monotonic() + GONE_SECONDS
     while (alive := connection.answers()) and time.monotonic() < until:
         time.sleep(1)
+    return alive, alive and waits and connection.end()
+
+
+def end_controller(
+    connection: Controller,
+    key: RunKey,
+    feedstock: Feedstock | None,
+    options: argparse.Namespace,
+    *,
+    is_collected: bool = False,
+) -> KilnError | None:
+    """Tell the controller that all is collected, and see that it ends; return why something of it remains, if it does.
+
+    The run's key stays then, so that `kiln fleet down` finds the controller again. With ``is_collected`` it may be
+    gone: another computer that has collected the run ends it, too.
+
+    Raises:
+        MachinesUnknown: when it cannot be reached, and is not known to be collected.
+    """
+    from kiln.fleet.detached import attach_key
+
+    try:
+        alive, waits = wait_for_end(connection)
+    except MachinesUnknown as error:
+        if not is_collected:
+            raise
+        print(f"{error}", file=sys.stderr)
+        alive = waits = False
+    if waits:
+        what = f"the controller of the fleet run {key.run} waits until another computer has fetched its packages"
+        again = f"{action_command('down', options, key)} removes what there is of it afterwards"
+        if not is_collected:
+            return AlreadyRunning(what, hint=again)
+        text = f"{what}; {again}"
+        print(text if feedstock is None else pasteable(text, feedstock.root), file=sys.stderr)
+        return None
     if feedstock is not None and (folder := run_folder(feedstock, key.run)).exists():
         site = controller_site(options, feedstock, key)
         if site is not None:
@@ -228,54 +277,13 @@ def controller_site(options: argparse.Namespace, feedstock: Feedstock, key: RunK
     return site_of(options, feedstock, starting.controller_run_name(key.run), key.provider)
 
 
-# Status and down
+# Down
 
 
 def action_command(action: str, options: argparse.Namespace, key: RunKey) -> str:
     """Return the command for an action on a detached run, as it was named on this command line."""
     name = getattr(options, "key", None)
     return f"kiln fleet {action} {key.run if name is None else f'--key {name}'}"
-
-
-def show_status(options: argparse.Namespace, root: Path) -> int:
-    """Print the status of a detached run."""
-    key, _ = find_run_key(options, root)
-    print(pasteable(status_text(key, options), root))
-    return 0
-
-
-def status_text(key: RunKey, options: argparse.Namespace) -> str:
-    """Return the status of a detached run, asked from its controller_client."""
-    from kiln.fleet import costs, plan_status_output
-    from kiln.fleet.detached import controller_client, result_import
-    from kiln.ledger.stored_json import KINDS
-    from kiln.model.fleet import FleetRun
-    from kiln.model.run import MatrixReport
-    from kiln.serialization import from_json_values
-
-    with controller_client.connected(key, client_variables(os.environ)) as connection:
-        state = connection.state()
-    if options.json:
-        return json.dumps(state, indent=2)
-    head = f"{key.run}: detached on {key.address}, {state['process']}"
-    if state.get("until"):
-        moment = time.strftime("%a %H:%M", time.localtime(state["until"]))
-        command = action_command("collect", options, key)
-        head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
-    if state.get("fleet") is None:
-        return "\n".join([head, *state.get("output", [])[-3:]])
-    fleet = from_json_values(FleetRun, state["fleet"], result_import.FLEET_KINDS)
-    report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
-    cost = costs.of_run(fleet, None if report is None else report.cost, time.time())
-    return f"{head}\n{plan_status_output.status_as_text([fleet], {} if cost is None else {fleet.id: cost})}"
-
-
-def local_lines(feedstock: Feedstock) -> Iterator[str]:
-    """Return a line for each detached run of a feedstock; nobody is asked."""
-    from kiln.fleet.detached import attach_key
-
-    for key in attach_key.find_all(feedstock):
-        yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"
 
 
 def print_remaining_runs(feedstock: Feedstock, *, is_alone: bool) -> None:

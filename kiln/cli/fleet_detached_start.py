@@ -15,7 +15,6 @@ from kiln.cli import fleet_remote_execution
 from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_ansible_settings import (
     INDEX,
-    artifact_layout,
     build_options,
     keep_region,
     run_folder,
@@ -101,7 +100,7 @@ def require_lasting_credentials(options: argparse.Namespace, plan: FleetPlan) ->
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
     """Start a run on a controller of its own; return as soon as it runs there."""
-    from kiln import files, signals
+    from kiln import signals
     from kiln.fleet import run as fleet
     from kiln.fleet.detached import attach_key
     from kiln.fleet.detached import start as starting
@@ -116,10 +115,7 @@ def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[R
     }
     site, kind = controller_site(options, feedstock, run)
     path = run_folder(feedstock, run) / attach_key.NAME
-    lock = artifact_layout(feedstock).lock(
-        "fleet-detach"
-    )  # of two at the same time, the second would not see the first
-    with files.locked(lock), signals.termination_as_interrupt():
+    with signals.termination_as_interrupt():
         try:
             starting.provision(
                 site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kiln.fleet.price_table import Price, PriceTable
 
 MACHINE_TYPES = ANSIBLE / "group_vars" / "all" / "machine_types.yml"
+LOCK_SECONDS = 60.0  # for another process that changes the table
 DEFAULT_REGION = "us-east-1"  # that of the role kiln_aws
 HEADER = ("provider", "region", "kind", "name", "price", "per", "currency", "date", "source")
 OVH_HOSTS = re.compile(r"(.*\.)?ovh\.(net|us|com|ca)")
@@ -28,13 +29,15 @@ OVH_REGIONS = {"EU-WEST-PAR": "3AZ", "EU-SOUTH-MIL": "3AZ"}  # OVH's regions of 
 
 def run(options: argparse.Namespace) -> int:
     """Show the table, after price lists were read into it."""
+    from kiln import folder_lock
     from kiln.fleet import price_list_parser, price_table
 
     if options.lists:
         path = options.prices or user_table_path(os.environ)
         lists = [price for name in options.lists for price in price_list_parser.read(name)]
-        table = price_table.merged(price_table.read(path) if path.exists() else (), lists)
-        price_table.write(path, table)
+        with folder_lock.exclusive(path, wait=LOCK_SECONDS):
+            table = price_table.merged(price_table.read(path) if path.exists() else (), lists)
+            price_table.write(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
     prices = provider_prices(merged_table(options.prices, os.environ).prices, options.provider)

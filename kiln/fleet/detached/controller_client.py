@@ -39,8 +39,12 @@ class Controller:
         return self._ask("export")
 
     def request(self, what: str) -> None:
-        """Have the run stopped (``stop``), or the controller ended (``collected``)."""
+        """Have something done, such as the run stopped (``stop``)."""
         self._run(what)
+
+    def end(self) -> bool:
+        """Say that all is collected, which ends the controller; return whether it waits for others who fetch it."""
+        return json_messages.decode(self._run("collected").stdout.strip() or "{}") == {"waits": True}
 
     def answers(self) -> bool:
         """Return whether the controller still lets the run's key in."""

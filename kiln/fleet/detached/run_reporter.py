@@ -151,10 +151,17 @@ class Reporter:
         return [(place.step, "")] if is_new else lines[-LINES:]
 
     def export(self) -> dict[str, Any]:
-        """Gather what is collected in a folder, by hard links, and return the run's state."""
-        target, state = self.folder / "export", self.state()
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(mode=0o700)
+        """Gather what is collected in a folder, by hard links, and return the run's state.
+
+        Nothing is removed from the folder, of which another computer may be fetching a copy.
+        """
+        target = self.folder / "export"
+        target.mkdir(mode=0o700, exist_ok=True)
+        with files.folder_locked(target):
+            return self._export_into(target)
+
+    def _export_into(self, target: Path) -> dict[str, Any]:
+        state = self.state()
         for config in () if state["report"] is None else state["report"]["configs"]:
             for package in config["packages"]:
                 path = Path(package["artifact"]["path"])
@@ -163,7 +170,9 @@ class Reporter:
                 link_result(log, target / "logs" / f"{config['config']}.log")
         link_result(self.folder / "output.log", target / "output.log")
         link_result(self.layout.place("fleet", self.run, "playbooks.log"), target / "playbooks.log")
-        files.write_text(target / "state.json", json.dumps(state))
+        text, path = json.dumps(state), target / "state.json"
+        if not (path.exists() and path.read_text(encoding="utf-8") == text):
+            files.write_text(path, text)
         return state
 
 
@@ -180,9 +189,12 @@ def tail(path: Path, lines: int = 20) -> list[str]:
 
 def link_result(path: Path, target: Path) -> None:
     """Link a file into the folder of results, if it exists; several configs may have made the same package."""
-    if path.is_file() and not path.is_symlink() and not target.exists():
+    if path.is_file() and not path.is_symlink() and not (target.exists() and target.samefile(path)):
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path, target)
+        part = target.with_name(f".{target.name}.new")
+        part.unlink(missing_ok=True)
+        os.link(path, part)
+        part.replace(target)
 
 
 def state_messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kiln import cli
+from kiln import cli, folder_lock
+from kiln.cli import fleet_prices
 from kiln.cli.fleet_arguments import arguments, loss_limits, planned_loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import require_types
 from kiln.cli.fleet_prices import region_of
 from kiln.cli.pasteable_commands import pasteable
-from kiln.errors import FleetLimit, MalformedYaml, UsageError
+from kiln.errors import AlreadyRunning, FleetLimit, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests
 from kiln.fleet.plan import Overheads, PoolShape, schedule
 from kiln.fleet.price_table import Price
@@ -172,6 +174,10 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
     assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
     lists = home / "spot.json"
     lists.write_text(json.dumps({"SpotPriceHistory": [SPOT]}))
+    with folder_lock.exclusive(home / "kiln" / "prices.csv"):
+        monkeypatch.setattr(fleet_prices, "LOCK_SECONDS", 0.0)
+        assert cli.run(["fleet", "prices", "--from", str(lists)]) == AlreadyRunning.exit_code
+        assert f"process {os.getpid()} holds" in capsys.readouterr().err
     assert cli.run(["fleet", "prices", "--from", str(lists)]) == 0
     assert f"1 prices read, 2 are in {home / 'kiln' / 'prices.csv'}" in capsys.readouterr().err
     assert cli.run([*plan, "--spot"]) == 0

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln import cli
-from kiln.cli import fleet_detached_runs
-from kiln.errors import BrokenPackage, MachinesUnknown, TeardownIncomplete
+from kiln import cli, folder_lock
+from kiln.cli import fleet_detached_runs, fleet_detached_status
+from kiln.errors import AlreadyRunning, BrokenPackage, MachinesUnknown, TeardownIncomplete
 from kiln.fleet import run as fleet
 from kiln.fleet.detached import attach_key, controller_client
 from kiln.fleet.detached.attach_key import RunKey
@@ -38,6 +39,10 @@ class Connection:
 
     def request(self, what: str) -> None:
         self.requests.append(what)
+
+    def end(self) -> bool:
+        self.requests.append("collected")
+        return False
 
     def state(self) -> dict[str, Any]:
         answer = self.answers_left.pop(0) if self.answers_left else None
@@ -156,7 +161,7 @@ def test_a_log_cannot_change_what_the_terminal_shows(
     connect(monkeypatch, Connection())
     key_of().write(tmp_path / "key.json")
     options: Any = SimpleNamespace(key=tmp_path / "key.json", run="a", config=None)
-    assert fleet_detached_runs.show_log(options, tmp_path) == 0
+    assert fleet_detached_status.show_log(options, tmp_path) == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert output == "a: \\x1b]0;title\\x07 it builds\n"
@@ -197,7 +202,7 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     fleet_run = to_json(dataclasses.replace(run, workers=(worker,)))
     state = {"process": "ended", "exit_code": 0, "report": to_json(report), "fleet": fleet_run}
     connect(monkeypatch, cast("Any", SimpleNamespace(state=lambda: state)))
-    text = fleet_detached_runs.status_text(key_of(), cast("Any", SimpleNamespace(json=False, key=None)))
+    text = fleet_detached_status.status_text(key_of(), cast("Any", SimpleNamespace(json=False, key=None)))
     assert "cost 1.50 EUR, with 0.500 an hour for the controller, a small" in text
 
 
@@ -223,7 +228,7 @@ def test_a_run_whose_controller_leaves_something_keeps_its_key_and_does_not_coun
 def test_a_collection_says_by_its_exit_code_that_something_of_the_controller_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: int
 ) -> None:
-    monkeypatch.setattr(fleet_detached_runs, "end_controller", lambda *_: TeardownIncomplete("its group remains"))
+    monkeypatch.setattr(fleet_detached_runs, "end_controller", lambda *_, **__: TeardownIncomplete("its group remains"))
     monkeypatch.setattr(fleet_detached_runs, "exit_code_of", lambda _: code)
     assert collect(monkeypatch, tmp_path) == expected
 
@@ -245,3 +250,55 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
     monkeypatch.setattr(fleet, "list_workers", refuse)
     assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is None
     assert "could not be asked" in capsys.readouterr().err
+
+
+class ContendedController(Connection):
+    """A controller whose results another computer is fetching, or that has ended because that one has collected."""
+
+    def __init__(self, *answers: str | None, is_gone: bool = False) -> None:
+        super().__init__(*answers)
+        self.is_gone = is_gone
+
+    def end(self) -> bool:
+        super().end()
+        if self.is_gone:
+            raise MachinesUnknown("the controller cannot be reached")
+        return True
+
+    def answers(self) -> bool:
+        return not self.is_gone
+
+
+def collected_here(folder: Path, connection: Connection) -> int:
+    feedstock = Feedstock(root=folder)
+    key_of().write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
+    options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
+    return fleet_detached_runs.collect_from(cast("Any", connection), key_of(run=RUN), feedstock, options, folder)
+
+
+def test_of_two_collections_into_one_folder_the_second_names_the_first(tmp_path: Path) -> None:
+    connection = Connection()
+    with folder_lock.exclusive(tmp_path / "to" / ".part"), pytest.raises(AlreadyRunning) as refused:
+        collected_here(tmp_path, connection)
+    assert f"process {os.getpid()} holds" in refused.value.why
+    assert connection.requests == [], "the first one ends the controller"
+    assert fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
+
+
+def test_a_controller_from_which_another_computer_fetches_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet_detached_runs, "GONE_SECONDS", 0.0)
+    assert collected_here(tmp_path, ContendedController()) == 0
+    assert "waits until another computer has fetched its packages" in capsys.readouterr().err
+    with pytest.raises(AlreadyRunning, match="another computer"):
+        tear_down(monkeypatch, tmp_path, ContendedController("ended"))
+    assert removed == []
+    assert fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN), "for kiln fleet down"
+
+
+def test_a_controller_that_another_collection_has_ended_is_no_fault(tmp_path: Path, removed: list[str]) -> None:
+    """What else it has at the provider is removed all the same."""
+    assert collected_here(tmp_path, ContendedController(is_gone=True)) == 0
+    assert removed == [f"controller of {RUN}"]
+    assert not fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kiln import bootstrap, cli, process_runner
+from kiln import bootstrap, cli, files, process_runner
 from kiln.cli import fleet_controller_price, fleet_detached_start, fleet_unrecorded_runs
+from kiln.cli.fleet_ansible_settings import artifact_layout
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.feedstock_loader import load
@@ -98,7 +99,9 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     assert settings.feedstock == {"fleet-sizes.yml": "- cores: 2\n"}
 
 
-def refuse_second(*_: object) -> None:
+def refuse_second(_: object, feedstock: Feedstock, *__: object) -> None:
+    with pytest.raises(AlreadyRunning), files.locked(artifact_layout(feedstock).lock("fleet-detach")):
+        pytest.fail("another one could begin between the question and the start")
     raise AlreadyRunning("one is detached")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.playbook_programs import CONTROLLER_PROGRAMS, load
 
+ROOT = Path(__file__).parents[4]
 PROGRAM = f"{CONTROLLER_PROGRAMS}/kiln-controller"
 
 
@@ -51,6 +54,7 @@ def test_a_run_that_goes_on_can_be_stopped_and_one_that_is_over_collected(
 ) -> None:
     program = load(PROGRAM)
     program.ENDED, program.STOP, program.COLLECTED = (tmp_path / name for name in ("ended", "stop", "collected"))
+    program.FOLDER = tmp_path
     monkeypatch.setenv("SSH_ORIGINAL_COMMAND", "stop")
     program.gate()
     assert program.STOP.exists()
@@ -59,6 +63,47 @@ def test_a_run_that_goes_on_can_be_stopped_and_one_that_is_over_collected(
     assert program.is_over(1e12) is False
     assert program.is_over(1.0) is True, "nobody came in time"
     program.gate()
+    assert program.is_over(1e12) is True
+
+
+SENDER = """
+import sys
+from pathlib import Path
+from tests.playbook_programs import load
+program = load(sys.argv[1])
+program.FOLDER = Path(sys.argv[2])
+program.gate()
+"""
+
+
+@pytest.mark.processes
+def test_the_machine_stays_until_all_that_fetch_the_results_have_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lock is that of the program which becomes rsync, here one that sends until its input ends."""
+    program = load(PROGRAM)
+    program.FOLDER = tmp_path
+    program.ENDED, program.STOP, program.COLLECTED = (tmp_path / name for name in ("ended", "stop", "collected"))
+    program.ENDED.write_text('{"exit_code": 0, "ended": 1.0}')
+    rsync = tmp_path / "bin" / "rsync"
+    rsync.parent.mkdir()
+    rsync.write_text("#!/bin/sh\necho sending\nread line\n")
+    rsync.chmod(0o755)
+    request = "rsync --server --sender -tre.iLsfxCIvu --timeout=120 . export/"
+    environment = {"PATH": f"{rsync.parent}:/usr/bin:/bin", "SSH_ORIGINAL_COMMAND": request}
+    words = [sys.executable, "-c", SENDER, PROGRAM, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd=ROOT, env=environment, text=True) as sender:
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == "sending\n"
+        monkeypatch.setenv("SSH_ORIGINAL_COMMAND", "collected")
+        program.gate()
+        assert json.loads(capsys.readouterr().out) == {"waits": True}
+        assert program.is_over(1e12) is False, "another one still fetches"
+        assert program.is_over(1.0) is True, "at the end of the time for it, it is cut off"
+        sender.communicate("\n")
+    program.gate()
+    assert json.loads(capsys.readouterr().out) == {"waits": False}
     assert program.is_over(1e12) is True
 
 

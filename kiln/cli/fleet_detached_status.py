@@ -1,0 +1,83 @@
+"""The status and the logs of detached runs, from any computer."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+from kiln.cli.environment_passthrough import client_variables
+from kiln.cli.fleet_detached_runs import action_command, find_run_key
+from kiln.cli.pasteable_commands import pasteable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kiln.fleet.detached.attach_key import RunKey
+    from kiln.model.feedstock import Feedstock
+
+
+def show_log(options: argparse.Namespace, root: Path) -> int:
+    """Print the log of a config of a detached run, or without one what the run itself has printed."""
+    from kiln.fleet.detached import controller_client
+
+    if options.key is not None and options.run is not None and options.config is None:
+        options.run, options.config = None, options.run  # with a key, the only name is a config's
+    key, _ = find_run_key(options, root)
+    with controller_client.connected(key, client_variables(os.environ)) as connection:
+        if options.config is None:
+            print_untrusted("\n".join(connection.state()["output"]))
+        else:
+            connection.log(options.config.removesuffix(".yaml"), print_untrusted)
+    return 0
+
+
+def print_untrusted(text: str) -> None:
+    """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
+    from kiln.names import terminal_text
+
+    print(terminal_text(text))
+
+
+def show_status(options: argparse.Namespace, root: Path) -> int:
+    """Print the status of a detached run."""
+    key, _ = find_run_key(options, root)
+    print(pasteable(status_text(key, options), root))
+    return 0
+
+
+def status_text(key: RunKey, options: argparse.Namespace) -> str:
+    """Return the status of a detached run, asked from its controller_client."""
+    from kiln.fleet import costs, plan_status_output
+    from kiln.fleet.detached import controller_client, result_import
+    from kiln.ledger.stored_json import KINDS
+    from kiln.model.fleet import FleetRun
+    from kiln.model.run import MatrixReport
+    from kiln.serialization import from_json_values
+
+    with controller_client.connected(key, client_variables(os.environ)) as connection:
+        state = connection.state()
+    if options.json:
+        return json.dumps(state, indent=2)
+    head = f"{key.run}: detached on {key.address}, {state['process']}"
+    if state.get("until"):
+        moment = time.strftime("%a %H:%M", time.localtime(state["until"]))
+        command = action_command("collect", options, key)
+        head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
+    if state.get("fleet") is None:
+        return "\n".join([head, *state.get("output", [])[-3:]])
+    fleet = from_json_values(FleetRun, state["fleet"], result_import.FLEET_KINDS)
+    report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
+    cost = costs.of_run(fleet, None if report is None else report.cost, time.time())
+    return f"{head}\n{plan_status_output.status_as_text([fleet], {} if cost is None else {fleet.id: cost})}"
+
+
+def local_lines(feedstock: Feedstock) -> Iterator[str]:
+    """Return a line for each detached run of a feedstock; nobody is asked."""
+    from kiln.fleet.detached import attach_key
+
+    for key in attach_key.find_all(feedstock):
+        yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"

@@ -1,0 +1,62 @@
+"""The results of a detached run are gathered by several computers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.fleet.detached.run_reporter import Reporter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = "0a1b2c3d"
+
+
+@pytest.fixture
+def reporter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reporter:
+    """Return the reporter of a run that has ended with 200 packages."""
+    folder = tmp_path / "controller"
+    folder.mkdir()
+    (folder / "output.log").write_text("kiln: done\n")
+    packages = []
+    for number in range(200):
+        path = tmp_path / "channel" / f"p{number}.conda"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+        packages.append({"artifact": {"path": str(path), "subdir": "linux-64"}})
+    state: dict[str, Any] = {"process": "ended", "report": {"configs": [{"config": "a", "packages": packages}]}}
+    monkeypatch.setattr(Reporter, "state", lambda _: state)
+    return Reporter(tmp_path / "project", folder, RUN)
+
+
+def test_several_exports_at_once_give_all_the_whole_folder(reporter: Reporter) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: reporter.export(), range(8)))
+    assert all(answer == answers[0] for answer in answers)
+    assert sum(path.is_file() for path in (reporter.folder / "export").rglob("*")) == 202
+    assert json.loads((reporter.folder / "export" / "state.json").read_text()) == answers[0]
+
+
+def test_an_export_removes_nothing_that_another_computer_may_be_fetching(reporter: Reporter) -> None:
+    reporter.export()
+    descriptor = os.open(reporter.folder / "export" / "packages" / "linux-64", os.O_RDONLY)
+    reporter.export()
+    assert len(list(os.scandir(descriptor))) == 200, "as of a program that has opened the folder"
+    os.close(descriptor)
+
+
+def test_an_export_replaces_what_is_there_of_an_earlier_build(reporter: Reporter) -> None:
+    reporter.export()
+    path = reporter.folder.parent / "channel" / "p0.conda"
+    part = path.with_name("new")
+    part.write_bytes(b"another build")
+    part.replace(path)
+    reporter.export()
+    target = reporter.folder / "export" / "packages" / "linux-64"
+    assert (target / "p0.conda").read_bytes() == b"another build"
+    assert len(list(target.iterdir())) == 200
