@@ -62,6 +62,7 @@ DETACHED = {
     "logs": fleet_detached_status.show_log,
     "collect": fleet_detached_runs.collect,
 }
+BY_KEY = {"status": fleet_detached_status.show_status, "down": fleet_detached_runs.tear_down_by_key}  # with --key
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -75,8 +76,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_fallbacks.check_options(options)
         fleet_detached_start.check_options(options)
         fleet_remote_execution.check_options(options, os.environ)
-    if options.action in DETACHED or (options.action == "status" and options.key is not None):
-        return (DETACHED.get(options.action) or fleet_detached_status.show_status)(options, root)
+    if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
+        return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
     feedstock = feedstock_loader.load(root)
     actions = {
         "plan": show_plan,
@@ -337,6 +338,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
 def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Remove all that runs have at their providers."""
     from kiln import files, signals
+    from kiln.fleet.detached import attach_key
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
@@ -344,7 +346,8 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
         providers = {run.id: run.provider for run in ledger.fleets()}
         ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
         for run_id in ids:
-            if fleet_detached_runs.tear_down(options, feedstock, run_id):
+            if fleet_detached_runs.is_detached(feedstock, run_id):
+                fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, run_id))
                 continue
             provider = options.provider or providers.get(run_id)
             if provider is None:

@@ -45,6 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     status.add_argument("--json", action="store_true", help="write JSON to standard output")
     down = commands.add_parser("down", help="terminate all workers of a run; can be repeated")
     down.add_argument("runs", nargs="*", metavar="RUN", help="run to tear down (default: all that have not ended)")
+    down.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
     down.add_argument("--provider", choices=PROVIDERS, help="provider of a run that is not in the ledger")
     sweep = commands.add_parser("sweep", help="terminate expired workers of all runs, found by their tags")
     sweep.add_argument("--provider", choices=PROVIDERS, required=True, help="provider to sweep")

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli.environment_passthrough import client_variables
-from kiln.cli.fleet_ansible_settings import run_folder, site_of
+from kiln.cli.fleet_ansible_settings import artifact_layout, run_folder, site_of
 from kiln.cli.fleet_detached_start import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.pasteable_commands import pasteable
@@ -309,32 +309,55 @@ def is_detached(feedstock: Feedstock, run: str) -> bool:
     return any(key.run == run for key in attach_key.find_all(feedstock))
 
 
-def tear_down(options: argparse.Namespace, feedstock: Feedstock, run: str) -> bool:
-    """Stop a detached run, and end its controller; return False for a run that is not detached.
+def tear_down_by_key(options: argparse.Namespace, root: Path) -> int:
+    """Stop the detached run of a key, from any computer.
 
-    A controller that cannot be reached is terminated at its provider, and then the workers that it has left there.
+    Raises:
+        UsageError: when another run is named, too.
+    """
+    from kiln import files, signals
+
+    key, feedstock = find_run_key(options, root)
+    if set(options.runs) - {key.run}:
+        raise UsageError(
+            f"--key is that of the fleet run {key.run}, and cannot be used for {', '.join(options.runs)}",
+            hint="leave out RUN, or --key",
+        )
+    with contextlib.ExitStack() as stack:
+        if feedstock is not None:
+            stack.enter_context(files.locked(artifact_layout(feedstock).lock("fleet")))
+        stack.enter_context(signals.termination_as_interrupt())
+        tear_down(options, feedstock, key)
+    return 0
+
+
+def tear_down(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> None:
+    """Stop a detached run, and end its controller.
+
+    A controller that cannot be reached is terminated at its provider, and then the workers that it has left there;
+    from another computer than that which has started it, it cannot be.
+
+    Raises:
+        MachinesUnknown: when it cannot be reached from such a computer.
+        KilnError: when something of it remains.
     """
     from kiln.fleet.detached import attach_key, controller_client
 
-    if not is_detached(feedstock, run):
-        return False
-    key = attach_key.of_run(feedstock, run)
     try:
         with controller_client.connected(key, client_variables(os.environ)) as connection:
             stop(connection)
             left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
-        print(f"{error}", file=sys.stderr)
-        site = controller_site(options, feedstock, key)
-        if site is None:
+        site = None if feedstock is None else controller_site(options, feedstock, key)
+        if feedstock is None or site is None:
             raise
-        remove_controller(site, run)
+        print(f"{error}", file=sys.stderr)
+        remove_controller(site, key.run)
         remove_workers(options, feedstock, key)
-        attach_key.remove(run_folder(feedstock, run))
-        return True
+        attach_key.remove(run_folder(feedstock, key.run))
+        return
     if left is not None:
         raise left
-    return True
 
 
 def remove_workers(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> None:

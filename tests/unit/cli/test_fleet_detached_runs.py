@@ -13,7 +13,7 @@ import pytest
 
 from kiln import cli, folder_lock
 from kiln.cli import fleet_detached_runs, fleet_detached_status
-from kiln.errors import AlreadyRunning, BrokenPackage, MachinesUnknown, TeardownIncomplete
+from kiln.errors import AlreadyRunning, BrokenPackage, MachinesUnknown, TeardownIncomplete, UsageError
 from kiln.fleet import run as fleet
 from kiln.fleet.detached import attach_key, controller_client
 from kiln.fleet.detached.attach_key import RunKey
@@ -87,18 +87,18 @@ def key_of(run: str = RUN, provider: str = "aws") -> RunKey:
     return RunKey(run=run, provider=provider, machine="m", address="192.0.2.7", port=22, host_key="k", private_key="p")
 
 
-def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, **more: Any) -> bool:
+def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, **more: Any) -> None:
     connect(monkeypatch, connection)
     feedstock, provider = Feedstock(root=folder), more.pop("controllers_provider", "aws")
     key_of(provider=provider).write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
     options: Any = SimpleNamespace(**{"provider": None, **more})
-    return fleet_detached_runs.tear_down(options, feedstock, RUN)
+    fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, RUN))
 
 
 def test_a_controller_that_is_gone_leaves_no_workers_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
 ) -> None:
-    assert tear_down(monkeypatch, tmp_path, Connection())
+    tear_down(monkeypatch, tmp_path, Connection())
     assert removed == [f"controller of {RUN}", f"workers of {RUN} at aws"]
     assert not fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
 
@@ -106,11 +106,11 @@ def test_a_controller_that_is_gone_leaves_no_workers_behind(
 def test_workers_of_a_cloud_whose_controller_was_an_existing_machine_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tear_down(monkeypatch, tmp_path, Connection(), controllers_provider="static")
+    tear_down(monkeypatch, tmp_path, Connection(), controllers_provider="static")
     assert removed == [f"controller of {RUN}"]
     assert f"fleet down {RUN} --provider PROVIDER" in capsys.readouterr().err
     removed.clear()
-    assert tear_down(monkeypatch, tmp_path, Connection(), controllers_provider="static", provider="openstack")
+    tear_down(monkeypatch, tmp_path, Connection(), controllers_provider="static", provider="openstack")
     assert removed == [f"controller of {RUN}", f"workers of {RUN} at openstack"]
 
 
@@ -118,7 +118,7 @@ def test_a_run_is_stopped_by_its_own_controller_though_the_network_fails_for_a_m
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
 ) -> None:
     connection = Connection("running", None, None, "running", "ended")
-    assert tear_down(monkeypatch, tmp_path, connection)
+    tear_down(monkeypatch, tmp_path, connection)
     assert connection.requests == ["stop", "collected"]
     assert removed == [f"controller of {RUN}"]
 
@@ -219,7 +219,7 @@ def test_a_run_whose_controller_leaves_something_keeps_its_key_and_does_not_coun
     assert fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
     assert f"fleet down {RUN} tries it again" in capsys.readouterr().err
     monkeypatch.setattr(fleet_detached_runs, "remove_controller", lambda _, run: removed.append(run))
-    assert tear_down(monkeypatch, tmp_path, Connection()), "its machine has ended itself meanwhile"
+    tear_down(monkeypatch, tmp_path, Connection())  # its machine has ended itself meanwhile
     assert removed[0] == RUN
     assert not fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
 
@@ -302,3 +302,46 @@ def test_a_controller_that_another_collection_has_ended_is_no_fault(tmp_path: Pa
     assert collected_here(tmp_path, ContendedController(is_gone=True)) == 0
     assert removed == [f"controller of {RUN}"]
     assert not fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
+
+
+def down_by_key(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, *words: str) -> int:
+    """Run ``kiln fleet down --key`` in a folder that is no feedstock."""
+    connect(monkeypatch, connection)
+    key_of().write(folder / "key.json")
+    return cli.run(["-C", str(folder), "fleet", "down", "--key", str(folder / "key.json"), *words])
+
+
+def test_who_has_the_key_stops_the_run_from_another_computer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ((), (RUN,)):
+        connection = Connection("running", "ended")
+        assert down_by_key(monkeypatch, tmp_path, connection, *words) == 0
+        assert connection.requests == ["stop", "collected"]
+    assert "its controller has ended" in capsys.readouterr().err
+    assert removed == [], "which takes the provider's credentials, and the folder of the run"
+
+
+def test_a_key_stops_no_other_run_and_a_controller_that_is_gone_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    connection = Connection("running", "ended")
+    assert down_by_key(monkeypatch, tmp_path, connection, "ffffffff") == UsageError.exit_code
+    assert connection.requests == []
+    assert f"--key is that of the fleet run {RUN}" in capsys.readouterr().err
+    assert down_by_key(monkeypatch, tmp_path, Connection()) == MachinesUnknown.exit_code
+    assert removed == []
+
+
+def test_the_key_of_a_run_of_this_feedstock_ends_it_as_its_name_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: 1}\n")
+    (tmp_path / ".ci_support").mkdir()
+    (tmp_path / ".ci_support" / "linux_64_.yaml").write_text("cdt_name: [conda]\n")
+    feedstock = Feedstock(root=tmp_path)
+    key_of().write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
+    assert down_by_key(monkeypatch, tmp_path, Connection()) == 0
+    assert removed == [f"controller of {RUN}", f"workers of {RUN} at aws"]
+    assert not fleet_detached_runs.is_detached(feedstock, RUN)
