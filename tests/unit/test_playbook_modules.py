@@ -6,6 +6,7 @@ import errno
 import hashlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import re
@@ -382,7 +383,10 @@ def test_a_worker_is_unanswered_until_it_is_recorded_or_refused_for_certain(tmp_
     (tmp_path / "inventory").mkdir()
     (tmp_path / "inventory" / "recorded.json").write_text("{}")
     common = {"folder": str(tmp_path), "user": "fleet", "ssh_options": {}, "machines": [], "names": []}
-    reasons = [{"name": "refused", "reason": "quota"}, {"name": "unlisted", "reason": "?", "unlisted": True}]
+    reasons: list[dict[str, object]] = [
+        {"name": "refused", "reason": "quota"},
+        {"name": "unlisted", "reason": "?", "unlisted": True},
+    ]
     (tmp_path / "refused").mkdir()
     for reason in reasons:
         (tmp_path / "refused" / f"{reason['name']}.json").write_text(json.dumps(reason))
@@ -658,6 +662,23 @@ def test_a_job_keeps_the_hash_over_what_it_builds(tmp_path: Path, monkeypatch: p
     JOB.ended("config")
     assert JOB.recall("config")["key"] == "abc"
     assert JOB.state_of("config")["key"] == "abc"
+
+
+def test_links_that_a_build_planted_are_not_written_through(
+    jobs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs.shutil, "chown", lambda *_: None)
+    monkeypatch.setattr(jobs.subprocess, "run", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("A=1\n"))
+    victim, folder = tmp_path / "victim", jobs.JOBS / "config"
+    victim.write_text("precious")
+    folder.mkdir(parents=True)
+    for name in ("environment", "report.json", "log"):
+        (folder / name).symlink_to(victim)
+    jobs.start("config")
+    jobs.begun("config")
+    assert (victim.read_text(), (folder / "environment").read_text()) == ("precious", "A=1\n")
+    assert not (folder / "log").is_symlink(), "which systemd opens"
 
 
 @pytest.mark.parametrize(
