@@ -21,16 +21,15 @@ from kiln.cli import (
     fleet_prices,
     fleet_remote_execution,
     fleet_slurm,
+    fleet_sweep,
     fleet_terms,
     fleet_test,
     fleet_unrecorded_runs,
     lost_terminal,
 )
 from kiln.cli.fleet_ansible_settings import (
-    PACKAGE_ROOT,
     artifact_layout,
     build_options,
-    public_environment,
     run_folder,
     site_of,
 )
@@ -85,7 +84,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         "test": fleet_test.run,
         "status": show_status,
         "down": tear_down_runs,
-        "sweep": sweep,
+        "sweep": fleet_sweep.sweep,
     }
     return actions[options.action](options, feedstock)
 
@@ -377,35 +376,3 @@ def tear_down(site: PlaybookSite | SlurmSite, run: str, ledger: FleetLedger) -> 
     fleet.down(site, run)
     ledger.end_fleet(run)
     print(f"{run}: all workers are terminated", file=sys.stderr)
-
-
-def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Remove the expired workers of all runs."""
-    from kiln.fleet import run as fleet
-
-    if options.print_timer:
-        print(sweep_timer_script(options, feedstock), end="")
-        return 0
-    if options.provider == fleet_slurm.SLURM:
-        fleet_slurm.sweep(everything=options.all)
-        print("no jobs of abandoned runs remain", file=sys.stderr)
-        return 0
-    site = site_of(options, feedstock, "sweep", options.provider)
-    fleet.sweep(site, everything=options.all)
-    print("no expired workers remain", file=sys.stderr)
-    return 0
-
-
-def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str:
-    """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
-    from kiln.fleet import lease_expiry
-
-    more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
-    argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
-    return lease_expiry.sweep_timer_script(
-        options.provider,
-        (*argv, "--provider", options.provider, *more),
-        folder=str(PACKAGE_ROOT),
-        environment=public_environment(os.environ),
-        every=seconds(options.every),
-    )
