@@ -20,6 +20,7 @@ from kiln import files, rehearse
 from kiln.conda_package import reader
 from kiln.local_channel import Channel
 from tests.feedstocks import written
+from tests.git_repositories import git
 from tests.packages import conda_package, release_package
 from tests.waiting import CEILING
 
@@ -124,17 +125,12 @@ def sources(folder: Path) -> dict[str, str]:
 def repository(folder: Path) -> str:
     """Make a git repository with a tag and a branch; return its first revision."""
     folder.mkdir()
-
-    def git(*words: str) -> str:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        return subprocess.run(("git", *identity, *words), cwd=folder, check=True, text=True, capture_output=True).stdout
-
-    git("init", "-q", "-b", "main")
+    git(folder, "init", "-q", "-b", "main")
     for name in ("first", "second", "third"):
         (folder / name).write_text(name)
-        git("add", ".")
-        git("commit", "-qm", name)
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", name)
         if name == "second":
-            git("tag", "v1")
-            git("branch", "side")
-    return git("rev-list", "--max-parents=0", "HEAD").strip()
+            git(folder, "tag", "v1")
+            git(folder, "branch", "side")
+    return git(folder, "rev-list", "--max-parents=0", "HEAD")

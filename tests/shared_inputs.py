@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import image
+from kiln.container import choose
 from kiln.operating_system import file_locks
 
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 ARTIFACTS = ROOT / "build_artifacts"
 IMAGES = ARTIFACTS / "images"
+
+
+def docker_engine() -> Engine:
+    """Return Docker.
+
+    Raises:
+        MissingTool: where it does not answer.
+    """
+    engine = choose("docker", env=os.environ).engine
+    assert engine is not None
+    return engine
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import bootstrap
-from kiln.container import choose
 from tests import shared_inputs
 from tests.bench.timing import ROOT, seconds
 
@@ -130,9 +129,7 @@ class Machines:
 @contextmanager
 def machines(folder: Path) -> Iterator[Machines]:
     """Provide two machines that answer, and tear them down afterwards."""
-    engine = choose("docker", env=os.environ).engine
-    assert engine is not None
-    shared_inputs.worker_image(engine)
+    shared_inputs.worker_image(shared_inputs.docker_engine())
     site = Machines(folder)
     try:
         site.play("provision")

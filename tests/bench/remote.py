@@ -6,16 +6,14 @@ them are ready at once, so that the critical path is the time until the last one
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.bazel.watch import EventFile
-from kiln.container import choose
 from kiln.store import remote_executor_credentials
-from tests import remote_execution, small_tensorflow
+from tests import remote_execution, shared_inputs, small_tensorflow
 from tests.bench.timing import ROOT
 from tests.remote_execution import flags
 
@@ -33,9 +31,7 @@ BUILD = f"""\
 
 def rows() -> list[Row]:
     """Return the critical path, from the first action to the end of the last, with more and more workers."""
-    engine = choose("docker", env=os.environ).engine
-    assert engine is not None, "the workers are containers of Docker"
-    small_tensorflow.ready(engine)
+    small_tensorflow.ready(shared_inputs.docker_engine())
     reports: dict[int, CompileReport] = {}
     with remote_execution.served() as pool, tempfile.TemporaryDirectory(prefix="kiln-bench-remote-") as scratch:
         for workers in WORKERS:

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.image import apt_sources
 from kiln.zstd import zstd
-from tests import small_tensorflow
+from tests import shared_inputs, small_tensorflow
 
 ROOT = Path(__file__).parents[2]
 # Of the actions that a cache could answer: the module's object and the module itself, and the wheel.
@@ -64,10 +63,9 @@ class Feedstock:
 def bazel_feedstock(folder: Path) -> Feedstock:
     """Return a copy of the feedstock, with all that it needs fetched or made before; a test is skipped without."""
     try:
-        engine = choose("docker", env=os.environ).engine
+        engine = shared_inputs.docker_engine()
     except MissingTool as missing:
         pytest.skip(missing.what)
-    assert engine is not None
     if not apt_sources.sources("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
     store = small_tensorflow.ready(engine)

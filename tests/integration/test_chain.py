@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from kiln import files, image
-from kiln.container import choose
 from kiln.errors import BudgetSpent, MissingTool
 from kiln.image import apt_sources
 from kiln.store import build_cache, build_handover
 from kiln.store.layout import ArtifactLayout
-from tests import small_tensorflow, waiting
+from tests import shared_inputs, small_tensorflow, waiting
 
 pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
 
@@ -120,10 +119,9 @@ def machine(folder: Path, chain: Path) -> Machine:
 def bazel_image() -> None:
     """Have the image with Debian's Bazel."""
     try:
-        engine = choose("docker", env=os.environ).engine
+        engine = shared_inputs.docker_engine()
     except MissingTool as missing:
         pytest.skip(missing.what)
-    assert engine is not None
     if not apt_sources.sources("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
     image.provide_image(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from kiln.errors import PinningNeeded, RecipeFault, UsageError
 from kiln.expand import pinning_package
 from kiln.local_channel import Channel
 from tests.feedstocks import written
+from tests.git_repositories import git
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -159,27 +159,21 @@ def test_a_file_outside_of_the_feedstock_is_refused(
 def test_a_commit_names_the_version_of_the_pinning_and_has_the_written_files_alone(
     feedstock: Feedstock, channel: Channel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def git(*words: str) -> str:
-        name = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        return subprocess.run(
-            ("git", *name, *words), cwd=feedstock.root, check=True, text=True, capture_output=True
-        ).stdout
-
     for words in (("init", "-q"), ("add", "recipe"), ("commit", "-qm", "begin")):
-        git(*words)
+        git(feedstock.root, *words)
     for key in ("user.name", "user.email"):
-        git("config", key, "a@example.org")
+        git(feedstock.root, "config", key, "a@example.org")
     (feedstock.root / "notes.txt").write_text("mine\n")
-    git("add", "notes.txt")
+    git(feedstock.root, "add", "notes.txt")
     assert rerendered(feedstock, "--pinning-channel", str(channel.root), "--commit") == 0
-    subject, _, body = git("log", "-1", "--format=%B").partition("\n\n")
+    subject, _, body = git(feedstock.root, "log", "-1", "--format=%B").partition("\n\n")
     assert subject == f"MNT: Re-rendered with kiln {__version__} and conda-forge-pinning {NEW}"
     assert body.startswith("Other tools:\n- py-rattler-build ")
-    assert git("show", "--format=", "--name-only").split() == [".ci_support/linux_64_.yaml"]
-    assert git("status", "--porcelain", "notes.txt") == "A  notes.txt\n"
+    assert git(feedstock.root, "show", "--format=", "--name-only").split() == [".ci_support/linux_64_.yaml"]
+    assert git(feedstock.root, "status", "--porcelain", "notes.txt") == "A  notes.txt"
     capsys.readouterr()
     assert rerendered(feedstock, "--pinning-channel", str(channel.root), "--commit") == 0
     assert "nothing to commit" in capsys.readouterr().out
     (file := feedstock.root.parent / "pinning.yaml").write_text("alpha:\n  - '5'\n")
     assert rerendered(feedstock, "-e", str(file), "--commit") == 0
-    assert git("log", "-1", "--format=%s") == f"MNT: Re-rendered with kiln {__version__}\n"
+    assert git(feedstock.root, "log", "-1", "--format=%s") == f"MNT: Re-rendered with kiln {__version__}"

@@ -23,7 +23,6 @@ from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
 
 from kiln import files
-from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.fleet.provider_playbooks import SCARCE
 from kiln.model.feedstock import Feedstock
@@ -102,9 +101,7 @@ def ssh(run: Path, machine: str, command: str) -> subprocess.CompletedProcess[st
 def local(tmp_path: Path) -> Iterator[dict[str, object]]:
     """The variables of a run on this computer; its workers that a test leaves are removed at the end."""
     try:
-        engine = choose("docker", env=os.environ).engine
-        assert engine is not None
-        shared_inputs.worker_image(engine)
+        shared_inputs.worker_image(shared_inputs.docker_engine())
     except MissingTool as missing:
         pytest.skip(missing.what)
     run = f"t{os.getpid()}"

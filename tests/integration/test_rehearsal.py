@@ -16,7 +16,6 @@ import pytest
 from kiln import feedstock_loader, rehearse, render
 from kiln.builder.rehearsal_inputs import cpu_config
 from kiln.conda_package.reader import read_json
-from kiln.container import choose
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read
 from kiln.files import link_or_copy
@@ -192,9 +191,7 @@ INSIDE = "linux_64_cuda_compiler_versionNonepython3.11.____cpython"  # the CPU c
 @pytest.fixture
 def base_image() -> str:
     """The base image in Docker, found or made."""
-    engine = choose("docker", env=os.environ).engine
-    assert engine is not None
-    return shared_inputs.base_image(engine)
+    return shared_inputs.base_image(shared_inputs.docker_engine())
 
 
 def link_wheels(report: dict[str, Any], feedstock: Path) -> Path:

@@ -18,6 +18,7 @@ from kiln.container import Engine, engine_workarounds, images
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt_sources, content_assembly, slim_image, slim_kind
 from kiln.local_channel import Channel
+from tests import shared_inputs
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
 from tests.waiting import CEILING, until
 
@@ -286,10 +287,7 @@ print(urllib.request.urlopen("http://127.0.0.1:8501/v1/models/sum:predict", data
     reason="a rehearsal's Python needs the libraries of its own system",
 )
 def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
-    from kiln.container import choose
-
-    engine = choose("docker", env=os.environ).engine
-    assert engine is not None
+    engine = shared_inputs.docker_engine()
     tag, named = f"localhost/kiln-test-tensorflow:{os.getpid()}", f"kiln-test-tf-{os.getpid()}"
     words = ("image", "tensorflow", "--from", report["channel"], "--tag", tag, "--output", str(tmp_path / "tf.tar"))
     made = kiln(ROOT, *words, "--load", "docker", "--json")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.conda_package.reader import read_json
-from kiln.container import choose
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
 from tests import shared_inputs
@@ -54,9 +52,7 @@ def main() -> None:
 
 def make_image() -> None:
     """Make the image of the workers where it is not there."""
-    engine = choose("docker", env=os.environ).engine
-    assert engine is not None
-    shared_inputs.worker_image(engine)
+    shared_inputs.worker_image(shared_inputs.docker_engine())
 
 
 def trials(folder: Path, options: argparse.Namespace) -> Tally:

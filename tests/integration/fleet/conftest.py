@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import choose
 from tests import shared_inputs
 from tests.integration.fleet.helpers import SMALL, containers, docker
 
@@ -20,9 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def workers() -> None:
     """The image of the machines, made where it is not there."""
-    engine = choose("docker", env=os.environ).engine
-    assert engine is not None
-    shared_inputs.worker_image(engine)
+    shared_inputs.worker_image(shared_inputs.docker_engine())
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from kiln.bump.hash_literals import Download
 from kiln.bump.literals import Literal
 from kiln.errors import DownloadFailed
 from tests.bumping import ignored
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,15 +71,6 @@ def test_a_device_and_other_schemes_are_refused(tmp_path: Path) -> None:
         digests(tmp_path, "b.tar", "s3://example/a.tar")
 
 
-def git(folder: Path, *words: str) -> str:
-    settings = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_COMMITTER_DATE": "@0 +0000", "GIT_AUTHOR_DATE": "@0 +0000"}
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
-    argv = ["git", *identity, *words]
-    return subprocess.run(
-        argv, cwd=folder, env=os.environ | settings, check=True, capture_output=True, text=True
-    ).stdout
-
-
 @pytest.mark.processes
 @pytest.mark.needs("git")
 def test_a_tag_is_looked_up_with_its_commit(tmp_path: Path) -> None:
@@ -88,7 +79,7 @@ def test_a_tag_is_looked_up_with_its_commit(tmp_path: Path) -> None:
     git(repository, "init", "-q")
     git(repository, "commit", "-q", "--allow-empty", "-m", "one")
     git(repository, "tag", "-a", "v2.0", "-m", "annotated")
-    commit = git(repository, "rev-parse", "HEAD").strip()
+    commit = git(repository, "rev-parse", "HEAD")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     entry = Literal(start=0, end=40, text="0" * 40, key="expected_commit")
     tag = Download(git="../up", revision="v2.0", hashes=((entry, "commit"),))

@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import DownloadFailed, RecipeFault
 from tests.bumping import OLD, bumped, changed_lines, feedstock, released
-from tests.unit.bump.test_download import git
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from kiln import bump
 from kiln.bump import upstream
 from kiln.bump.recipe_views import SourceView
 from tests.bumping import feedstock
-from tests.unit.bump.test_download import git
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from kiln.cli import run
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
 from tests.feedstocks import PINNING, copied, written
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +46,8 @@ def test_the_matrix_as_json_holds_every_value(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.needs("git")
 def test_a_change_is_shown_by_what_it_does_to_the_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = written(tmp_path, RECIPE, VARIANTS)
-    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
     for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
-        subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
+        git(tmp_path, *words)
     (feedstock.recipe / "conda_build_config.yaml").write_text("alpha:\n  - 2\n  - 3\nloop:\n  - x\nimage:\n  - z\n")
     assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD", "--json"]) == 0
     changes = json.loads(capsys.readouterr().out)

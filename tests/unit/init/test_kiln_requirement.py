@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from kiln.errors import UsageError
 from kiln.init import kiln_requirement
 from kiln.init.kiln_requirement import given, of_origin, remote_url
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,19 +71,14 @@ def test_an_unknown_origin_is_refused_and_not_guessed(monkeypatch: pytest.Monkey
 def test_a_clone_gives_its_commit_at_the_repository_that_it_came_from(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def git(*words: str) -> str:
-        identity = ("-c", "user.name=n", "-c", "user.email=e@x.example", "-c", "commit.gpgsign=false")
-        done = subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
     monkeypatch.setattr(kiln_requirement, "_record", lambda: None)
     monkeypatch.setattr(kiln_requirement, "_CLONE", tmp_path)
     env = {"PATH": os.environ["PATH"]}
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "one")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
     assert kiln_requirement.of_running_kiln(env=env).line == f"kiln @ {tmp_path.as_uri()}"
-    git("remote", "add", "origin", "https://u:p@h.example/kiln.git")
-    commit = git("rev-parse", "HEAD")
+    git(tmp_path, "remote", "add", "origin", "https://u:p@h.example/kiln.git")
+    commit = git(tmp_path, "rev-parse", "HEAD")
     assert kiln_requirement.of_running_kiln(env=env).line == f"kiln @ git+https://h.example/kiln.git@{commit}"
     assert not kiln_requirement.of_running_kiln(env=env).note
     (tmp_path / "kiln").mkdir()

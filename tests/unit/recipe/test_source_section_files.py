@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from kiln.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault, Un
 from kiln.recipe import archive_search, git_repository
 from kiln.yamltext import reader
 from tests.feedstocks import written
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,21 +202,6 @@ build:
 about:
   summary: {{ GIT_DESCRIBE_TAG }} {{ GIT_DESCRIBE_HASH }} {{ GIT_BUILD_STR }} {{ GIT_FULL_HASH }}
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    settings = (
-        "-c",
-        "user.name=a",
-        "-c",
-        "user.email=a@a.org",
-        "-c",
-        "commit.gpgsign=false",
-        "-c",
-        "tag.gpgsign=false",
-    )
-    argv = ("git", "-C", str(folder), *settings, *arguments)
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def repository(folder: Path, *, tag: str | None = "v1.2") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from kiln.ledger.damage_repair import back_up_config
 from kiln.model.feedstock import Feedstock
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,11 +67,6 @@ def test_only_a_link_of_ones_own_leads_builds_to_another_disk(tmp_path: Path) ->
     git(root, "add", "--force", "build_artifacts")
     with pytest.raises(NotWritable, match=f"came with the feedstock.*\n.*leads to {elsewhere}"):
         ArtifactLayout.of(Feedstock(root=root))
-
-
-def git(root: Path, *words: str) -> None:
-    """Run git in a folder."""
-    subprocess.run(("git", "-C", str(root), *words), check=True)
 
 
 def test_git_ignores_the_folder_unless_the_user_decided_otherwise(tmp_path: Path) -> None:
