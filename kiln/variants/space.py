@@ -65,10 +65,9 @@ class Dimension:
         """
         if len(self.rows) == 1:
             return self
-        indexes_by_value = self._rows_of(self.keys.index(key))
-        selected_values = (
-            _parts(values, {len(value) for value in indexes_by_value}) if isinstance(values, str) else values
-        )
+        place = self.keys.index(key)
+        indexes_by_value = self._rows_of(place)
+        selected_values = _parts(values, self._lengths_of(place)) if isinstance(values, str) else values
         indexes = sorted(
             {index for value in selected_values if value in indexes_by_value for index in indexes_by_value[value]}
         )
@@ -88,6 +87,17 @@ class Dimension:
             for index, row in enumerate(self.rows):
                 indexes_by_value.setdefault(row[place], []).append(index)
         return indexes_by_value
+
+    def _lengths_of(self, place: int) -> set[int]:
+        """Return the lengths of the values of the key at a place."""
+        lengths = self._lengths.get(place)
+        if lengths is None:
+            lengths = self._lengths[place] = {len(value) for value in self._rows_of(place)}
+        return lengths
+
+    @cached_property
+    def _lengths(self) -> dict[int, set[int]]:
+        return {}
 
     @cached_property
     def _indexes(self) -> dict[int, dict[str, list[int]]]:

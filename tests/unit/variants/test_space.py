@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import VariantFault
-from kiln.variants.space import Space, from_specification
+from kiln.variants.space import Dimension, Space, from_specification
 
 VALUES = st.lists(st.sampled_from(["1", "10", "2", "a", "b"]), min_size=1, max_size=3)
 
@@ -103,3 +103,11 @@ def test_every_part_of_a_text_counts_and_none_is_kept_in_memory(text: str) -> No
         tracemalloc.stop()
     assert [value for (value,) in dimension.rows] == [value for value in given if value in text]
     assert most < 1_000_000
+
+
+def test_the_lengths_of_many_values_are_measured_once() -> None:
+    dimension = Dimension(keys=("alpha",), rows=(("a1",), ("a22",)))
+    lengths = dimension._lengths_of(0)
+    assert lengths == {2, 3}
+    assert dimension.where("alpha", "a22").rows == (("a22",),)
+    assert dimension._lengths_of(0) is lengths
