@@ -402,6 +402,10 @@ class Simulation:
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._attended(name))
             return executor_messages.Unreachable(worker=name)
+        if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
+            self._noticed.add(name)
+            self._soon(0.001, lambda: self._attended(name))
+            return executor_messages.ReclaimNotice(worker=name, at=worker.dies)
         self._soon(self._quiet_for(worker), lambda: self._attended(name))
         return executor_messages.Heartbeat(worker=name)
 

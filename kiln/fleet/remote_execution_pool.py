@@ -27,8 +27,9 @@ class PoolManager:
 
     @property
     def workers(self) -> list[Worker]:
-        """The workers of the pool that are alive."""
-        return [worker for worker in self.state.inventory.present if worker.is_pool and worker.alive]
+        """The workers of the pool that are alive, without those that their provider takes back."""
+        present = self.state.inventory.present
+        return [worker for worker in present if worker.is_pool and worker.alive and not worker.is_reclaimed]
 
     @property
     def is_ready(self) -> bool:
@@ -52,7 +53,7 @@ class PoolManager:
 
     def is_unwanted(self, worker: Worker) -> bool:
         """Return whether a worker of an earlier process of the run is one too many."""
-        return self.workers.index(worker) >= self.size
+        return not worker.is_reclaimed and self.workers.index(worker) >= self.size
 
     def on_refused(self, reason: str) -> None:
         """Continue with a smaller pool; stop the run when the provider refuses all of its workers."""
@@ -62,12 +63,21 @@ class PoolManager:
             hint = "choose another --pool-type, have the quota raised, or build without --pool"
             self.state.stop = ProvisionRefused("the provider refused all workers of the pool", why=reason, hint=hint)
 
+    def on_reclaimed(self, worker: Worker, seconds: float, *, replaced: bool) -> None:
+        """Report a worker that its provider takes back; until then it runs actions, and another is requested now."""
+        text = self._shrink_unless(replaced)
+        LOGGER.warning("note: the provider takes %s of the pool back in %.0f s: %s", worker.name, seconds, text)
+
+    def _shrink_unless(self, replaced: bool) -> str:
+        self.size = self.size if replaced else min(self.size, len(self.workers))
+        return "another is requested" if replaced else f"the pool has {self.size} workers"
+
     def on_lost(self, worker: Worker, reason: str, *, replaced: bool) -> None:
         """Report a lost worker, whose actions the server gives to others; stop the run when none remains."""
-        self.size = self.size if replaced else min(self.size, len(self.workers))
-        text = "another is requested" if replaced else f"the pool has {self.size} workers"
-        LOGGER.warning("note: %s of the pool is lost (%s): %s", worker.name, reason, text)
-        if not self.size:
+        if not worker.is_reclaimed:
+            text = self._shrink_unless(replaced)
+            LOGGER.warning("note: %s of the pool is lost (%s): %s", worker.name, reason, text)
+        if not self.size and not any(each.is_pool and each.alive for each in self.state.inventory.present):
             self.state.stop = WorkersLost(
                 "all workers of the pool were lost, and no more are replaced",
                 why=reason,

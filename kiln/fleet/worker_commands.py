@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
     from kiln.fleet.executor_state import PlaybookSession
 
+NOTICE = "/run/kiln-notice"  # as kiln-notice has it
 POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP
 GATED = ("local", "static")  # providers without security groups: the server itself admits each worker
 START_SECONDS = 600.0  # for the start of a build, which returns once it runs
@@ -65,9 +66,21 @@ def watch_service(session: PlaybookSession, worker: str) -> None:
     """Report whether a cache, or the part of a pool on a worker, runs, until the worker is terminated."""
     unit = "kiln-pool" if POOL.fullmatch(worker) else "kiln-cache"
     while session.follows(worker):
-        result = session.ssh(worker, f"systemctl is-active --quiet {unit}")
+        result = session.ssh(worker, f"systemctl is-active --quiet {unit} || exit; cat {NOTICE} 2>/dev/null || true")
         session.events.put(Heartbeat(worker=worker) if result.ok else Unreachable(worker=worker))
+        at = reclaim_time(result.stdout) if result.ok else None
+        if at is not None and worker not in session.reclaimed:
+            session.reclaimed.add(worker)
+            session.events.put(ReclaimNotice(worker=worker, at=at))
         session.stopped.wait(session.site.poll)
+
+
+def reclaim_time(text: str) -> float | None:
+    """Return when a worker is taken back, by its record of the provider's notice; None without one."""
+    try:
+        return float(json.loads(text)["at"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def query_jobs(session: PlaybookSession, command: QueryJobs) -> None:

@@ -225,7 +225,10 @@ class WorkerManager:
             return
         worker.is_retired = worker.is_reclaimed = True
         worker.reclaimed_at = at
-        self._count_reclaim()
+        replaced = self._count_reclaim()
+        if worker.is_pool:
+            self.pool.on_reclaimed(worker, max(0.0, at - self.state.executor.now()), replaced=replaced)
+            return
         config = None if worker.assignment is None else worker.assignment.config
         if config is None:
             return
@@ -236,21 +239,23 @@ class WorkerManager:
         elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
             self.jobs.save(worker, config, reason)
 
-    def _count_reclaim(self) -> None:
+    def _count_reclaim(self) -> bool:
         """Replace workers that are taken back a limited number of times, so that the cost of a run has a bound.
 
-        Then no more spot workers are requested: those on demand, where the user allows for them, cannot be taken back.
+        Return whether this one is. Otherwise no more spot workers are requested: those on demand, where the user allows
+        for them, cannot be taken back.
         """
         self.reclaim_count += 1
         run_config = self.state.run_config
         if run_config.reclaims is None or self.reclaim_count <= run_config.reclaims:
-            return
+            return True
         offers = [offer for kind in run_config.counts for offer in run_config.offers_of(kind)]
         self.offers.exclude([offer for offer in offers if offer.spot], "spot workers were taken back too often")
         if all(offer.spot for offer in offers):
             self.max_workers = min(
                 self.max_workers, sum(not each.is_reclaimed for each in self.state.inventory.builders)
             )
+        return False
 
     def _require_some(self) -> None:
         """Stop a run whose workers were all taken back, and are not replaced any more."""

@@ -66,7 +66,7 @@ def _object_faults(
 
 def rendered(name: str) -> dict[str, Any]:
     """Return a template's JSON, rendered with the filters that Ansible has."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701 - JSON, not HTML
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     environment.globals["dict"] = dict
     environment.filters |= {
         "to_json": json.dumps,

@@ -102,6 +102,30 @@ def test_a_lost_worker_of_a_pool_is_replaced_by_one_of_another_name(caplog: pyte
     assert_nothing_left(run, simulation)
 
 
+def test_a_worker_of_a_pool_that_is_taken_back_is_replaced_at_its_notice(caplog: pytest.LogCaptureFixture) -> None:
+    simulation = Simulation(FOUR, cache=True, faults=Faults(dies={SECOND: 1000.0}, notice=True))
+    run = started(simulation, replacements=0, reclaims=1)
+    assert is_done(run.execute())
+    assert commands(simulation, Provision)[-1].workers == (THIRD,)
+    assert {name: begin for name, begin, _ in simulation.paid}[THIRD] < simulation.began + 1000.0
+    assert f"the provider takes {SECOND} of the pool back in 1" in caplog.text
+    assert "is lost" not in caplog.text, "the loss was announced"
+    assert_nothing_left(run, simulation)
+
+
+def test_a_pool_whose_workers_are_taken_back_too_often_becomes_smaller_and_ends_the_run_with_the_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = Faults(dies={FIRST: 1000.0, SECOND: 1500.0}, notice=True)
+    simulation = Simulation(FOUR, cache=True, faults=faults)
+    run = started(simulation, replacements=0, reclaims=0)
+    with pytest.raises(WorkersLost, match="all workers of the pool were lost"):
+        run.execute()
+    assert "the pool has 1 workers" in caplog.text
+    assert simulation.clock - simulation.began >= 1500.0, "it has its last worker until that is gone"
+    assert_nothing_left(run, simulation)
+
+
 def test_a_pool_becomes_smaller_once_no_more_are_replaced_and_ends_the_run_without_a_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -17,13 +17,14 @@ from kiln.fleet.executor_messages import (
     BuildStarted,
     CommandUndelivered,
     FollowBuild,
+    Heartbeat,
     LogLine,
     ReclaimNotice,
     StartBuild,
 )
 from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.log_stream import MARK
-from kiln.fleet.worker_commands import follow, job_settings, job_states, start
+from kiln.fleet.worker_commands import follow, job_settings, job_states, start, watch_service
 
 
 def test_jobs_of_other_inputs_are_left_out() -> None:
@@ -149,3 +150,29 @@ def test_the_notice_to_a_worker_is_reported_once() -> None:
     follow(session, FollowBuild(worker="f-1", config="c"))
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
     assert [event for event in events if isinstance(event, ReclaimNotice)] == [ReclaimNotice(worker="f-1", at=at)]
+
+
+def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
+    """Such a worker has no build that is followed."""
+    questions: list[object] = []
+
+    class Noticed(Answers):
+        records: ClassVar = [
+            "",
+            '{"action": "terminate", "at": 1790000120.0}',
+            '{"action": "terminate", "at": 1790000120.0}',
+        ]
+
+        def ssh(self, *words: object, **_: object) -> Any:
+            questions.append(words)
+            return SimpleNamespace(ok=True, stdout=self.records.pop(0), exit_code=0, tail="")
+
+        def follows(self, worker: str) -> bool:
+            return worker == "kiln-r-pool-1" and bool(self.records)
+
+    session = Noticed()
+    watch_service(session, "kiln-r-pool-1")
+    assert "is-active --quiet kiln-pool" in str(questions[0])
+    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    beat = Heartbeat(worker="kiln-r-pool-1")
+    assert events == [beat, beat, ReclaimNotice(worker="kiln-r-pool-1", at=1_790_000_120.0), beat]
