@@ -44,6 +44,7 @@ class Store:
 
     def __init__(self, channel: grpc.Channel, instance: str, folder: Path) -> None:
         self.instance, self.folder = instance, folder
+        self.prefix = f"{instance}/" if instance else ""
         self.cas = reapi_grpc.ContentAddressableStorageStub(channel)
         self.streams = bytestream_pb2_grpc.ByteStreamStub(channel)
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ class Store:
             (self.folder / answer.digest.hash).write_bytes(answer.data)
 
     def _fetch_stream(self, digest: reapi.Digest) -> None:
-        name = f"{self.instance}/blobs/{digest.hash}/{digest.size_bytes}"
+        name = f"{self.prefix}blobs/{digest.hash}/{digest.size_bytes}"
         partial = self.folder / f"{digest.hash}.part"
         with partial.open("wb") as file:
             for piece in self.streams.Read(bytestream_pb2.ReadRequest(resource_name=name)):
@@ -98,7 +99,7 @@ class Store:
         partial.rename(self.folder / digest.hash)
 
     def _pieces(self, digest: reapi.Digest, data: bytes) -> Iterator[bytestream_pb2.WriteRequest]:
-        name = f"{self.instance}/uploads/{uuid.uuid4()}/blobs/{digest.hash}/{digest.size_bytes}"
+        name = f"{self.prefix}uploads/{uuid.uuid4()}/blobs/{digest.hash}/{digest.size_bytes}"
         for at in range(0, len(data), SMALL):
             yield bytestream_pb2.WriteRequest(
                 resource_name=name if at == 0 else "",
@@ -225,11 +226,11 @@ class Worker:
             private_key=(options.credentials / "client.key").read_bytes(),
             certificate_chain=(options.credentials / "client.pem").read_bytes(),
         )
-        _, _, token = (options.credentials / "headers").read_text().strip().partition(": Bearer ")
-        channel = grpc.secure_channel(
-            options.server,
-            grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token)),
-        )
+        headers = options.credentials / "headers"
+        if headers.exists():
+            _, _, token = headers.read_text().strip().partition(": Bearer ")
+            credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+        channel = grpc.secure_channel(options.server, credentials)
         self.options = options
         self.bots = bots_pb2_grpc.BotsStub(channel)
         self.store = Store(channel, options.instance, options.folder)
