@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kiln.build import fifos_and_devices, rattler_build_omissions, refused_files
+from kiln.build import fifos_and_devices, refused_files, silently_omitted_files
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -63,7 +63,7 @@ CONTENTS = FailureKind(
     hint="compare package_contents in the recipe with the files that the log lists",
 )
 LEFT_OUT = FailureKind(
-    words=re.compile(f"^{rattler_build_omissions.LEFT_OUT}"),
+    words=re.compile(f"^{silently_omitted_files.LEFT_OUT}"),
     error=BuildFailed,
     hint="remove the files in the script (Python imports x.so before x.py), or install them under other names",
 )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import info_file_contents, packed_recipe, solved_pins
+from kiln.build import collected_info_files, packed_recipe, solved_pins
 from kiln.build.depends_simplified import simplified
 from kiln.build.metadata_edits import LISTS
-from kiln.build.paths_json import corrected_content, legacy_files
+from kiln.build.paths_json_edits import corrected_content, legacy_files
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import legacy
@@ -84,7 +84,7 @@ class PackageMetadata:
         for name, data in self._changes().items():
             if name in result:
                 result[name] = InfoFile(data=data)
-        result |= info_file_contents.collected(self.edits.get("files", ()))
+        result |= collected_info_files.collected(self.edits.get("files", ()))
         if conda_builds:
             result |= {name: InfoFile(data=data) for name, data in self._conda_builds().items()}
         return result

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build import bazel_repository_record, fifos_and_devices, rattler_build_omissions, refused_files
+from kiln.build import bazel_repository_record, fifos_and_devices, refused_files, silently_omitted_files
 from kiln.build.metadata_rewrite import rewrite_package
 from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
 from kiln.model.build_steps import Platforms
@@ -114,10 +114,10 @@ def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
     if recipe["build"].get("files"):
         return
     for prefix in host_prefixes(folder):
-        if missing := rattler_build_omissions.left_out(prefix):
-            raise ValueError(rattler_build_omissions.message(missing))
-        for name in rattler_build_omissions.cache_tags(prefix):
-            sys.stdout.write(f"{rattler_build_omissions.LEFT_OUT}{name}: it has no content of its own\n")
+        if missing := silently_omitted_files.left_out(prefix):
+            raise ValueError(silently_omitted_files.message(missing))
+        for name in silently_omitted_files.cache_tags(prefix):
+            sys.stdout.write(f"{silently_omitted_files.LEFT_OUT}{name}: it has no content of its own\n")
 
 
 def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.build.rattler_build_omissions import files_of_packages
+from kiln.build.silently_omitted_files import files_of_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import build, conda_environment, virtual_packages
+from kiln import build, solve_and_install, virtual_packages
 from kiln.build import engine_failures
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.job_main import RENDERED
@@ -167,7 +167,7 @@ def solve_failure(step: BuildStep | CompileStep, failure: KilnError) -> KilnErro
         specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
         try:
             if specs:
-                conda_environment.solve(
+                solve_and_install.solve(
                     step.channels,
                     specs,
                     virtual_packages=machine,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import (
     build,
     config_selection,
-    fleet_controller_price,
+    fleet_controller_machine,
     fleet_detached_runs,
     fleet_detached_start,
     fleet_detached_status,
@@ -257,7 +257,7 @@ def configuration_and_site(
         type_offers={} if is_slurm else fleet_fallbacks.offers_by_type(options, plan),
         capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
         lifetime=fleet_terms.lifetime_of(options, plan),
-        controller=fleet_controller_price.own_charge(os.environ),
+        controller=fleet_controller_machine.own_charge(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,

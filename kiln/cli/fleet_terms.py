@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_ansible_settings import playbook_variable
 from kiln.cli.fleet_arguments import planned_loss_limits, seconds
-from kiln.cli.fleet_controller_price import KEEP
+from kiln.cli.fleet_controller_machine import KEEP
 from kiln.cli.fleet_fallbacks import offers_by_type
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.errors import UsageError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from kiln.console.steps_view import Steps
+    from kiln.console.command_steps import Steps
     from kiln.install.attested_packages import RequiredSigners
     from kiln.install.install import Change, InstallPlan, InstallRequest
     from kiln.install.solve_diagnosis import TargetMachine

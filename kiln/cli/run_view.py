@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.console.command_steps import Steps
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView
-    from kiln.console.steps_view import Steps
     from kiln.model.run import MatrixReport
     from kiln.variants.varying_keys import Variants
 
@@ -43,7 +43,7 @@ def view(
 def steps_view() -> Steps:
     """Return the view of a command's steps on standard error."""
     from kiln.cli.masked_streams import stream_below
-    from kiln.console.steps_view import Steps
+    from kiln.console.command_steps import Steps
 
     return Steps(stream_below(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from kiln.convert.conditional_lines import Cases, assigned_value, conjunction
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.unrolled_template import Cases, assigned_value, conjunction
 from kiln.convert.v1_expression_builder import Expr, negated, unparenthesized
 
 if TYPE_CHECKING:

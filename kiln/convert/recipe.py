@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
+from kiln.convert.conditional_lines import conjunction
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,
@@ -17,14 +18,13 @@ from kiln.convert.conditional_parts import (
 from kiln.convert.package_variables import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.unrolled_template import conjunction
 from kiln.convert.v1_expression_builder import FILTER, Expr, negated, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.convert.conditional_lines import Expanded
     from kiln.convert.package_tests import PackageTestConverter
-    from kiln.convert.unrolled_template import Expanded
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}

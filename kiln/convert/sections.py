@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
+from kiln.convert.conditional_lines import conjunction
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,
@@ -16,7 +17,6 @@ from kiln.convert.conditional_parts import (
     require_unconditional,
 )
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.unrolled_template import conjunction
 from kiln.convert.v1_expression_builder import Expr, negated, unparenthesized
 from kiln.model.rendered import RUN_EXPORTS
 

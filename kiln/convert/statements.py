@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expressions import NameScope, Translator, parse_selector
-from kiln.convert.unrolled_template import (
+from kiln.convert.conditional_lines import (
     Cases,
     ContextEntry,
     Expanded,
@@ -23,6 +22,7 @@ from kiln.convert.unrolled_template import (
     assigned_value,
     conjunction,
 )
+from kiln.convert.expressions import NameScope, Translator, parse_selector
 from kiln.convert.v1_expression_builder import Expr, Unsupported, negated
 from kiln.template.selectors import lines_of
 

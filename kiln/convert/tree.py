@@ -14,7 +14,7 @@ from kiln.convert.v1_expression_builder import CONCAT, Expr, literal, unparenthe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.convert.unrolled_template import Expanded, Guards, RecipeLine
+    from kiln.convert.conditional_lines import Expanded, Guards, RecipeLine
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")

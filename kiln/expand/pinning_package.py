@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import conda_environment, files
+from kiln import files, solve_and_install
 from kiln.errors import DownloadFailed, KilnError, PinningNeeded, SolveFailed
 
 if TYPE_CHECKING:
@@ -100,14 +100,14 @@ def _fetched(home: Path, channel: str, spec: str, title: str) -> Pinning:
 
 
 def _fetch(home: Path, channel: str, spec: str) -> Pinning:
-    records = conda_environment.solve([channel], [spec], virtual_packages={})
+    records = solve_and_install.solve([channel], [spec], virtual_packages={})
     version = next(str(record.version) for record in records if record.name.normalized == PACKAGE)
     if not VERSION.fullmatch(version):
         raise PinningNeeded(f"{PACKAGE} in {channel} has the version {version}", hint="-e FILE")
     prefix = home / version
     if not (prefix / _FILE).is_file():
-        conda_environment.install_atomically(
-            records, prefix, replaced=conda_environment.folder_identity(prefix), wait=_WAIT
+        solve_and_install.install_atomically(
+            records, prefix, replaced=solve_and_install.folder_identity(prefix), wait=_WAIT
         )
     if not (prefix / _FILE).is_file():
         raise PinningNeeded(f"{PACKAGE} {version} has no {_FILE}", hint="-e FILE")

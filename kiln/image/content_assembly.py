@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import conda_environment
+from kiln import solve_and_install
 from kiln.errors import BuildFailed, SolveFailed
 from kiln.image import bytecode, debian, file_selection, shared_libraries
 from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.console.steps_view import Step
+    from kiln.console.command_steps import Step
     from kiln.image.debian import Deb
     from kiln.image.file_selection import Installed
     from kiln.image.slim_kind import ImageKind
@@ -93,7 +93,7 @@ def collect(
         records = _solve(request, debs)
     prefix = scratch / "prefix"
     with step(f"install {len(records)} packages"):
-        conda_environment.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
+        solve_and_install.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
     packages = _requested_first(file_selection.installed(prefix), request.specs)
     with step("select the files that programs need"):
         selection = file_selection.selection().with_packages(request.kind.left_out)
@@ -155,7 +155,7 @@ def split_into_layers(
 def _solve(request: ImageRequest, debs: Iterable[Deb]) -> list[RepoDataRecord]:
     glibc = next(deb.upstream_version for deb in debs if deb.name == "libc6")
     try:
-        return conda_environment.solve(
+        return solve_and_install.solve(
             request.channels, request.specs, virtual_packages=virtual_packages(glibc, request.cuda)
         )
     except SolveFailed as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from kiln.console.steps_view import Step
+    from kiln.console.command_steps import Step
 
 __all__ = ["ImageRequest", "SlimImage", "make"]
 

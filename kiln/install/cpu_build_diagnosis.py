@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import conda_environment
+from kiln import solve_and_install
 from kiln.compat import tables, virtual_cuda_arch
 from kiln.errors import KilnError
 from kiln.install.solve_diagnosis import cudas, is_newer_cuda
@@ -59,7 +59,7 @@ def notes(
     def with_cuda(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
         """Return the package's build for CUDA that a solve would take; None for one for the CPU, or without any."""
         try:
-            solution = conda_environment.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
+            solution = solve_and_install.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
         named = (record for record in solution if record.name.normalized == fallback.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kiln import conda_environment, files, folder_lock
+from kiln import files, folder_lock, solve_and_install
 from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
 from kiln.install import cpu_build_diagnosis
 from kiln.install.solve_diagnosis import LINES, explained
@@ -102,10 +102,10 @@ def plan(request: InstallRequest) -> InstallPlan:
         NotWritable: when the prefix is not a conda prefix.
     """
     _require_prefix(request.prefix)
-    there = conda_environment.installed(request.prefix)
+    there = solve_and_install.installed(request.prefix)
     specs = (*request.specs, *remembered_specs(there, but=request.specs))
     try:
-        records = conda_environment.solve(
+        records = solve_and_install.solve(
             request.channels,
             specs,
             virtual_packages=request.machine.virtual_packages,
@@ -200,8 +200,8 @@ def execute(installation: InstallPlan, *, cache: Path) -> None:
         with folder_lock.exclusive(prefix) as lock:
             _require_unchanged(installation)
             with making as part:
-                conda_environment.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
-                conda_environment.record_requested_specs(part, installation.specs)
+                solve_and_install.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
+                solve_and_install.record_requested_specs(part, installation.specs)
     except (PermissionError, FileExistsError, NotADirectoryError) as error:
         raise NotWritable(
             f"{error.filename or prefix} cannot be written",
@@ -212,7 +212,7 @@ def execute(installation: InstallPlan, *, cache: Path) -> None:
 
 def _require_unchanged(installation: InstallPlan) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
-    request, there = installation.request, conda_environment.installed(installation.request.prefix)
+    request, there = installation.request, solve_and_install.installed(installation.request.prefix)
     specs = (*request.specs, *remembered_specs(there, but=request.specs))
     if specs != installation.specs or changes(there, installation.records) != installation.changes:
         raise AlreadyRunning(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kiln import conda_environment
+from kiln import solve_and_install
 from kiln.compat import tables, version_ranges, virtual_cuda_arch
 from kiln.errors import SolveFailed, with_margin
 from kiln.matchspec_notation import package_name
@@ -70,7 +70,7 @@ def explained(
     def refused(specs: Sequence[str], on: TargetMachine) -> str:
         """Return the solver's message; empty when it succeeds."""
         try:
-            conda_environment.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
+            solve_and_install.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
         except SolveFailed as error:
             return error.why
         return ""
@@ -92,7 +92,7 @@ def explained(
         return _failure(*old_glibc(needed(machine), machine), words=failure.why, most=most)
     anything = machine.offering("__cuda", tables.cuda_minor_versions()[0]).offering("__glibc", ANY_GLIBC)
     core = needed(anything)
-    solve = partial(conda_environment.solve, channels, virtual_packages=anything.virtual_packages, priority=priority)
+    solve = partial(solve_and_install.solve, channels, virtual_packages=anything.virtual_packages, priority=priority)
     versions = newest_versions(package_name(core[0]), partial(_newest, solve)) if len(core) == 1 else ()
     return _failure(
         *conflicting_specs(core, channels, versions), words=refused(core, anything) or failure.why, most=most

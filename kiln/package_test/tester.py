@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import conda_environment, emulation, files, process_runner, virtual_packages
+from kiln import emulation, files, process_runner, solve_and_install, virtual_packages
 from kiln.console.text import quantity
 from kiln.errors import SolveFailed, TestsFailed, with_margin
 from kiln.matchspec_notation import package_name, strict
@@ -138,9 +138,9 @@ class PackageTester:
         with contextlib.suppress(SolveFailed):
             if not place.is_dir():
                 own = emulation.own_subdir()
-                records = conda_environment.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
+                records = solve_and_install.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
                 with files.replacing(place) as part:
-                    conda_environment.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
+                    solve_and_install.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
             return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
         return emulation.system_libraries(self.platform)
 
@@ -208,7 +208,7 @@ class PackageTester:
             self._install(beside)
         except SolveFailed as error:
             return 0, (f"downstream {spec} was not tested: {error.what}",)
-        (record,) = (item for item in conda_environment.installed(beside.prefix) if item.name.normalized == name)
+        (record,) = (item for item in solve_and_install.installed(beside.prefix) if item.name.normalized == name)
         info = Path(str(record.extracted_package_dir)) / "info"
         files.remove(beside.prefix)
         output = with_carried_tests(record, info)
@@ -255,7 +255,7 @@ class PackageTester:
             if not specs:
                 continue
             try:
-                records = conda_environment.solve(
+                records = solve_and_install.solve(
                     self.channels,
                     specs,
                     virtual_packages=self.machine,
@@ -267,7 +267,7 @@ class PackageTester:
                 raise
             if prefix == step.prefix:
                 run_packages = resolved_packages.run_dependencies(map(_fields, records), step.package)
-            conda_environment.install(records, prefix, cache=self.cache, carried=True)
+            solve_and_install.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
 
 

@@ -104,7 +104,7 @@ class Index:
 
 @dataclass(kw_only=True)
 class Solve:
-    """Choose packages, see `kiln.conda_environment.solve`."""
+    """Choose packages, see `kiln.solve_and_install.solve`."""
 
     channels: list[str]
     specs: list[str]
@@ -259,7 +259,7 @@ def is_index_unreadable(why: str) -> bool:
 
 @dataclass(kw_only=True)
 class Install:
-    """Install packages into a prefix, see `kiln.conda_environment.install`."""
+    """Install packages into a prefix, see `kiln.solve_and_install.install`."""
 
     records: list[dict[str, Any]]
     prefix: str

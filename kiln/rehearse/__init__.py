@@ -16,12 +16,12 @@ from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
 from kiln.rehearse.interpreter_search import find, first_available
 from kiln.rehearse.missing_from_wheel import output_gaps as wheel_gaps
+from kiln.rehearse.plan_records import RehearsalPlan
 from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
 from kiln.rehearse.python_download import fetched as fetched_pythons
 from kiln.rehearse.python_package import python_packages
-from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.required_packages import outputs_for, required_packages
 from kiln.rehearse.source_archives import SourceSearch
 from kiln.rehearse.stand_in_writer import stand_in_packages
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.rehearsal_plan import LockedWheel, SourceFile
+    from kiln.rehearse.plan_records import LockedWheel, SourceFile
 
 __all__ = [
     "DEFAULT_CHANNEL",

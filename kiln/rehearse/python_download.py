@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import conda_environment, files, process_runner, system_packages, virtual_packages
+from kiln import files, process_runner, solve_and_install, system_packages, virtual_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.rehearse.interpreter_facts import probe
 from kiln.rehearse.python_package import build_suffix
@@ -113,12 +113,12 @@ def install_command(python: str, *, env: Mapping[str, str]) -> str:
 def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a channel's Python into a prefix, atomically."""
     python, prefix = request.python, files.safe_path_inside(request.folder / request.python, request.folder)
-    unusable = conda_environment.folder_identity(prefix)
+    unusable = solve_and_install.folder_identity(prefix)
     specs = [f"python {python}.* *_{build_suffix(python)}"]
-    records = conda_environment.solve(
+    records = solve_and_install.solve(
         [request.channel], specs, virtual_packages=virtual_packages.machine_virtual_packages(env)
     )
-    conda_environment.install_atomically(records, prefix, replaced=unusable, wait=_SECONDS)
+    solve_and_install.install_atomically(records, prefix, replaced=unusable, wait=_SECONDS)
     return prefix / "bin" / f"python{python}"
 
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import conda_environment
+from kiln import solve_and_install
 from kiln.errors import SolveFailed
 from kiln.install.install import InstallRequest, plan
 from kiln.install.solve_diagnosis import TargetMachine
@@ -48,7 +48,7 @@ def solves(place: Path) -> list[Row]:
     )
 
     def solve() -> None:
-        conda_environment.solve([url], ["tensorflow"], virtual_packages=machine("12.9"))
+        solve_and_install.solve([url], ["tensorflow"], virtual_packages=machine("12.9"))
 
     def command() -> None:
         words = ("install", "tensorflow", "--from", url, "--prefix", str(place / "prefix"), "--dry-run")

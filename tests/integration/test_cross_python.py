@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand
-from kiln.conda_environment import solve
 from kiln.conda_package.reader import read_json, read_members
 from kiln.local_channel import Channel
+from kiln.solve_and_install import solve
 from tests import emulating
 from tests.emulating import QEMU
 from tests.feedstocks import written

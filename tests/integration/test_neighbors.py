@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.conda_environment import solve
 from kiln.local_channel import Channel
+from kiln.solve_and_install import solve
 from tests.packages import conda_package
 from tests.unit.feedstock.conftest import DIST_INFO, RECIPE, members, shared_object
 

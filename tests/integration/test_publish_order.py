@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_environment import solve
 from kiln.publish.order import in_order
 from kiln.repodata import IndexEntry
+from kiln.solve_and_install import solve
 from tests.solving import Record, machine, rendered, stand_ins, write
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import rehearse, system_packages
-from kiln.conda_environment import solve
 from kiln.errors import NotWritable, UnsupportedPython
 from kiln.local_channel import Channel
 from kiln.rehearse import Interpreter, PythonRequest, python_download
+from kiln.solve_and_install import solve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,12 +68,12 @@ def test_what_another_process_has_fetched_meanwhile_is_taken(
     others: list[Interpreter] = []
 
     def solve_late(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr("kiln.conda_environment.solve", solve)
+        monkeypatch.setattr("kiln.solve_and_install.solve", solve)
         others.append(rehearse.fetch_python(request, env=ENV))
         (request.folder / interpreter.python / "in-use").touch()
         return solve(*args, **options)
 
-    monkeypatch.setattr("kiln.conda_environment.solve", solve_late)
+    monkeypatch.setattr("kiln.solve_and_install.solve", solve_late)
     assert rehearse.fetch_python(request, env=ENV).executable == others[0].executable
     assert (request.folder / interpreter.python / "in-use").exists(), "it was neither removed nor fetched again"
 

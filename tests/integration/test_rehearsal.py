@@ -35,10 +35,10 @@ PRODUCT = "import tensorflow as tf; print(float(tf.reduce_sum(tf.matmul(tf.ones(
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln import conda_environment
+from kiln import solve_and_install
 from kiln.virtual_packages import machine_virtual_packages
-records = conda_environment.solve([sys.argv[1]], ["tensorflow"], virtual_packages=machine_virtual_packages())
-conda_environment.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
+records = solve_and_install.solve([sys.argv[1]], ["tensorflow"], virtual_packages=machine_virtual_packages())
+solve_and_install.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
 os._exit(0)  # past py-rattler's tear-down, as kiln itself leaves
 """
 

@@ -9,7 +9,6 @@ import pytest
 from packaging.version import Version
 
 from kiln import expand, feedstock_loader, render
-from kiln.conda_environment import solve
 from kiln.conda_package.writer import PackageFacts, write_metadata_package
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import strict
@@ -17,11 +16,12 @@ from kiln.rehearse import conda_names
 from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.wheel_locks import rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget, run_exports
+from kiln.solve_and_install import solve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.rehearse.rehearsal_plan import LockedWheel
+    from kiln.rehearse.plan_records import LockedWheel
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ from kiln import rehearse
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import Channel
 from kiln.rehearse import wheel_download
-from kiln.rehearse.rehearsal_plan import LockedWheel
+from kiln.rehearse.plan_records import LockedWheel
 from kiln.rehearse.wheel_locks import PYTHONS, rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
@@ -45,7 +45,7 @@ print(json.dumps({
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln.conda_environment import install, solve
+from kiln.solve_and_install import install, solve
 from kiln.virtual_packages import machine_virtual_packages
 url, prefix, cache, *specs = sys.argv[1:]
 install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(prefix), cache=Path(cache))

@@ -49,7 +49,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
 def quiet(title: str) -> Any:
     from io import StringIO
 
-    from kiln.console.steps_view import Steps
+    from kiln.console.command_steps import Steps
 
     return Steps(StringIO(), animated=False).step(title)
 

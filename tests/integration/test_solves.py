@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import conda_environment
+from kiln import solve_and_install
 from kiln.errors import SolveFailed
 from tests.solving import PYTHONS, machine, older, record, rendered, stand_ins, write
 
@@ -43,7 +43,7 @@ class Solver:
         if self.name != "rattler":
             return self._program(channels, specs, virtual_packages, flexible=flexible)
         try:
-            records = conda_environment.solve(
+            records = solve_and_install.solve(
                 [item.as_uri() for item in channels],
                 specs,
                 virtual_packages=virtual_packages,
@@ -256,7 +256,7 @@ def test_the_priority_decides_between_channels(tmp_path: Path) -> None:
     places = [first.as_uri(), second.as_uri()]
 
     def versions(spec: str, priority: str) -> dict[str, str]:
-        found = conda_environment.solve(places, [spec], virtual_packages=machine(None, None), priority=priority)
+        found = solve_and_install.solve(places, [spec], virtual_packages=machine(None, None), priority=priority)
         return {package.name.normalized: str(package.version) for package in found}
 
     assert versions("tool", "strict") == {"tool": "1"}

@@ -18,7 +18,7 @@ LAYERS = tuple(
         bazel container local_channel console files zstd system_packages ledger limits cpu_memory provenance compat
         package_safety names channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds script_invocation emulation
-        version_spec conda_environment virtual_packages""",
+        version_spec solve_and_install virtual_packages""",
         "feedstock_loader lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",

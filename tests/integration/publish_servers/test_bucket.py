@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln import repodata
-from kiln.conda_environment import install, solve
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
@@ -27,6 +26,7 @@ from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.target import StoreTarget
 from kiln.publish.targets import target
+from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.integration.publish_servers.helpers import channel_on, dying, refuse, release, requests, served, taken_over
 from tests.packages import release_package

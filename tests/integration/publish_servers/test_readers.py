@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import repodata
-from kiln.conda_environment import install, solve
 from kiln.errors import (
     UnsafePackage,
 )
 from kiln.publish import transaction
+from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.integration.publish_servers.helpers import has
 from tests.packages import conda_package

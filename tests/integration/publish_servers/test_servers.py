@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from kiln import provenance, repodata
-from kiln.conda_environment import install, solve
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
@@ -29,6 +28,7 @@ from kiln.provenance.statements import publication_statement
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
 from kiln.publish.targets import target
+from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.channel_server import TOKEN
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import info_file_contents, packed_readme
+from kiln.build import collected_info_files, packed_readme
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, Requirements
 
@@ -38,7 +38,7 @@ def collected(folder: Path, **about: str | tuple[str, ...]) -> tuple[Ended, dict
     lines = packed_readme.copy_lines(output(**about), folder / "recipe", folder / "place")
     argv = ("bash", "-e", "-c", "\n".join(lines))
     ended = subprocess.run(argv, cwd=folder / "work", capture_output=True, text=True, check=False)
-    found = info_file_contents.collected(packed_readme.entries(folder / "place"))
+    found = collected_info_files.collected(packed_readme.entries(folder / "place"))
     return ended, {name: file.data for name, file in found.items()}
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from kiln import expand, feedstock_loader, render
 from kiln.build import plan_outputs
-from kiln.build.info_file_contents import collected
+from kiln.build.collected_info_files import collected
 from kiln.build.metadata_rewrite import rewrite_package
 from kiln.build.packed_recipe import variant_values
 from kiln.conda_package import reader
@@ -230,7 +230,7 @@ def test_invalid_files_of_the_metadata_are_refused(tmp_path: Path, monkeypatch: 
         collected([{"to": "recipe/../../x", "parts": ["text"]}])
     with pytest.raises(BuildFailed, match="absent, for info/test/a, cannot be read"):
         collected([{"to": "test/a", "parts": [{"file": str(tmp_path / "absent"), "within": str(tmp_path)}]}])
-    monkeypatch.setattr("kiln.build.info_file_contents.LARGEST", 3)
+    monkeypatch.setattr("kiln.build.collected_info_files.LARGEST", 3)
     with pytest.raises(BuildFailed, match="more than 3 bytes"):
         collected([{"to": "test/a", "parts": ["four"]}])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln import conda_environment, virtual_packages
+from kiln import solve_and_install, virtual_packages
 from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, call_with_retries, solve_failure
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.messages import StepReporter
@@ -96,7 +96,7 @@ def test_a_failed_search_for_packages_has_its_own_reason(
         assert found is not None, "a source that cannot be fetched is not a failed search"
         raise found
 
-    monkeypatch.setattr(conda_environment, "solve", solve)
+    monkeypatch.setattr(solve_and_install, "solve", solve)
     monkeypatch.setattr(virtual_packages, "machine_virtual_packages", lambda _: {})
     recipe = {"requirements": {"host": ["a"]}}
     step = BuildStep(output=OUTPUT, index={}, recipe=recipe, folder=Path("/w"), channels=("x",), environment={})

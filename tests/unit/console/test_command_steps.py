@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from kiln.console.steps_view import Steps
+from kiln.console.command_steps import Steps
 
 
 def test_a_step_is_printed_before_it_runs_and_timed_after() -> None:
