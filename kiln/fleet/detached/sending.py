@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 HOME = "/var/lib/kiln/controller"
 # The variables of each provider's modules; whoever runs the workers needs no others, and no token for publishing.
-CREDENTIALS = {"aws": re.compile(r"AWS_"), "openstack": re.compile(r"OS_"), "static": re.compile(r"(?!)")}
+# Those of AWS are named one by one, since the prefix is that of its other services' tokens, too, such as Bedrock's.
+CREDENTIALS = {
+    "aws": re.compile(
+        r"AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|SECURITY_TOKEN|CREDENTIAL_EXPIRATION|REGION"
+        r"|DEFAULT_REGION|URL|ENDPOINT_URL(?:_EC2|_STS)?|CA_BUNDLE|USE_FIPS_ENDPOINT|USE_DUALSTACK_ENDPOINT"
+        r"|STS_REGIONAL_ENDPOINTS|MAX_ATTEMPTS|RETRY_MODE)"
+    ),
+    "openstack": re.compile(r"OS_\w+"),
+    "static": re.compile(r"(?!)"),
+}
 REQUIRED = {"aws": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "openstack": ("OS_AUTH_URL",), "static": ()}
 HINTS = {
     "aws": 'eval "$(aws configure export-credentials --format env)" sets them from your profile',
@@ -80,7 +89,7 @@ def credentials(provider: str, environment: Mapping[str, str]) -> tuple[dict[str
     credentials = {
         name: text
         for name, text in environment.items()
-        if CREDENTIALS[provider].match(name) and name not in ELSEWHERE and text
+        if CREDENTIALS[provider].fullmatch(name) and name not in ELSEWHERE and text
     }
     names = CERTIFICATES & set(credentials)
     certificates = {f"certificates/{name}": file_text(Path(credentials[name])) for name in names}

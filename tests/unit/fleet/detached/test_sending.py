@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "AKIA1",
     "AWS_SECRET_ACCESS_KEY": "secret-a",
+    "AWS_BEARER_TOKEN_BEDROCK": "secret-b",
     "AWS_PROFILE": "work",
     "AWS_SHARED_CREDENTIALS_FILE": "/home/me/.aws/credentials",
     "OS_AUTH_URL": "https://cloud.example.org/v3",
