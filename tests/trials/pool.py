@@ -4,7 +4,7 @@
 
 The workers are containers that boot as machines do (`--provider local`). BuildGrid is the pool's engine, Debian's Bazel
 with TLS the client, over the run's own certificates. The packages must have the files of those that this machine
-builds alone, but for the library of kernels, in which nvcc writes the name of its folder. With ``--kill`` a worker is
+builds alone, but for the libraries with kernels, in which nvcc writes a hash of its folder. With ``--kill`` a worker is
 killed in an action, and the server during one of another. ``--waiting`` runs actions that wait
 on so many workers.
 """
@@ -33,7 +33,8 @@ from tests.integration.fleet.helpers import existing_machines
 from tests.remote_execution import fleet_pool
 from tests.trials.kills import ROOT
 
-OWN_BYTES = "libtensorflow_cc.so."  # nvcc writes a hash of its folder into symbols
+# The libraries with kernels: nvcc writes a hash of its folder into symbols.
+OWN_BYTES = ("/libtensorflow_cc.so", "/libtensorflow.so")
 ACTIONS, SECONDS = 16, 3
 
 
@@ -153,10 +154,12 @@ def compile_in_pool(
         print(f"{time.monotonic() - began:.0f} s for the whole run, with {workers} workers in its pool")
     print(json.dumps(compile_of(report), indent=2))
     pooled = contents(root)
+    print(f"{len(pooled)} files are compared")
     subprocess.run(("rm", "-r", str(root / "build_artifacts")), check=True)
     distdir = ("--distdir", str(store.downloads))
     print(json.dumps(compile_of(kiln("-C", str(root), "build", config, "--container", "docker", *distdir, "--json"))))
-    return "" if pooled == contents(root) else f"differs: {sorted(pooled.items() ^ contents(root).items())}"
+    differing = sorted(pooled.items() ^ contents(root).items())
+    return f"differs: {differing}" if differing or not pooled else ""
 
 
 def kill_in_actions(root: Path, workers: int, *, running: Any) -> None:
@@ -192,7 +195,7 @@ def contents(root: Path) -> dict[str, str]:
     result = {}
     for package in sorted((root / "build_artifacts" / "linux-64").glob("*.conda")):
         for entry in read_json(package, "paths.json")["paths"]:
-            if OWN_BYTES not in entry["_path"]:
+            if not any(name in f"/{entry['_path']}" for name in OWN_BYTES):
                 result[f"{package.name}:{entry['_path']}"] = str(entry.get("sha256"))
     return result
 
