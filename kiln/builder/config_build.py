@@ -22,8 +22,8 @@ from kiln.builder.engine_calls import EngineCalls, call_with_retries
 from kiln.builder.job_main import remove_on_failure, test_environment
 from kiln.builder.package_reports import package_as_json, step_file_hashes
 from kiln.builder.wheel_collection import Wheels
-from kiln.job.channels_and_network import needed_channels
-from kiln.job.step_output_selection import find_output, find_staging, package_file_name, step_names
+from kiln.job.required_channels_and_network import needed_channels
+from kiln.job.step_and_output_lookup import find_output, find_staging, package_file_name, step_names
 from kiln.ledger import Ledger, stored_json
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import package_name

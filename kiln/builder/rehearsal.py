@@ -21,7 +21,7 @@ from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.step_output_selection import package_file_name
+from kiln.job.step_and_output_lookup import package_file_name
 from kiln.ledger import Ledger, stored_json
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kiln import expand, rehearse
 from kiln.builder.rehearsal_planning import named_python, python_of
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.channels_and_network import pythons_of
+from kiln.job.required_channels_and_network import pythons_of
 from kiln.serialization import to_json
 from kiln.store.step_cache import digest
 from kiln.variants.cuda_version import cuda_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits, package_test, rehearse, render
 from kiln.errors import UnsupportedPython, UsageError
-from kiln.job.channels_and_network import pythons_of
+from kiln.job.required_channels_and_network import pythons_of
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:

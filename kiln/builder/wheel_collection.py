@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.builder.job_main import remove_on_failure
 from kiln.builder.package_reports import report_as_json, step_file_hashes
-from kiln.job.channels_and_network import pythons_of
+from kiln.job.required_channels_and_network import pythons_of
 from kiln.ledger import stored_json
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test

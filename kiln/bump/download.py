@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
-from kiln.bump.hash_literals import COMMIT
+from kiln.bump.changed_source_hashes import COMMIT
 from kiln.bump.remote_refs import references
 from kiln.bump.upstream import project_of
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from kiln.bump.hash_literals import Download
+    from kiln.bump.changed_source_hashes import Download
     from kiln.bump.literals import Literal
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]

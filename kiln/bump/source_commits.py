@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.bump.hash_literals import Download
+    from kiln.bump.changed_source_hashes import Download
     from kiln.bump.literals import Literal
     from kiln.bump.plan import BumpPlan
 

@@ -20,9 +20,9 @@ from kiln.cli import (
     fleet_fallbacks,
     fleet_prices,
     fleet_remote_execution,
-    fleet_slurm,
+    fleet_run_terms,
+    fleet_slurm_options,
     fleet_sweep,
-    fleet_terms,
     fleet_test,
     fleet_unrecorded_runs,
     lost_terminal,
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.action == "prices":  # needs no feedstock
         return fleet_prices.run(options)
     if options.action in {"plan", "run", "test"}:
-        fleet_slurm.check_options(options)
+        fleet_slurm_options.check_options(options)
         fleet_fallbacks.check_options(options)
         fleet_detached_start.check_options(options)
         fleet_remote_execution.check_options(options, os.environ)
@@ -103,7 +103,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if options.gpu_tests:
             tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
         plan = plan_of(options, feedstock, configs, ledger, tests)
-    terms = None if options.provider == fleet_slurm.SLURM else fleet_terms.terms_of(options, plan)
+    terms = None if options.provider == fleet_slurm_options.SLURM else fleet_run_terms.terms_of(options, plan)
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
         if options.json
@@ -163,7 +163,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.serialization import to_json
 
     layout = artifact_layout(feedstock)
-    for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else NEEDED:
+    for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else NEEDED:
         process_runner.find(program, env=os.environ)
     if options.detach:
         return start_detached(options, feedstock)
@@ -203,7 +203,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
         plan = plan_of(options, feedstock, selection.configs, ledger)
-        fleet_terms.terms_of(options, plan)
+        fleet_run_terms.terms_of(options, plan)
         fleet_detached_start.require_lasting_credentials(options, plan)
         with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
@@ -236,7 +236,7 @@ def configuration_and_site(
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, pool_workers
 
-    is_slurm = options.provider == fleet_slurm.SLURM
+    is_slurm = options.provider == fleet_slurm_options.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.types)
         options.cache = options.cache or cache_worker_type(previous)
@@ -256,7 +256,7 @@ def configuration_and_site(
         type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
         type_offers={} if is_slurm else fleet_fallbacks.offers_by_type(options, plan),
         capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
-        lifetime=fleet_terms.lifetime_of(options, plan),
+        lifetime=fleet_run_terms.lifetime_of(options, plan),
         controller=fleet_controller_machine.own_charge(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,
@@ -283,7 +283,8 @@ def configuration_and_site(
         logs=run_folder(feedstock, run_id) / "logs",
     )
     if is_slurm:
-        return run_config, fleet_slurm.run_site(options, feedstock, run_id, config_sizes(feedstock, selection.all))
+        sizes = config_sizes(feedstock, selection.all)
+        return run_config, fleet_slurm_options.run_site(options, feedstock, run_id, sizes)
     return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
@@ -310,8 +311,8 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger import damage_repair
     from kiln.ledger.fleet import FleetLedger
 
-    if options.ask == fleet_slurm.SLURM:
-        print(fleet_slurm.list_jobs())
+    if options.ask == fleet_slurm_options.SLURM:
+        print(fleet_slurm_options.list_jobs())
         return 0
     if options.ask:
         print(fleet.list_workers(site_of(options, feedstock, "look", options.ask)).strip())
@@ -364,8 +365,8 @@ def teardown_site(
     options: argparse.Namespace, feedstock: Feedstock, run: str, provider: str
 ) -> PlaybookSite | SlurmSite:
     """Return the site of a run that is to be torn down."""
-    if provider == fleet_slurm.SLURM:
-        return fleet_slurm.stored_site(feedstock, run)
+    if provider == fleet_slurm_options.SLURM:
+        return fleet_slurm_options.stored_site(feedstock, run)
     return site_of(options, feedstock, run, provider)
 
 

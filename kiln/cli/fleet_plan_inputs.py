@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_controller_machine, fleet_slurm
+from kiln.cli import fleet_controller_machine, fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import playbook_value
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
@@ -48,7 +48,7 @@ def plan_of(
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.build_durations()
-    is_slurm = options.provider == fleet_slurm.SLURM
+    is_slurm = options.provider == fleet_slurm_options.SLURM
     sizes = config_sizes(feedstock, configs)
     requests = [
         RequestedJob(
@@ -62,7 +62,7 @@ def plan_of(
     cache: MachineType | None = None
     pool: PoolShape | None = None
     if is_slurm:
-        types = [fleet_slurm.machine_type(options)]
+        types = [fleet_slurm_options.machine_type(options)]
     else:
         types, cache = offers_of(options, list(sizes.values()))
         pool = pool_of(options, types, assumptions)
@@ -200,7 +200,7 @@ def worker_limit(options: argparse.Namespace, configs: int) -> int:
     """Return the number of workers at most; a scheduler with a queue of its own takes all configs at once."""
     if options.workers is not None:
         return int(options.workers)
-    return configs if options.provider == fleet_slurm.SLURM else WORKERS
+    return configs if options.provider == fleet_slurm_options.SLURM else WORKERS
 
 
 def config_sizes(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str, JobSize]:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_slurm
+from kiln.cli import fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, public_environment, site_of
 from kiln.cli.fleet_arguments import seconds
 
@@ -23,8 +23,8 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
     if options.print_timer:
         print(sweep_timer_script(options, feedstock), end="")
         return 0
-    if options.provider == fleet_slurm.SLURM:
-        fleet_slurm.sweep(everything=options.all)
+    if options.provider == fleet_slurm_options.SLURM:
+        fleet_slurm_options.sweep(everything=options.all)
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = site_of(options, feedstock, "sweep", options.provider)

@@ -31,7 +31,7 @@ def recover(
         TeardownIncomplete: when workers of such a run remain.
         AlreadyRunning: when another computer has started workers for the same builds.
     """
-    from kiln.cli.fleet_slurm import SLURM
+    from kiln.cli.fleet_slurm_options import SLURM
     from kiln.fleet import run as fleet
     from kiln.fleet import unrecorded_run_recovery
 

@@ -11,7 +11,7 @@ from kiln.build import conda_build_command
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.executor import conda_forge_env
-from kiln.job.channels_and_network import channel_sources
+from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.untrusted_build_results import open_beneath
 from kiln.ledger import stored_json
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict

@@ -16,8 +16,8 @@ from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
 from kiln.executor.mounts import Folders
-from kiln.job.channels_and_network import needs_network
 from kiln.job.messages import StepReporter
+from kiln.job.required_channels_and_network import needs_network
 from kiln.model.container import ContainerLimits, Mount, User
 from kiln.operating_system import users
 from kiln.store import build_cache

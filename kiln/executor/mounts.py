@@ -22,7 +22,7 @@ from kiln.executor.conda_forge_env import (
     ROOT,
     container_path,
 )
-from kiln.job.channels_and_network import channel_sources
+from kiln.job.required_channels_and_network import channel_sources
 from kiln.model.container import Mount
 from kiln.model.source_position import Place
 from kiln.names import existing_subdirs

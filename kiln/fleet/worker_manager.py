@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import ProvisionRefused, WorkersLost
-from kiln.fleet.credential_refusals import CredentialRefusals
 from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchService
 from kiln.fleet.fallback_offers import OfferList
 from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.lost_worker_limits import LostWorkerLimits
+from kiln.fleet.refused_credentials_policy import CredentialRefusals
 from kiln.fleet.remote_execution_pool import PoolManager
 from kiln.model.fleet import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState

@@ -7,6 +7,6 @@ So it runs in a separate process, which the kernel and a watchdog hold to the li
 from __future__ import annotations
 
 from kiln.rattler_process.client import call
-from kiln.rattler_process.process_limits import VARIABLE, current_limits, environment_limits, limited
+from kiln.rattler_process.limits_in_force import VARIABLE, current_limits, environment_limits, limited
 
 __all__ = ["VARIABLE", "call", "current_limits", "environment_limits", "limited"]

@@ -20,7 +20,7 @@ from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
 from kiln.operating_system.process_groups import KILL, ProcessGroup
-from kiln.rattler_process.process_limits import current_limits, doubled, raise_limit_hint
+from kiln.rattler_process.limits_in_force import current_limits, doubled, raise_limit_hint
 
 if TYPE_CHECKING:
     import subprocess

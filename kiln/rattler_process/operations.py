@@ -23,8 +23,8 @@ from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, L
 from kiln.package_safety.hashes import require_intact, uncached
 from kiln.package_safety.preinstall_checks import PackageAdmission
 from kiln.package_safety.refusals import installation_failure
+from kiln.rattler_process.limits_in_force import doubled, raise_limit_hint
 from kiln.rattler_process.package_records import loaded
-from kiln.rattler_process.process_limits import doubled, raise_limit_hint
 from kiln.rattler_process.watchdog import WatchedTask
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from kiln.operating_system.file_operations import own_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.process_groups import parent_is
 from kiln.rattler_process.client import out_of_memory_error
-from kiln.rattler_process.process_limits import VARIABLE, doubled, raise_limit_hint
+from kiln.rattler_process.limits_in_force import VARIABLE, doubled, raise_limit_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

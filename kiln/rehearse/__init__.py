@@ -16,7 +16,7 @@ from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
 from kiln.rehearse.interpreter_search import find, first_available
 from kiln.rehearse.missing_from_wheel import output_gaps as wheel_gaps
-from kiln.rehearse.plan_records import RehearsalPlan
+from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.plan_records import LockedWheel, SourceFile
+    from kiln.rehearse.plan_types import LockedWheel, SourceFile
 
 __all__ = [
     "DEFAULT_CHANNEL",

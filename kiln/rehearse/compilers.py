@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln import process_runner
 from kiln.rehearse import machine_programs
-from kiln.rehearse.plan_records import StandIn
+from kiln.rehearse.plan_types import StandIn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from kiln.rehearse.plan_records import LockedWheel
+    from kiln.rehearse.plan_types import LockedWheel
 
 
 def cuda_packages(wheels: Iterable[LockedWheel], folder: Path, target: PackageTarget) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from kiln import channel_url_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names, pip_without_programs
-from kiln.rehearse.plan_records import LockedWheel
+from kiln.rehearse.plan_types import LockedWheel
 from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:

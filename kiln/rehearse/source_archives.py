@@ -13,7 +13,7 @@ from kiln import files, folder_lock, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import package_index
-from kiln.rehearse.plan_records import SourceFile
+from kiln.rehearse.plan_types import SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

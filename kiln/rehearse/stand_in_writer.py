@@ -14,7 +14,7 @@ from kiln.serialization import to_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.rehearse.plan_records import StandIn
+    from kiln.rehearse.plan_types import StandIn
 
 MAKER = 1  # raise it when the same stand-in gives another package
 _NOTE = "this stands in for the channel's package, in rehearsals on the machine that made it"

@@ -9,13 +9,13 @@ from packaging.utils import canonicalize_name
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import compilers, conda_names, machine_programs, pip_requirements, resolution
-from kiln.rehearse.plan_records import StandIn
+from kiln.rehearse.plan_types import StandIn
 from kiln.rehearse.required_packages import Section
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from kiln.rehearse.plan_records import LockedWheel
+    from kiln.rehearse.plan_types import LockedWheel
     from kiln.rehearse.required_packages import RequiredPackage
 
 OF_INTERPRETER = frozenset({"python", "python_abi"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
-from kiln.rehearse.plan_records import RehearsalPlan
+from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.resolution import RequirementsConflict
 from kiln.rehearse.substitute_search import OF_INTERPRETER, MissingPackage, SubstituteSearch
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.model.rendered import RenderedConfig
-    from kiln.rehearse.plan_records import StandIn
+    from kiln.rehearse.plan_types import StandIn
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_archives import MissingSource, SourceSearch
 

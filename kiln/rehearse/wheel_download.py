@@ -22,7 +22,7 @@ from kiln.serialization import mapping_or_empty
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.rehearse.plan_records import LockedWheel
+    from kiln.rehearse.plan_types import LockedWheel
 
 _REPORTS = 3.0  # seconds between two reports of a download
 _STAMPS = ".verified.json"

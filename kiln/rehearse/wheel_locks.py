@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import UnsupportedPython, VariantFault
-from kiln.rehearse.plan_records import LockedWheel, RehearsalPlan
+from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import emulation, files
 from kiln.install.package_file_tests import tester_of
-from kiln.job.channels_and_network import needed_channels
+from kiln.job.required_channels_and_network import needed_channels
 from kiln.release.candidates import ConfigsAndRuns, new_packages
 from kiln.store.layout import ArtifactLayout
 

@@ -31,7 +31,7 @@ from kiln.job.job_context import Task
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
-from kiln.job.step_output_selection import package_file_name
+from kiln.job.step_and_output_lookup import package_file_name
 from kiln.ledger import Ledger, stored_json
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder

@@ -9,8 +9,8 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import RecipeFault
-from kiln.job.channels_and_network import channel_sources
-from kiln.job.step_output_selection import require_step
+from kiln.job.required_channels_and_network import channel_sources
+from kiln.job.step_and_output_lookup import require_step
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (

@@ -21,7 +21,7 @@ from kiln.solve_and_install import solve
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.rehearse.plan_records import LockedWheel
+    from kiln.rehearse.plan_types import LockedWheel
 
 ROOT = Path(__file__).parents[2]
 

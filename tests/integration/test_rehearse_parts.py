@@ -19,7 +19,7 @@ from kiln import rehearse
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import Channel
 from kiln.rehearse import wheel_download
-from kiln.rehearse.plan_records import LockedWheel
+from kiln.rehearse.plan_types import LockedWheel
 from kiln.rehearse.wheel_locks import PYTHONS, rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 

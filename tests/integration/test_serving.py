@@ -18,7 +18,7 @@ from kiln.local_channel import Channel
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
 from kiln.rehearse import wheel_download
-from kiln.rehearse.plan_records import LockedWheel
+from kiln.rehearse.plan_types import LockedWheel
 from kiln.rehearse.wheel_locks import PYTHONS
 from kiln.virtual_packages import machine_virtual_packages
 from tests import shared_inputs

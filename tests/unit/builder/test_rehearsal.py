@@ -11,7 +11,7 @@ from kiln.job.job_descriptions import BuildJob
 from kiln.job.messages import StepReporter
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger
-from kiln.rehearse.plan_records import RehearsalPlan
+from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.store import bazel_environment
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache

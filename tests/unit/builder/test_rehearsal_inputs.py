@@ -19,7 +19,7 @@ from kiln.job.options import BuildOptions
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, OutputTest, RenderedConfig
 from kiln.rehearse import Interpreter
-from kiln.rehearse.plan_records import StandIn
+from kiln.rehearse.plan_types import StandIn
 from kiln.store import build_cache
 from tests.feedstocks import written
 

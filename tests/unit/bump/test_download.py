@@ -10,7 +10,7 @@ import pytest
 
 from kiln import source_download
 from kiln.bump import download
-from kiln.bump.hash_literals import Download
+from kiln.bump.changed_source_hashes import Download
 from kiln.bump.literals import Literal
 from kiln.errors import DownloadFailed
 from tests.bumping import ignored

@@ -8,7 +8,7 @@ import pytest
 
 from kiln.rehearse import compilers, machine_programs
 from kiln.rehearse.machine_programs import UNKNOWN_VERSION, find, fits, fitting_version, paths
-from kiln.rehearse.plan_records import StandIn
+from kiln.rehearse.plan_types import StandIn
 from kiln.rehearse.stand_in_writer import stand_in_metadata, stand_in_packages
 from tests.unit.rehearse.sample import content, info, unpacked
 

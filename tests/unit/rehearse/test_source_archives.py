@@ -16,7 +16,7 @@ from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.model.rendered import Source
 from kiln.rehearse import package_index, source_archives
-from kiln.rehearse.plan_records import SourceFile
+from kiln.rehearse.plan_types import SourceFile
 from kiln.rehearse.source_archives import SourceSearch, fetch, missing, projects_of
 
 if TYPE_CHECKING:

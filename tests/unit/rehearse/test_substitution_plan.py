@@ -12,7 +12,7 @@ from kiln.errors import RehearsalRefused
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import resolution
-from kiln.rehearse.plan_records import LockedWheel, RehearsalPlan
+from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan
 from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for, required_packages
 from kiln.rehearse.resolution import RequirementsConflict, Resolution, UnavailableProject
 from kiln.rehearse.source_archives import SourceSearch

@@ -15,7 +15,7 @@ import pytest
 from kiln import files, process_runner
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch
 from kiln.rehearse import wheel_download
-from kiln.rehearse.plan_records import LockedWheel
+from kiln.rehearse.plan_types import LockedWheel
 
 
 def locked(name: str, content: bytes = b"content", platform: str = "any") -> LockedWheel:

@@ -14,7 +14,7 @@ from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, read, rehearsal_wheels
 
 if TYPE_CHECKING:
-    from kiln.rehearse.plan_records import LockedWheel
+    from kiln.rehearse.plan_types import LockedWheel
 
 ALL = ["cpu", *(f"cuda{version}" for version in cuda_versions())]
 

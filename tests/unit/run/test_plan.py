@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kiln.model.run import ConfigRun, ConfigState
-from kiln.rehearse.plan_records import LockedWheel, RehearsalPlan, SourceFile, StandIn
+from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile, StandIn
 from kiln.run import BuildOptions, RunOptions
 from kiln.run.plan import RunPlan, as_text
 from kiln.run.resource_check import ResourceShare
