@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kiln import cli, folder_lock
+from kiln import cli, folder_lock, process_runner
 from kiln.cli import fleet_prices
 from kiln.cli.fleet_arguments import arguments, loss_limits, planned_loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import require_types
@@ -358,6 +358,7 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
         ledger.end_fleet(tests.run)
         return (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
 
+    monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
     monkeypatch.setattr(worker_tests, "execute", execute)
     monkeypatch.setattr("kiln.cli.fleet_test.prepare", lambda *_: Namespace(run="a1"))
     words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]
