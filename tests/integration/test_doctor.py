@@ -83,7 +83,7 @@ def test_of_several_gpus_solves_and_the_doctor_are_given_the_lowest_capability(
     nvml(tmp_path, first=9, name="libnvidia-ml.so.1")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), **overrides}
     program = (
-        "import json, os; from kiln.local_channel import machine_virtual_packages as packages;"
+        "import json, os; from kiln.virtual_packages import machine_virtual_packages as packages;"
         "print(json.dumps(packages(os.environ)))"
     )
     solve, doctor = (
