@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-UNIT = ("pytest", "tests/unit", "--quiet", "--numprocesses", str(os.cpu_count() or 1))
+# One process more than cores: some tests wait for others' processes to end.
+UNIT = ("pytest", "tests/unit", "--quiet", "--numprocesses", str((os.cpu_count() or 1) + 1))
 TYPES = ("mypy", "--platform")  # each platform with a cache of its own
 CHECKS = {
     "types": (*TYPES, "linux"),
