@@ -24,9 +24,9 @@ NPN = ("JdkNpnApplicationProtocolNegotiator", "JdkAlpnApplicationProtocolNegotia
 AVAILABLE = "private static final boolean AVAILABLE = "
 OTHERS = ("if (Conscrypt.isEngineSupported", "if (JettyAlpnSslEngine.isAvailable")
 COMPILE = """set -e
-cp /usr/share/bazel/A-server.jar /work/A-server.jar
-javac -nowarn -d /work/classes -cp /work/A-server.jar /work/*.java
-jar uf /work/A-server.jar -C /work/classes .
+cp /usr/share/bazel/A-server.jar /bazel/A-server.jar
+javac -nowarn -d /bazel/classes -cp /bazel/A-server.jar /bazel/*.java
+jar uf /bazel/A-server.jar -C /bazel/classes .
 """
 
 
@@ -40,7 +40,7 @@ def server_jar(folder: Path = small_tensorflow.STORE) -> Path:
             with tempfile.TemporaryDirectory(prefix="kiln-bazel-tls-") as scratch:
                 work = Path(scratch)
                 write_classes(netty_source(work / "apt"), work)
-                mount = ("--volume", f"{work}:/work", small_tensorflow.IMAGE)
+                mount = ("--volume", f"{work}:/bazel", small_tensorflow.IMAGE)
                 small_tensorflow.run(("docker", "run", "--rm", *mount, "sh", "-c", COMPILE))
                 files.write_bytes(jar, (work / "A-server.jar").read_bytes())
             files.write_text(complete, made)
