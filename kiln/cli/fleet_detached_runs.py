@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
 
-GONE_SECONDS = 60.0  # for the controller to end, once it was told
+GONE_SECONDS = 60.0  # for the controller to end, once it was asked to stop
 LOOK = 2.0  # seconds between two looks at a run that is being stopped
 UNANSWERED = 10  # looks in a row without an answer: the controller is gone
 OVER = frozenset({"ended", "failed"})

@@ -295,7 +295,7 @@ class Converter:
     def _build(self, entry: DictPart, *, is_top: bool) -> DictPart:
         """Return an output's build section with what it inherits from the top level, as conda-build has it."""
         whole, own = section(self._tree, "build"), section(entry, "build")
-        beside = [(key, part) for key, part in entry.pairs if key in keys.OUTPUT_BUILD]
+        direct_keys = [(key, part) for key, part in entry.pairs if key in keys.OUTPUT_BUILD]
         if is_top:
             names = {key for key, _ in own.pairs}
             inherited = [
@@ -307,8 +307,8 @@ class Converter:
         elif entry.all("build"):
             pairs = own.pairs
         else:
-            excluded = _NOT_INHERITED | {key for key, _ in beside} | {"script_env"}
-            pairs = [*beside, *((key, _bare(part)) for key, part in whole.pairs if key not in excluded)]
+            excluded = _NOT_INHERITED | {key for key, _ in direct_keys} | {"script_env"}
+            pairs = [*direct_keys, *((key, _bare(part)) for key, part in whole.pairs if key not in excluded)]
         condition = conjunction(entry.guards)
         if condition is not None:
             test = negated(condition)

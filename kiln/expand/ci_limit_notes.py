@@ -24,7 +24,7 @@ GB = 10**9
 
 
 class _Excess(NamedTuple):
-    """A note, and by how much its config exceeds its limit; the larger of two is told."""
+    """A note, and by how much its config exceeds its limit; the larger of two is shown."""
 
     amount: float
     note: str

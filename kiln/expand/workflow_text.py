@@ -58,7 +58,7 @@ def texts(
     parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
     called = [f"build-{number}" for number in range(2, len(parts) + 1)]
     links = max(job.links for job in jobs)
-    _require_few("called workflows", len(called) + (links > 1), "workflows beside build.yml")
+    _require_few("called workflows", len(called) + (links > 1), "workflows in addition to build.yml")
     _require_few("check runs", sum(_check_runs(job, links) for job in jobs) + 1, "jobs")
     needs = [*_builds(parts[0]), *_gpu(parts[0]), *called]
     written = {

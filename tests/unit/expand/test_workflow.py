@@ -339,7 +339,7 @@ def test_all_matrices_together_run_no_more_jobs_at_a_time_than_the_setting(feeds
 
 
 def test_more_files_than_github_calls_are_refused(feedstock: Feedstock) -> None:
-    with pytest.raises(RecipeFault, match=r"need 51 workflows beside build\.yml"):
+    with pytest.raises(RecipeFault, match=r"need 51 workflows in addition to build\.yml"):
         workflow.planned(feedstock, many(51 * 256 + 1))
     settings(feedstock, "kiln: {build_hours: 330}\n")
     with pytest.raises(RecipeFault, match="need 50041 jobs"):
