@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kiln.repodata.document import KINDS, PACKAGES, IndexDocument, Record
@@ -36,7 +37,7 @@ def empty_patch_instructions() -> IndexDocument:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for the cached properties
 class Subdir:
     """All packages of a subdir.
 
@@ -68,7 +69,7 @@ class Subdir:
             instructions=empty_patch_instructions(),
         )
 
-    @property
+    @cached_property
     def records(self) -> dict[str, Record]:
         """The packages' own records by file name, also of those that were withdrawn."""
         return self.base.records()
@@ -79,7 +80,7 @@ class Subdir:
         records = self.repodata.records()
         return {file: records[file] for file in sorted(records)}
 
-    @property
+    @cached_property
     def removed(self) -> frozenset[str]:
         """The files that the index no longer offers."""
         lists = (self.repodata.value.get("removed"), self.instructions.value.get("remove"))

@@ -74,3 +74,9 @@ def test_package_files_are_next_to_the_index_unless_it_has_another_url(tmp_path:
 def test_withdrawing_twice_changes_nothing(tmp_path: Path) -> None:
     once = index(tmp_path, "small-1").withdrawn(["small-1-0.conda"])
     assert repodata.index_files(once.withdrawn(["small-1-0.conda"])) == repodata.index_files(once)
+
+
+def test_records_are_read_once_however_many_packages_ask(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1", "large-1").withdrawn(["small-1-0.conda"])
+    assert subdir.records is subdir.records
+    assert subdir.removed is subdir.removed
