@@ -99,8 +99,9 @@ def look_up(
     choice = executor_choice.choose_engine(options)
     if choice.engine is None:
         platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
+    image_platforms = platforms.image_platforms(feedstock, configs)
     places, notes = executor_choice.locate_builds(
-        [(config, platforms.image_platform(feedstock, config)) for config in configs],
+        [(config, image_platforms[config.name]) for config in configs],
         options,
         choice.engine,
         on_line and (lambda line: on_line(f"image: {line}")),
@@ -212,15 +213,12 @@ def _require_overlinking(feedstock: Feedstock, renderings: Iterable[RenderedConf
 
 
 def _emulated(
-    feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions, *, in_container: bool
+    feedstock: Feedstock, configs: Collection[BuildConfig], options: RunOptions, *, in_container: bool
 ) -> frozenset[str]:
     """Return the names of the cross-compiled configs whose tests this machine runs; other engines skip them."""
-    return frozenset(
-        config.name
-        for config in configs
-        if options.build.engine == OWN_ENGINE
-        and platforms.emulates_tests(feedstock, config.platform, in_container=in_container)
-    )
+    if options.build.engine != OWN_ENGINE:
+        return frozenset()
+    return platforms.with_emulated_tests(feedstock, configs, in_container=in_container)
 
 
 def _inputs(

@@ -10,7 +10,7 @@ from kiln.errors import UnsupportedPlatform, raise_all
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
@@ -22,8 +22,7 @@ def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: 
     Raises:
         UnsupportedPlatform: for each of them.
     """
-    faults = [fault for config in configs if (fault := _fault(feedstock, config, rehearsal, containers))]
-    raise_all(faults)
+    raise_all(list(_faults(feedstock, tuple(configs), rehearsal=rehearsal, containers=containers).values()))
 
 
 def buildable(
@@ -35,7 +34,7 @@ def buildable(
         UnsupportedPlatform: when it can build none of them.
     """
     configs = expand.read_all(feedstock, tuple(names))
-    faults = {config.name: fault for config in configs if (fault := _fault(feedstock, config, rehearsal, containers))}
+    faults = _faults(feedstock, configs, rehearsal=rehearsal, containers=containers)
     if not faults:
         return tuple(config.name for config in configs), ""
     if len(faults) == len(configs):
@@ -49,20 +48,47 @@ def buildable(
     )
 
 
-def image_platform(feedstock: Feedstock, config: BuildConfig) -> str:
-    """Return the platform, such as ``linux/arm64``, of the image that a config is built in."""
-    return emulation.oci_platform(limits.run_bounded(lambda: render.build_platform(feedstock, config.platform)))
+def image_platforms(feedstock: Feedstock, configs: Collection[BuildConfig]) -> dict[str, str]:
+    """Return the platforms, such as ``linux/arm64``, of the images that build configs, by the configs' names."""
+    builds = _build_platforms(feedstock, configs)
+    return {config.name: emulation.oci_platform(builds[config.platform]) for config in configs}
+
+
+def with_emulated_tests(
+    feedstock: Feedstock, configs: Collection[BuildConfig], *, in_container: bool
+) -> frozenset[str]:
+    """Return the names of the cross-compiled configs whose programs run here all the same, as their tests need."""
+    builds = _build_platforms(feedstock, configs)
+    crossed = {target for target, build in builds.items() if target != build}
+    if not crossed or not expand.runs_emulated_tests(feedstock.settings):
+        return frozenset()
+    running = {target for target in crossed if emulation.runs(target, in_container=in_container)}
+    return frozenset(config.name for config in configs if config.platform in running)
+
+
+def _build_platforms(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> dict[str, str]:
+    """Return the platforms on which configs are built, by the platforms for which they are."""
+    targets = {config.platform for config in configs}
+    return limits.run_bounded(lambda: {target: render.build_platform(feedstock, target) for target in targets})
+
+
+def _faults(
+    feedstock: Feedstock, configs: Collection[BuildConfig], *, rehearsal: bool, containers: bool
+) -> dict[str, UnsupportedPlatform]:
+    builds = _build_platforms(feedstock, configs)
+    here = container_subdir() if containers and not rehearsal else own_subdir()
+    return {
+        config.name: fault
+        for config in configs
+        if (fault := _fault(config, builds[config.platform], here, rehearsal=rehearsal, containers=containers))
+    }
 
 
 def _fault(
-    feedstock: Feedstock,
-    config: BuildConfig,
-    rehearsal: bool,
-    containers: bool,
+    config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool
 ) -> UnsupportedPlatform | None:
-    here = container_subdir() if containers and not rehearsal else own_subdir()
+    """Return why a config for its platform, built on another or the same one, cannot be built here."""
     target = config.platform
-    build = limits.run_bounded(lambda: render.build_platform(feedstock, target))
     at = Place(file=f".ci_support/{config.name}.yaml")
     if rehearsal and target != here:
         return UnsupportedPlatform(
@@ -90,16 +116,6 @@ def _fault(
             f"conda-forge.yml, then kiln rerender{_emulated_way(target) if build == target else ''}",
         )
     return None
-
-
-def emulates_tests(feedstock: Feedstock, target: str, *, in_container: bool) -> bool:
-    """Return whether packages for a platform are cross-compiled, and their programs run here all the same."""
-    build = limits.run_bounded(lambda: render.build_platform(feedstock, target))
-    return (
-        build != target
-        and expand.runs_emulated_tests(feedstock.settings)
-        and emulation.runs(target, in_container=in_container)
-    )
 
 
 def _other_machine(build: str) -> str:

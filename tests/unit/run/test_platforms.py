@@ -65,14 +65,16 @@ def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_pr
     assert "no interpreter for linux-ppc64le that containers can use" in caught.value.hint
     monkeypatch.setattr(emulation, "runs", lambda subdir, in_container: in_container and subdir == "linux-ppc64le")
     platforms.require(feedstock, configs, rehearsal=False)
-    assert platforms.image_platform(feedstock, configs[0]) == "linux/ppc64le"
+    assert platforms.image_platforms(feedstock, configs)[configs[0].name] == "linux/ppc64le"
     with pytest.raises(UnsupportedPlatform) as caught:
         platforms.require(feedstock, configs, rehearsal=False, containers=False)
     assert "or emulate it in a container (docker or podman)" in caught.value.hint
     names, note = platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)
     assert set(names) == {*HERE, "linux_ppc64le_"}
     assert "linux-ppc64le" not in note
-    assert platforms.image_platform(feedstock, *expand.read_all(feedstock, ("linux_aarch64_",))) == "linux/amd64"
+    assert platforms.image_platforms(feedstock, expand.read_all(feedstock, ("linux_aarch64_",))) == {
+        "linux_aarch64_": "linux/amd64"
+    }
 
 
 @pytest.mark.parametrize(
