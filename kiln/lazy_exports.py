@@ -13,15 +13,21 @@ if TYPE_CHECKING:
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package: it imports the module that defines a name, at the name's first use.
 
-    ``modules`` are the names, separated by spaces, by their module in the package.
+    ``modules`` are the names, separated by spaces, by their module in the package; ``name=other`` gives another name
+    of the module.
     """
-    module_of = {name: module for module, names in modules.items() for name in names.split()}
+    origins = {
+        word.partition("=")[0]: (module, word.rpartition("=")[2])
+        for module, words in modules.items()
+        for word in words.split()
+    }
 
     def export(name: str) -> Any:
         """Return the value of a name, and keep it in the package."""
-        if name not in module_of:
+        if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        module, attribute = origins[name]
+        value = getattr(importlib.import_module(f"{package}.{module}"), attribute)
         setattr(sys.modules[package], name, value)
         return value
 

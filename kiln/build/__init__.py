@@ -1,9 +1,21 @@
 """The build stage: plan purely which packages to make and how, then have the engine make them one by one."""
 
-from kiln.build.engine_run import execute, prepare_script_run
-from kiln.build.plan import in_order, plan_compile, plan_outputs, plan_rehearsal, test_only_files, test_sources_folder
-from kiln.build.script_variables import callers_variables
-from kiln.build.staging_run_exports import run_exports_of
+from typing import TYPE_CHECKING
+
+from kiln.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kiln.build.engine_run import execute, prepare_script_run
+    from kiln.build.plan import (
+        in_order,
+        plan_compile,
+        plan_outputs,
+        plan_rehearsal,
+        test_only_files,
+        test_sources_folder,
+    )
+    from kiln.build.script_variables import callers_variables
+    from kiln.build.staging_run_exports import run_exports_of
 
 __all__ = [
     "callers_variables",
@@ -17,3 +29,13 @@ __all__ = [
     "test_only_files",
     "test_sources_folder",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "engine_run": "execute prepare_script_run",
+        "plan": "in_order plan_compile plan_outputs plan_rehearsal test_only_files test_sources_folder",
+        "script_variables": "callers_variables",
+        "staging_run_exports": "run_exports_of",
+    },
+)

@@ -1,16 +1,21 @@
 """The images that kiln makes: base images for builds, slim images of packages, and images of fleet workers."""
 
-from kiln.image.build_container_image import (
-    ENGINE_HOME,
-    SUITE,
-    ImageRecipe,
-    ImageResult,
-    default_tag,
-    provide_image,
-    recipe,
-)
-from kiln.image.local_worker_disk import Disk, disk_recipe, provide_disk
-from kiln.image.worker_container_image import worker_recipe, worker_tag
+from typing import TYPE_CHECKING
+
+from kiln.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kiln.image.build_container_image import (
+        ENGINE_HOME,
+        SUITE,
+        ImageRecipe,
+        ImageResult,
+        default_tag,
+        provide_image,
+        recipe,
+    )
+    from kiln.image.local_worker_disk import Disk, disk_recipe, provide_disk
+    from kiln.image.worker_container_image import worker_recipe, worker_tag
 
 __all__ = [
     "ENGINE_HOME",
@@ -26,3 +31,12 @@ __all__ = [
     "worker_recipe",
     "worker_tag",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "build_container_image": "ENGINE_HOME SUITE ImageRecipe ImageResult default_tag provide_image recipe",
+        "local_worker_disk": "Disk disk_recipe provide_disk",
+        "worker_container_image": "worker_recipe worker_tag",
+    },
+)

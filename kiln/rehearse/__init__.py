@@ -11,30 +11,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.conda_package.writer import SUBDIR
-from kiln.rehearse import source_archives, wheel_download
-from kiln.rehearse.empty_cuda_packages import cuda_packages
-from kiln.rehearse.interpreter_facts import Interpreter, probe
-from kiln.rehearse.interpreter_search import find, first_available
-from kiln.rehearse.missing_from_wheel import output_gaps as wheel_gaps
-from kiln.rehearse.plan_types import RehearsalPlan
-from kiln.rehearse.processor_packages import processor_packages
-from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
-from kiln.rehearse.python_download import fetch as fetch_python
-from kiln.rehearse.python_download import fetched as fetched_pythons
-from kiln.rehearse.python_package import python_packages
-from kiln.rehearse.required_packages import outputs_for, required_packages
-from kiln.rehearse.source_archives import SourceSearch
-from kiln.rehearse.stand_in_writer import stand_in_packages
-from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
-from kiln.rehearse.substitution_plan import fitting_python as python_for
-from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
-from kiln.rehearse.wheel_package import PackageTarget, convert_all
+from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.plan_types import LockedWheel, SourceFile
+    from kiln.rehearse.interpreter_facts import Interpreter, probe
+    from kiln.rehearse.interpreter_search import find, first_available
+    from kiln.rehearse.missing_from_wheel import output_gaps as wheel_gaps
+    from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile
+    from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
+    from kiln.rehearse.python_download import fetch as fetch_python
+    from kiln.rehearse.python_download import fetched as fetched_pythons
+    from kiln.rehearse.python_package import python_packages
+    from kiln.rehearse.required_packages import outputs_for, required_packages
+    from kiln.rehearse.source_archives import SourceSearch
+    from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
+    from kiln.rehearse.substitution_plan import fitting_python as python_for
+    from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -69,9 +64,27 @@ __all__ = [
     "wheel_gaps",
 ]
 
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "interpreter_facts": "Interpreter probe",
+        "interpreter_search": "find first_available",
+        "missing_from_wheel": "wheel_gaps=output_gaps",
+        "plan_types": "RehearsalPlan",
+        "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python=fetch fetched_pythons=fetched",
+        "python_package": "python_packages",
+        "required_packages": "outputs_for required_packages",
+        "source_archives": "SourceSearch",
+        "substitution_plan": "PACKAGED_PYTHONS PlanRequest config_plan python_for=fitting_python",
+        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel rehearsal_wheels",
+    },
+)
+
 
 def missing(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[LockedWheel, ...]:
     """Return the wheels that ``fetch`` would download into ``store``."""
+    from kiln.rehearse import wheel_download
+
     return wheel_download.missing(rehearsal_plan.wheels, store)
 
 
@@ -88,11 +101,15 @@ def fetch(
     ``env`` is pip's environment, with its PIP_ variables and proxies. ``on_line`` gets pip's output, line by line.
     Raises HashMismatch, DownloadFailed and DiskFull.
     """
+    from kiln.rehearse import wheel_download
+
     wheel_download.fetch(rehearsal_plan.wheels, store, env=env, log=log, on_line=on_line)
 
 
 def missing_sources(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[SourceFile, ...]:
     """Return the sources that ``fetch_sources`` would download into ``store``."""
+    from kiln.rehearse import source_archives
+
     return source_archives.missing(rehearsal_plan.sources, store)
 
 
@@ -105,11 +122,15 @@ def fetch_sources(
 
     Raises HashMismatch, DownloadFailed and DiskFull.
     """
+    from kiln.rehearse import source_archives
+
     source_archives.fetch(rehearsal_plan.sources, store, env=env, on_line=on_line)
 
 
 def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
     """Return the fetched wheel that replaces the compile; raises HashMismatch when it is not the lock's."""
+    from kiln.rehearse import wheel_download
+
     upstream = rehearsal_plan.upstream
     if upstream is None:
         raise ValueError("the plan has no wheel that replaces the compile")
@@ -124,6 +145,12 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
 
     Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
+    from kiln.rehearse import wheel_download
+    from kiln.rehearse.empty_cuda_packages import cuda_packages
+    from kiln.rehearse.processor_packages import processor_packages
+    from kiln.rehearse.stand_in_writer import stand_in_packages
+    from kiln.rehearse.wheel_package import PackageTarget, convert_all
+
     wheel_download.verify(rehearsal_plan.dependencies, store)
     compiled = rehearsal_plan.upstream is None
     target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda, as_conda_forge=compiled)

@@ -1,11 +1,16 @@
 """The report of a run, for people as text, Markdown and a web page, and for programs as JSON."""
 
-from kiln.report.junit import as_junit
-from kiln.report.package_summary import result_text
-from kiln.report.page import INDEX, as_html, page_name
-from kiln.report.result_table import as_markdown, matrix_text
-from kiln.report.run_index import index_as_html
+from typing import TYPE_CHECKING
+
+from kiln.lazy_exports import lazy_exports
 from kiln.variants.varying_keys import labels
+
+if TYPE_CHECKING:
+    from kiln.report.junit import as_junit
+    from kiln.report.package_summary import result_text
+    from kiln.report.page import INDEX, as_html, page_name
+    from kiln.report.result_table import as_markdown, matrix_text
+    from kiln.report.run_index import index_as_html
 
 __all__ = [
     "INDEX",
@@ -18,3 +23,14 @@ __all__ = [
     "page_name",
     "result_text",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "junit": "as_junit",
+        "package_summary": "result_text",
+        "page": "INDEX as_html page_name",
+        "result_table": "as_markdown matrix_text",
+        "run_index": "index_as_html",
+    },
+)
