@@ -87,15 +87,7 @@ def look_up(
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
     platforms.require(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
-    if options.build.engine == OWN_ENGINE:
-        expand.package_settings(feedstock.settings)  # refuse invalid ones before anything is built
-        if not rehearsal:
-            expand.require_supported_priority(feedstock.settings, map(channel_sources, configs))
-    else:
-        expand.conda_settings(feedstock.settings)
-    compatibility.require(feedstock, configs)
-    _require_keys(feedstock, configs, engine=options.build.engine)
-    remote_executor_options.refuse_ineffective(feedstock, configs, options)
+    notes_on_settings = limits.run_bounded(lambda: _check(feedstock, configs, options))
     choice = executor_choice.choose_engine(options)
     if choice.engine is None:
         platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
@@ -143,7 +135,7 @@ def look_up(
         share=share,
         notes=(
             *_stale(feedstock),
-            *_without_effect(feedstock, options),
+            *notes_on_settings,
             *choice.notes,
             *notes,
             *notes_on_rehearsals,
@@ -166,6 +158,24 @@ def _planner(feedstock: Feedstock, options: RunOptions, machine: HostMachine, *,
     )
 
 
+def _check(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
+    """Refuse what cannot be built before anything is, and return notes on settings without an effect.
+
+    Raises:
+        KilnError: see `kiln.run.plan.prepare`.
+    """
+    if options.build.engine == OWN_ENGINE:
+        expand.package_settings(feedstock.settings)
+        if not options.build.rehearsal:
+            expand.require_supported_priority(feedstock.settings, map(channel_sources, configs))
+    else:
+        expand.conda_settings(feedstock.settings)
+    compatibility.require(feedstock, configs)
+    _require_keys(feedstock, configs, engine=options.build.engine)
+    remote_executor_options.refuse_ineffective(feedstock, configs, options)
+    return _without_effect(feedstock, options)
+
+
 def _stale(feedstock: Feedstock) -> tuple[str, ...]:
     changes = expand.matrix_difference(feedstock)
     text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
@@ -174,7 +184,7 @@ def _stale(feedstock: Feedstock) -> tuple[str, ...]:
 
 def _without_effect(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...]:
     """Return notes on settings in conda-forge.yml that do not affect this build."""
-    lines = limits.run_bounded(lambda: conda_forge_yml.no_effect_notes(feedstock.settings))
+    lines = conda_forge_yml.no_effect_notes(feedstock.settings)
     if options.build.engine == OWN_ENGINE:
         lines += [
             f"conda-forge.yml: {name} has an effect with --engine conda-build only"
