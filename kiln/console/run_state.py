@@ -76,10 +76,13 @@ class RunState:
         output = self.outputs.get(config)
         if output is None or output.step != step:
             output = self.outputs[config] = ConfigOutput(step)
-        if TRACED_VARIABLE.match(line):
+        if not line.startswith("+"):  # no line of a trace, as nearly all are
+            if line:
+                output.lines.append(line)
+        elif TRACED_VARIABLE.match(line):
             if output.preamble is None:
                 output.preamble, output.is_in_preamble = frozenset(output.lines), True
-        elif line:
+        else:
             if _TRACED_SCRIPT.match(line) or (output.is_in_preamble and line.startswith("+ ")):
                 output.drop_preamble()
             output.lines.append(line)
