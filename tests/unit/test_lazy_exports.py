@@ -22,6 +22,12 @@ def test_a_name_is_that_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vars(expand)["text"] is config_file.text
 
 
+def test_a_name_may_be_another_than_in_its_module() -> None:
+    from kiln.expand import config_file
+
+    assert lazy_exports("kiln.expand", {"config_file": "read=text"})("read") is config_file.text
+
+
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         lazy_exports("kiln.expand", {"config_file": "read text"})("nothing")
@@ -30,13 +36,15 @@ def test_another_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize("file", PACKAGES, ids=lambda file: file.parent.name)
 def test_the_table_has_what_type_checkers_see(file: Path) -> None:
     tree = ast.parse(file.read_text())
+    public = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))  # __all__
     imports = {
-        (node.module, alias.name)
+        (node.module, f"{alias.asname}={alias.name}" if alias.asname else alias.name)
         for block in tree.body
         if isinstance(block, ast.If)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
+        if (alias.asname or alias.name) in public
     }
     package = ".".join(("kiln", *file.parent.relative_to(Path(kiln.__file__).parent).parts))
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_exports")
