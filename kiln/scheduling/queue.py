@@ -13,7 +13,8 @@ from bisect import insort
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from kiln.model.fleet import JobEstimate
 
@@ -228,9 +229,10 @@ class Queue:
         self._group_types.setdefault(group, job.type)
         return group
 
-    def _suits(self, worker: str, group: str) -> bool:
-        """Return whether a worker is of the machine type that builds a group."""
-        return self._group_types[group] in {"", self.type_of(worker)}
+    def _waiting_for(self, worker: str) -> list[str]:
+        """Return the groups that wait, among those that the worker's machine type builds."""
+        types = {"", self.type_of(worker)}
+        return [group for group, jobs in self._waiting.items() if jobs and self._group_types[group] in types]
 
     def _requeue_cold(self, group: str) -> None:
         """Schedule a cold build of a group, perhaps again, when its compile is neither stored nor running."""
@@ -254,8 +256,8 @@ class Queue:
         return heap
 
     def _next_warm_group(self, worker: str) -> str | None:
-        reach = self._reach.get(worker, set()) | self._cached
-        groups = [group for group in reach if self._waiting.get(group) and self._suits(worker, group)]
+        own = self._reach.get(worker, ())
+        groups = [group for group in self._waiting_for(worker) if group in own or group in self._cached]
         return min(groups, key=self._warm_order, default=None)
 
     def _warm_order(self, group: str) -> tuple[float, str]:
@@ -263,31 +265,36 @@ class Queue:
 
     def _group_worth_repeating(self, worker: str, now: float) -> str | None:
         """Return the group whose compile should be repeated on a worker rather than waited for."""
-        groups = [group for group, jobs in self._waiting.items() if jobs and self._suits(worker, group)]
+        groups = self._waiting_for(worker)
         if self._cache:
             waits = self._wait_for_cold and not self._dependent
             others = [] if waits else groups
             return min(others, key=lambda group: (-len(self._waiting[group]), group), default=None)
-        ends = [(self._end_of(group), group) for group in groups]
+        work = [(group, self._holders(group), len(jobs), jobs[0].warm) for group, jobs in self._waiting.items() if jobs]
+        ends = [(self._end_of(group, work), group) for group in groups]
         end, group = max(ends, default=(0.0, None))
         return group if group and now + WORTH * self._waiting[group][0].cold < end else None
 
-    def _end_of(self, group: str) -> float:
+    def _end_of(self, group: str, work: Sequence[tuple[str, AbstractSet[str], int, float]]) -> float:
         """Return when the workers that have or run a group's compile would have built its waiting configs.
 
-        Before them they may build the configs of other groups that no other worker has.
+        Before them they may build the configs of other groups that no other worker has. ``work`` is each group that
+        waits, with the workers that have its compile, the number of its configs, and the seconds of a warm build.
         """
         holders = self._holders(group)
-        free = min((self._busy[worker][1] if worker in self._busy else 0.0 for worker in holders), default=0.0)
+        shares = max(1, len(holders))
+        idle = any(worker not in self._busy for worker in holders)
+        free = 0.0 if idle else min((self._busy[worker][1] for worker in holders), default=0.0)
         seconds = sum(
-            math.ceil(len(jobs) / max(1, len(holders))) * jobs[0].warm
-            for other, jobs in self._waiting.items()
-            if jobs and (other == group or (holders and self._holders(other) <= holders))
+            math.ceil(count / shares) * warm
+            for other, others, count, warm in work
+            if other == group or (holders and others <= holders)
         )
         return free + seconds
 
-    def _holders(self, group: str) -> set[str]:
-        return self._compiling.get(group, set()) | self._on_disk.get(group, set())
+    def _holders(self, group: str) -> AbstractSet[str]:
+        compiling, on_disk = self._compiling.get(group), self._on_disk.get(group)
+        return compiling | on_disk if compiling and on_disk else compiling or on_disk or frozenset()
 
 
 def _typed(group: str, machine_type: str) -> str:
