@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
@@ -59,11 +60,12 @@ class GitHubView(AbstractContextManager["GitHubView"]):
                 self._print(f"{self._state.label(config.config)}: {summary}")
             return
         self._folds.close()
+        line = state_line(self._state, config, time.time())
         if config.started and config.finished and not self._single:
-            with self._fold(state_line(self._state, config)):
+            with self._fold(line):
                 self._print(*self._state.tail(config.config))
         else:
-            self._print(_without_commands(state_line(self._state, config)))
+            self._print(_without_commands(line))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Print a line, in the fold of its step."""

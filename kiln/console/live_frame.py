@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.console.expected_times import config_period, moment_text
 from kiln.console.progress_lines import ORDER, SIGNS, count_text
 from kiln.console.text import clock, cost_text, duration, fit, fit_name
 from kiln.model.run import BAD, GOOD, ConfigState
@@ -30,7 +31,8 @@ STYLES = {
     ConfigState.INTERRUPTED: "33",
     ConfigState.LOCKED: "35",
 }
-_TIME, _STEP, _LINE = 17, 34, 12  # columns: elapsed and estimate; maximum for a step; minimum for output
+_TIME, _STEP, _LINE = 17, 34, 12  # columns: minimum for the times; maximum for a step; minimum for output
+_TIMES = 3  # the part of the width that the times may take with the expected time of day: a third
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,35 +50,38 @@ def frame(run: RunState, *, now: float, width: int, height: int | None) -> list[
 
     If there are too many configs, failed and running ones come first, and the rest is counted.
     """
-    configs, others = _visible(list(run.configs.values()), None if height is None else max(1, height - 3))
-    steps = [_step(run, config) for config in configs]
-    widths = _widths([run.label(config.config) for config in configs], steps, width)
+    configs, others = _visible(run, None if height is None else max(1, height - 3))
+    steps, times = [_step(run, config) for config in configs], _all_times(run, configs, now, width)
+    widths = _widths([run.label(config.config) for config in configs], times, steps, width)
     lines = [_heading(run, now, width), _bar(run, width)]
-    lines += [_row(run, config, now, widths) for config in configs]
+    lines += [_row(run, config, time, widths) for config, time in zip(configs, times, strict=True)]
     if others:
         lines.append(((fit(f"… and {count_text(config.state for config in others)}", width).rstrip(), DIM),))
     return lines
 
 
-def _visible(configs: list[ConfigRun], height: int | None) -> tuple[list[ConfigRun], list[ConfigRun]]:
+def _visible(run: RunState, height: int | None) -> tuple[list[ConfigRun], list[ConfigRun]]:
+    configs = list(run.configs.values())
     if height is None or len(configs) <= height:
         return configs, []
-    ordered = sorted(configs, key=lambda config: ORDER.index(config.state))
+    starts = {} if run.cost is None else run.cost.config_starts
+    ordered = sorted(configs, key=lambda config: (ORDER.index(config.state), starts.get(config.config, 0.0)))
     return ordered[: height - 1], ordered[height - 1 :]
 
 
-def _widths(labels: Sequence[str], steps: Sequence[str], width: int) -> Widths:
+def _widths(labels: Sequence[str], times: Sequence[str], steps: Sequence[str], width: int) -> Widths:
     """Return the widths that fit: the label first, then the times, the step and the output.
 
-    The step is at least as wide as the longest of the present ``steps``.
+    The step is at least as wide as the longest of the present ``steps``, with a blank before the longest of ``times``.
     """
     from rich.cells import cell_len
 
+    time = max([_TIME, *(len(text) + 1 for text in times)])
     label = min(max(map(cell_len, labels), default=0), max(width - 3, 0))
-    if label > width - 3 - _TIME > 12:
-        label = width - 3 - _TIME
+    if label > width - 3 - time > 12:
+        label = width - 3 - time
     rest = width - 2 - label
-    time = _TIME if rest > _TIME else 0
+    time = time if rest > time else 0
     rest -= time + 2
     step = min(_STEP, rest, max(_LINE, rest * 2 // 5, *map(cell_len, steps))) if rest >= _LINE else 0
     line = rest - step - 2
@@ -97,7 +102,9 @@ def _heading(run: RunState, now: float, width: int) -> Line:
     remaining = run.remaining(now)
     left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
     cost = f", {cost_text(run.cost)}" if run.cost and run.cost.is_charged else ""
+    until = f" (until {moment_text(run.cost.end, now)})" if left and run.cost and run.cost.config_ends else ""
     texts = (
+        done + rest + time + left + until + cost,
         done + rest + time + left + cost,
         done + time + left + cost,
         done + time + cost,
@@ -121,11 +128,11 @@ def _bar(run: RunState, width: int) -> Line:
     return (*spans, ("─" * rest, DIM))
 
 
-def _row(run: RunState, config: ConfigRun, now: float, widths: Widths) -> Line:
+def _row(run: RunState, config: ConfigRun, times: str, widths: Widths) -> Line:
     style = STYLES[config.state]
     spans = [(f"{SIGNS[config.state]} ", style), (fit_name(run.label(config.config), widths.label), "")]
     if widths.time:
-        spans.append((_times(config, now).rjust(widths.time), DIM))
+        spans.append((times.rjust(widths.time), DIM))
     running = config.state is ConfigState.RUNNING
     if widths.step:
         spans.append(("  " + fit(_step(run, config), widths.step), style))
@@ -140,8 +147,18 @@ def _step(run: RunState, config: ConfigRun) -> str:
     return (run.latest_step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
 
 
-def _times(config: ConfigRun, now: float) -> str:
-    """Return a config's elapsed time and, until it is finished, its estimate."""
+def _all_times(run: RunState, configs: Sequence[ConfigRun], now: float, width: int) -> list[str]:
+    """Return the times of configs; on a narrow terminal without the times of day that are expected."""
+    times = [_times(config, now, config_period(run.cost, config, now)) for config in configs]
+    if max(map(len, times), default=0) < width // _TIMES:
+        return times
+    return [_times(config, now) for config in configs]
+
+
+def _times(config: ConfigRun, now: float, period: str = "") -> str:
+    """Return a config's elapsed time and, until it is finished, the expected period or its estimate."""
     elapsed = clock((config.finished or now) - config.started) if config.started else ""
+    if period:
+        return f"{elapsed}, {period}" if elapsed else period
     expected = f"~{clock(config.estimate)}" if config.estimate and config.finished is None else ""
     return " / ".join(text for text in (elapsed, expected) if text)

@@ -7,17 +7,20 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import IO, TYPE_CHECKING
 
+from kiln.console.expected_times import config_period, moment_text, waiting_text
 from kiln.console.progress_lines import SIGNS, count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, duration, one_line, sanitized
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
+
+_SHIFT = 900.0  # seconds by which an end has to be later or earlier to be printed; or a tenth of what remains
 
 
 class Verbosity(Enum):
@@ -37,9 +40,12 @@ class PlainView(AbstractContextManager["PlainView"]):
         *,
         labels: Mapping[str, str] | None = None,
         verbosity: Verbosity = Verbosity.NORMAL,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Print to ``stream``; ``labels`` are display names of configs."""
         self._stream = stream
+        self._now = now
+        self._end: float | None = None  # the expected end that was printed last
         self._state = RunState(labels)
         self._verbosity = verbosity
 
@@ -54,14 +60,14 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._print(f"run {report.run}: {_counts(report)}; {report.jobs} in parallel")
         for config in report.configs:
             if config.state is not ConfigState.WAITING:
-                self._print(state_line(self._state, config))
+                self._print(state_line(self._state, config, self._now()))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Print a new state, but not the same state with new figures."""
         previous = self._state.configs.get(config.config)
         self._state.update(config)
         if previous is None or previous.state is not config.state:
-            self._print(state_line(self._state, config))
+            self._print(state_line(self._state, config, self._now()))
         elif summary := compile_summary(previous, config):
             self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config.config)}: {summary}")
 
@@ -80,11 +86,21 @@ class PlainView(AbstractContextManager["PlainView"]):
             self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {text}")
 
     def run_cost(self, cost: RunCost) -> None:
-        """Print the first forecast of the cost, and then each tenth of it that is spent."""
+        """Print the first forecast, and then each tenth of the cost that is spent and each end that differs by much."""
         previous, self._state.cost = self._state.cost, cost
-        if cost.is_charged and cost.config_ends and (previous is None or _tenths(cost) != _tenths(previous)):
-            end = time.strftime("%H:%M", time.localtime(cost.end))
-            self._print(f"cost: {cost_text(cost)}, the end at about {end}")
+        if not cost.config_ends:
+            return
+        now, shift = self._now(), 0.0 if self._end is None else cost.end - self._end
+        end = moment_text(cost.end, now)
+        if self._end is None or (cost.is_charged and (previous is None or _tenths(cost) != _tenths(previous))):
+            price = f"cost: {cost_text(cost)}, " if cost.is_charged else ""
+            rest = waiting_text(cost, now)
+            self._print(f"{price}the end at about {end}" + (f"; {rest}" if rest else ""))
+        elif abs(shift) > max(_SHIFT, (cost.end - now) / 10):
+            self._print(f"the end is now expected at about {end}, {duration(abs(shift))} {_than(shift)} than before")
+        else:
+            return
+        self._end = cost.end
 
     def run_ended(self, report: MatrixReport) -> None:
         """Print the reasons of failures, and the total."""
@@ -102,14 +118,20 @@ class PlainView(AbstractContextManager["PlainView"]):
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
 
 
+def _than(shift: float) -> str:
+    return "later" if shift > 0 else "earlier"
+
+
 def _tenths(cost: RunCost) -> int:
     return int(10 * cost.spent / cost.expected) if cost.expected else 0
 
 
-def state_line(run: RunState, config: ConfigRun) -> str:
+def state_line(run: RunState, config: ConfigRun, now: float) -> str:
     """Return a config's state in one line."""
     elapsed = f" after {duration(config.finished - config.started)}" if config.started and config.finished else ""
     expected = f", about {duration(config.estimate)}" if config.estimate and config.state is ConfigState.RUNNING else ""
+    if expected and (period := config_period(run.cost, config, now)):
+        expected += f", {period}"
     why = f" ({one_line(config.reason.partition(chr(10))[0])})" if config.reason else ""
     return f"{SIGNS[config.state]} {run.label(config.config)}: {config.state.value}{elapsed}{expected}{why}"
 

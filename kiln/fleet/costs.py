@@ -55,7 +55,7 @@ def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | Non
     cost = of_workers(run.workers, run.jobs, end) + of_controller(forecast.controller, end)
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)
-    return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={})
+    return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={}, config_starts={})
 
 
 def of_runs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None], now: float) -> dict[str, RunCost]:
@@ -79,7 +79,8 @@ def forecast(
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
     types = _types_of(run_config)
-    ends, first, last = _simulate(run_config, inventory, queue.copy(), max_workers, now)
+    starts = _assigned_starts(inventory, queue, now)
+    ends, first, last = _simulate(run_config, inventory, queue.copy(), max_workers, now, starts)
     after = run_config.collect + run_config.teardown
     end = max([now, *(moment + after for moment in last.values())])
     cost = 0.0
@@ -98,15 +99,22 @@ def forecast(
         end=end,
         config_ends={config: moment + run_config.collect for config, moment in ends.items()},
         controller=run_config.controller,
+        config_starts=starts,
     )
 
 
 def _simulate(
-    run_config: FleetRunConfig, inventory: Inventory, queue: Queue, max_workers: int, now: float
+    run_config: FleetRunConfig,
+    inventory: Inventory,
+    queue: Queue,
+    max_workers: int,
+    now: float,
+    starts: dict[str, float],
 ) -> tuple[Mapping[str, float], Mapping[str, tuple[MachineType, float]], Mapping[str, float]]:
     """Return when each unfinished config would be built, and when each worker would build its last.
 
-    For each further worker, return its machine type and the time of its request.
+    For each further worker, return its machine type and the time of its request. ``starts`` gets when each waiting
+    config would start.
     """
     building = _running(inventory, queue, now)
     ends: dict[str, float] = {}
@@ -116,7 +124,9 @@ def _simulate(
     def begin(worker: str, moment: float) -> bool:
         job = queue.next(worker, moment)
         if job is not None:
+            seconds = queue.seconds(worker, job)
             queue.begin(worker, job, moment)
+            starts[job.config] = queue.expected_end(worker) - seconds  # later for a job that depends on another
             heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
         return job is not None
 
@@ -156,6 +166,17 @@ def _further_workers(
         for name in names[kind]:
             queue.set_type(name, kind.type)
     return names
+
+
+def _assigned_starts(inventory: Inventory, queue: Queue, now: float) -> dict[str, float]:
+    """Return the expected starts of configs whose worker is not ready yet, or whose job waits for another."""
+    starts = {}
+    for worker in inventory.builders:
+        if worker.assignment is not None:
+            start = queue.expected_end(worker.name) - queue.expected(worker.name)
+            if start > now or not worker.is_building:
+                starts[worker.assignment.config] = max(now, start)
+    return starts
 
 
 def _running(inventory: Inventory, queue: Queue, now: float) -> list[tuple[float, str, str]]:

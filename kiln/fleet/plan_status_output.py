@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from kiln.console.expected_times import moment_text, period_text
 from kiln.console.text import cost_text, duration, table
 from kiln.fleet.lease_expiry import greatest_cost_text
 from kiln.fleet.replacement_terms import plan_lines
+from kiln.model.fleet import JobState
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kiln.scheduling.simulation import Placement
 
 WIDTH = 48  # characters of the bars of the schedule
+ON_WORKER = frozenset({JobState.REQUESTED, JobState.RUNNING})
 
 
 def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
@@ -201,17 +204,30 @@ def _status(run: FleetRun, cost: RunCost | None) -> str:
         )
         for worker in run.workers
     ]
-    ends = {} if cost is None else cost.config_ends
-    jobs = [
-        (job.config, job.state.value, job.worker, str(job.attempt), _time(ends.get(job.config))) for job in run.jobs
-    ]
-    started = {job.config for job in run.jobs}
-    jobs += [(config, "waiting", "", "", _time(end)) for config, end in ends.items() if config not in started]
+    jobs = _jobs(run, cost)
     lines += [table(("worker", "state", "type", "hourly", "id", "reason"), workers, right=(3,))] if workers else []
     lines += ["", table(("config", "state", "worker", "attempt", "expected"), jobs, right=(3,))] if jobs else []
     if run.finished is None and not run.lives:
         lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
     return "\n".join(lines)
+
+
+def _jobs(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
+    """Return a row for each job, and for each config that waits, perhaps again, when it is expected."""
+    starts, ends = ({}, {}) if cost is None else (cost.config_starts, cost.config_ends)
+    now = time.time()
+    rows: list[tuple[str, ...]] = [
+        (
+            *(job.config, job.state.value, job.worker, str(job.attempt)),
+            period_text(None, ends.get(job.config), now) if job.state in ON_WORKER else "",
+        )
+        for job in run.jobs
+    ]
+    running = {job.config for job in run.jobs if job.state in ON_WORKER}
+    waiting = sorted((starts.get(config, end), config) for config, end in ends.items() if config not in running)
+    return rows + [
+        (config, "waiting", "", "", period_text(starts.get(config), ends[config], now)) for _, config in waiting
+    ]
 
 
 def offer_text(worker: WorkerRecord) -> str:
@@ -225,11 +241,7 @@ def _cost_line(run: FleetRun, cost: RunCost) -> str:
         text += f", with {cost.controller.hourly:.3f} an hour for the controller, a {cost.controller.name}"
     if run.finished is not None or not run.lives:
         return text
-    return f"{text}, the end at about {_time(cost.end)}" if cost.end else f"{text} so far"
-
-
-def _time(moment: float | None) -> str:
-    return "" if moment is None else time.strftime("%a %H:%M", time.localtime(moment))
+    return f"{text}, the end at about {moment_text(cost.end, time.time())}" if cost.end else f"{text} so far"
 
 
 def status_as_json(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> list[dict[str, Any]]:

@@ -64,8 +64,8 @@ class RunCost:
 
     The currency is empty when a price is unknown.
     ``end`` is the expected time of the end, 0 where unknown, ``config_ends`` those of the configs that are not
-    finished, in seconds since the epoch. The charge for a machine that controls the run, the ``controller``, is part of
-    both.
+    finished, ``config_starts`` the expected starts of those that wait, in seconds since the epoch. The charge for a
+    machine that controls the run, the ``controller``, is part of both.
     """
 
     spent: float
@@ -74,6 +74,7 @@ class RunCost:
     end: float
     config_ends: Mapping[str, float] = field(default_factory=dict)
     controller: ControllerCharge | None = None
+    config_starts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_charged(self) -> bool:

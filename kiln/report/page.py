@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__, files
+from kiln.console.expected_times import config_period, moment_text
 from kiln.console.progress_lines import count_text
 from kiln.model.run import BAD
 from kiln.report import template, totals
@@ -73,6 +74,7 @@ def as_html(
         writer=__version__,
         index=INDEX if has_index else "",
         is_running=totals.is_running(report),
+        expected=_expected(report, moment),
         rehearsal=_rehearsal(report) if report.rehearsal else "",
         end=totals.last_moment(report, moment),
         written=moment,
@@ -104,8 +106,25 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
         ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.size_text(totals.size(packages))),
         ("tests", *_tests(report)),
+        *_end(report, now),
         *([_cost(report.cost)] if report.cost and report.cost.is_charged else []),
     ]
+
+
+def _expected(report: MatrixReport, now: float) -> dict[str, str]:
+    """Return when the open configs of a run on workers are expected to start and to end."""
+    if not totals.is_running(report):
+        return {}
+    periods = {config.config: config_period(report.cost, config, now, utc=True) for config in report.configs}
+    return {config: period for config, period in periods.items() if period}
+
+
+def _end(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
+    """Return the expected end of a run on workers that is in progress."""
+    if report.cost is None or not _expected(report, now):
+        return []
+    left = template.short_duration(max(60.0, report.cost.end - now))
+    return [("end", moment_text(report.cost.end, now, utc=True), f"UTC, expected in about {left}")]
 
 
 def _cost(cost: RunCost) -> tuple[str, str, str]:

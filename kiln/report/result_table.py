@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import files
+from kiln.console.expected_times import config_period
 from kiln.console.progress_lines import SIGNS, count_text
 from kiln.console.text import cost_text, duration, one_line, table
 from kiln.lazy_pattern import lazy_pattern
@@ -17,31 +18,46 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport
     from kiln.variants.varying_keys import Variants
 
-HEADER = ("config", "state", "took", "memory", "cached", "packages", "tests", "why")
+EXPECTED = "expected"
+HEADER = ("config", "state", "took", "memory", "cached", "packages", "tests", EXPECTED, "why")
 _RIGHT = (2, 3, 4, 5)
 _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
 def matrix_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
     """Return a run as a table for a terminal of a width, with the total."""
-    return "\n".join([table(HEADER, _rows(report, variants), right=_RIGHT, width=width), "", _total(report)])
+    return "\n".join([table(_header(report), _rows(report, variants), right=_RIGHT, width=width), "", _total(report)])
 
 
 def as_markdown(report: MatrixReport, variants: Variants) -> str:
     """Return a run as Markdown for the job summary of GitHub Actions; it ends in an empty line."""
-    lines = [HEADER, tuple("--:" if column in _RIGHT else "---" for column in range(len(HEADER)))]
+    header = _header(report)
+    lines = [header, tuple("--:" if column in _RIGHT else "---" for column in range(len(header)))]
     lines += [tuple(_MARKED.sub(r"\\\1", item) for item in row) for row in _rows(report, variants)]
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([f"### {_total(report)}", "", *rows, "", ""])
 
 
+def _header(report: MatrixReport) -> tuple[str, ...]:
+    """Return the titles of the columns: that of expected times is for a run on workers in progress alone."""
+    return HEADER if _is_forecast(report) else tuple(title for title in HEADER if title != EXPECTED)
+
+
+def _is_forecast(report: MatrixReport) -> bool:
+    return totals.is_running(report) and report.cost is not None and bool(report.cost.config_ends)
+
+
 def _rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
     names = labels([config.config for config in report.configs], variants)
-    end = totals.last_moment(report, time.time())
-    return [_row(config, names[config.config], end) for config in report.configs]
+    now, column = time.time(), HEADER.index(EXPECTED)
+    end = totals.last_moment(report, now)
+    rows = [
+        _row(config, names[config.config], end, config_period(report.cost, config, now)) for config in report.configs
+    ]
+    return rows if _is_forecast(report) else [row[:column] + row[column + 1 :] for row in rows]
 
 
-def _row(config: ConfigRun, name: str, end: float) -> tuple[str, ...]:
+def _row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, ...]:
     seconds = totals.took(config, end)
     return (
         one_line(name),
@@ -51,6 +67,7 @@ def _row(config: ConfigRun, name: str, end: float) -> tuple[str, ...]:
         totals.cache_hits(config),
         f"{len(config.packages)}, {files.size_text(totals.size(config.packages))}" if config.packages else "",
         str(totals.tests(config)),
+        expected,
         cut(one_line(config.reason.partition("\n")[0]), 80),
     )
 

@@ -50,12 +50,10 @@ class Chart:
 def chart(report: MatrixReport, now: float) -> Chart:
     """Lay out a run; ``now`` (seconds since the epoch) is the end of a run in progress."""
     end = totals.last_moment(report, now)
-    estimates = [
-        config.started + (config.estimate or 0) for config in report.configs if _runs(config) and config.started
-    ]
-    length = max(1.0, max([end, *estimates]) - report.started)
+    ends = [_expected_end(config, report) for config in report.configs if _runs(config) and config.started]
+    length = max(1.0, max([end, *ends]) - report.started)
     configs = _lanes(report, end)
-    lanes = tuple(tuple(_bar(config, report.started, end, length) for config in lane) for lane in configs)
+    lanes = tuple(tuple(_bar(config, report, end, length) for config in lane) for lane in configs)
     workers = tuple(lane[0].worker for lane in configs)
     return Chart(lanes=lanes, workers=workers if any(workers) else (), ticks=_ticks(length))
 
@@ -83,10 +81,16 @@ def _lanes(report: MatrixReport, end: float) -> list[list[ConfigRun]]:
     return sorted(lanes, key=lambda lane: lane[0].worker)
 
 
-def _bar(config: ConfigRun, run_start: float, end: float, length: float) -> Bar:
-    start = (config.started or run_start) - run_start
-    until = max(start, (config.finished or end) - run_start)
-    ghost = start + (config.estimate or 0) - until if _runs(config) else 0.0
+def _expected_end(config: ConfigRun, report: MatrixReport) -> float:
+    """Return the expected end of a running config: of a run on workers by its forecast."""
+    ends = {} if report.cost is None else report.cost.config_ends
+    return ends.get(config.config, (config.started or report.started) + (config.estimate or 0))
+
+
+def _bar(config: ConfigRun, report: MatrixReport, end: float, length: float) -> Bar:
+    start = (config.started or report.started) - report.started
+    until = max(start, (config.finished or end) - report.started)
+    ghost = _expected_end(config, report) - report.started - until if _runs(config) else 0.0
     return Bar(
         config=config,
         start=round(100 * start / length, 3),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import pytest
 from rich.cells import cell_len
 
+from kiln.console.expected_times import moment_text, period_text
 from kiln.console.live_frame import Line, frame
 from kiln.console.progress_lines import SIGNS
 from kiln.console.run_state import RunState
@@ -44,13 +48,65 @@ def test_the_heading_has_the_cost_of_a_run_on_workers_and_its_expected_end() -> 
     state = a_state()
     state.cost = RunCost(spent=3.2, expected=16.2, currency="USD", end=BEGAN + 125 + 7200)
     heading = text(frame(state, now=BEGAN + 125, width=120, height=30)).splitlines()[0]
-    assert heading.endswith("2:05, about 2 h 00 min left, 3.20 of about 16.20 USD")
+    assert heading.endswith("2:05, about 2 h 00 min left, 3.20 of about 16.20 USD"), "the end, if it is expected"
+    state.cost = dataclasses.replace(state.cost, config_ends={"b": BEGAN + 125 + 7200})
+    heading = text(frame(state, now=BEGAN + 125, width=120, height=30)).splitlines()[0]
+    assert heading.endswith(f"about 2 h 00 min left (until {at(7325)}), 3.20 of about 16.20 USD")
     free = a_state()
     free.cost = RunCost(spent=0.0, expected=0.0, currency="USD", end=BEGAN + 125 + 7200)
     lines = text(frame(free, now=BEGAN + 125, width=120, height=30)).splitlines()
     assert lines[0].endswith("about 2 h 00 min left"), "workers that cost nothing have an end, too"
     narrow = text(frame(state, now=BEGAN + 125, width=50, height=30)).splitlines()[0]
     assert narrow == "1 of 3 done  2:05, 3.20 of about 16.20 USD"
+
+
+def at(seconds: float) -> str:
+    return moment_text(BEGAN + seconds, BEGAN)
+
+
+def a_fleet_run(configs: int) -> RunState:
+    """Return a run on workers of which two configs run, and the others wait, the last one for the shortest time."""
+    names = [f"linux_64_cuda_compiler_version12.9python3.{number}" for number in range(configs)]
+    state = RunState({name: f"CUDA 12.9 · Python 3.{number}" for number, name in enumerate(names)})
+    states = [ConfigState.RUNNING] * 2 + [ConfigState.WAITING] * (configs - 2)
+    run = a_run(*(a_config(name, kind, estimate=7200.0) for name, kind in zip(names, states, strict=True)))
+    starts = {name: BEGAN + 600.0 * (configs - number) for number, name in enumerate(names[2:])}
+    ends = {**dict.fromkeys(names, BEGAN + 7200.0), **{name: start + 7200.0 for name, start in starts.items()}}
+    cost = RunCost(
+        spent=3.2, expected=16.2, currency="USD", end=max(ends.values()), config_ends=ends, config_starts=starts
+    )
+    state.set_report(dataclasses.replace(run, cost=cost))
+    return state
+
+
+@pytest.mark.parametrize("width", [79, 119])
+def test_running_and_waiting_configs_of_a_fleet_have_their_expected_times(width: int) -> None:
+    lines = text(frame(a_fleet_run(4), now=BEGAN + 4000, width=width, height=24)).splitlines()
+    assert re.search(rf"3\.0 +1:06:40, until {at(7200)}  running", lines[2])
+    assert re.search(rf"3\.3 +{at(1800)} to {at(9000)}  waiting", lines[5])
+
+
+def test_on_a_narrow_terminal_the_estimates_are_shown_instead_of_times_of_day() -> None:
+    lines = text(frame(a_fleet_run(4), now=BEGAN + 60, width=52, height=24)).splitlines()
+    assert lines[2].split()[-3:] == ["1:00", "/", "~2:00:00"]
+
+
+@pytest.mark.parametrize("width", [40, 79, 119])
+def test_of_200_configs_those_that_start_next_are_shown(width: int) -> None:
+    lines = frame(a_fleet_run(200), now=BEGAN + 4000, width=width, height=24)
+    assert len(lines) <= 24
+    assert all(sum(cell_len(part) for part, _ in line) <= width for line in lines)
+    assert "3.199" in text(lines[4:5])
+    assert text(lines[-1:]).startswith("… and 180 waiting")
+
+
+def test_a_time_of_day_has_its_day_unless_that_is_today() -> None:
+    now = 1_790_000_000.0  # Mon 2026-09-21 14:13:20 UTC
+    moments = [now + hours * 3600 for hours in (1, 12, 24 * 10)]
+    assert [moment_text(moment, now, utc=True) for moment in moments] == ["15:13", "Tue 02:13", "01 Oct 14:13"]
+    assert period_text(moments[0], moments[1], now, utc=True) == "15:13 to Tue 02:13"
+    assert period_text(moments[1], moments[1] + 60, now, utc=True) == "Tue 02:13 to 02:14"
+    assert (period_text(None, moments[0], now, utc=True), period_text(now, None, now)) == ("until 15:13", "")
 
 
 @pytest.mark.parametrize("width", [*range(2, 40), 60, 79, 200])

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import re
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,7 +101,7 @@ COST = RunCost(spent=0.0, expected=16.2, currency="USD", end=BEGAN + 7200, confi
 @pytest.mark.parametrize("view", [PlainView, GitHubView])
 def test_the_cost_of_a_run_on_workers_is_in_its_last_line(view: type[PlainView | GitHubView]) -> None:
     stream = io.StringIO()
-    shown = view(stream)
+    shown = PlainView(stream, now=lambda: BEGAN) if view is PlainView else view(stream)
     shown.run_began(a_run(a_config("a", ConfigState.RUNNING)))
     for spent in (0.0, 0.1, 1.7, 1.8):
         shown.run_cost(dataclasses.replace(COST, spent=spent))
@@ -111,6 +112,24 @@ def test_the_cost_of_a_run_on_workers_is_in_its_last_line(view: type[PlainView |
     if view is PlainView:
         costs = re.findall(r"cost: (.+), the end at about \d\d:\d\d", stream.getvalue())
         assert costs == ["0.00 of about 16.20 USD", "1.70 of about 16.20 USD"], "a line for each tenth"
+
+
+def test_plain_lines_say_when_configs_and_the_end_are_expected_and_when_that_differs_by_much() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream, now=lambda: BEGAN)
+    view.run_began(a_run(a_config("a", ConfigState.WAITING), a_config("b", ConfigState.WAITING)))
+    free = dataclasses.replace(
+        COST, expected=0.0, config_ends={"a": BEGAN + 60, "b": BEGAN + 7200}, config_starts={"b": BEGAN + 60}
+    )
+    for shift in (0.0, 600.0, 1200.0, 1300.0, -60.0):
+        view.run_cost(dataclasses.replace(free, end=BEGAN + 7200 + shift))
+    view.config_changed(a_config("b", ConfigState.RUNNING, estimate=60.0))
+    first, later, earlier, begun = (line.split(" ", 1)[1] for line in stream.getvalue().splitlines()[1:])
+    begin, end = (time.strftime("%H:%M", time.localtime(BEGAN + seconds)) for seconds in (60, 7200))
+    assert first == f"the end at about {end}; 1 wait, to start from {begin} to {begin}"
+    assert re.fullmatch(r"the end is now expected at about \d\d:\d\d, 20 min 00 s later than before", later)
+    assert earlier.endswith(", 21 min 00 s earlier than before")
+    assert begun == f"▸ b: running, about 1 min 00 s, until {end}"
 
 
 def runner(output: str) -> list[str]:

@@ -59,6 +59,9 @@ def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int
     assert first.expected == pytest.approx(selection.cost, rel=0.02)
     assert first.end - supervisor.state.started == pytest.approx(selection.seconds, rel=0.02)
     assert first.config_ends.keys() == {config.config for config in configs}
+    starts = {place.config: place.start for place in selection.placements}
+    planned = {config: start - supervisor.state.started for config, start in first.config_starts.items()}
+    assert planned == pytest.approx(starts, rel=0.02)
     # The simulated packages are empty, so that their traffic costs nothing.
     assert last.spent == last.expected == pytest.approx(first.expected - count * 2 * 0.09, rel=0.02)
     assert (last.currency, last.config_ends) == ("EUR", {})
@@ -78,6 +81,9 @@ def test_a_scheduler_s_warm_builds_are_expected_after_their_cold_one() -> None:
     observer, supervisor = executed(configs, max_workers=4, is_scheduled=True)
     ends = {config: end - supervisor.state.started for config, end in observer.costs[0].config_ends.items()}
     cold, warm = 240.0 + 3 * HOUR + 60.0, 240.0 + 3.6 * HOUR + 60.0
+    starts = {config: start - supervisor.state.started for config, start in observer.costs[0].config_starts.items()}
+    begin = dict.fromkeys(("config00", "config01"), 240.0) | dict.fromkeys(("config02", "config03"), cold - 60.0)
+    assert starts == pytest.approx(begin, rel=0.001)
     expected = {"config00": cold, "config01": cold, "config02": warm, "config03": warm}
     assert ends == pytest.approx(expected, rel=0.001)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 from pathlib import Path
 
@@ -95,6 +96,12 @@ def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> 
     (waiting,) = [line for line in text.splitlines() if line.startswith("b ")]
     assert "waiting" in waiting
     assert time.strftime("%H:%M", time.localtime(1.79e9)) in waiting
+    starts = dataclasses.replace(cost, config_starts={"b": 1.79e9 - 60}, config_ends={"a": 1.79e9, "b": 1.79e9 + 60})
+    job = dataclasses.replace(RUN.jobs[0], state=JobState.RUNNING)
+    lines = plan_status_output.status_as_text([dataclasses.replace(running, jobs=(job,))], {"r1": starts}).splitlines()
+    begin, middle, end = (time.strftime("%H:%M", time.localtime(1.79e9 + shift)) for shift in (-60, 0, 60))
+    assert re.fullmatch(rf"a +running +kiln-r1-1 +2  until .*{middle}", lines[-2])
+    assert re.fullmatch(rf"b +waiting .*{begin} to {end}", lines[-1])
     (data,) = plan_status_output.status_as_json([running], {"r1": cost})
     assert (data["cost"]["spent"], data["cost"]["config_ends"]["b"]) == (3.2, 1.79e9)
 

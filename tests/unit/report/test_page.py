@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.console.expected_times import period_text
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.report import as_html, as_markdown, matrix_text
 from kiln.report.tail import LINES, WIDTH, tail
@@ -342,3 +343,28 @@ def test_the_cost_of_a_run_on_workers_is_shown_and_no_other(tmp_path: Path) -> N
     assert figure(page_of(replace(run, cost=replace(cost, spent=16.2)), tmp_path), "cost") == "16.20 USD in total"
     assert matrix_text(replace(run, cost=cost), VARIANTS).endswith(", 3.20 of about 16.20 USD")
     assert to_json(replace(run, cost=cost))["cost"]["expected"] == 16.2
+
+
+def test_the_page_of_a_run_on_workers_says_when_open_configs_are_expected(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS, jobs=2, until=runs.HOUR)
+    now = runs.BEGAN + runs.HOUR
+    open_configs = [config.config for config in run.configs if config.finished is None]
+    waiting = [config.config for config in run.configs if config.state is ConfigState.WAITING]
+    ends = {config: now + 7200.0 * number for number, config in enumerate(open_configs, 1)}
+    starts = {config: ends[config] - 3600 for config in waiting}
+    cost = RunCost(
+        spent=1.0, expected=2.0, currency="USD", end=max(ends.values()), config_ends=ends, config_starts=starts
+    )
+    report = replace(run, cost=cost)
+    page = as_html(report, VARIANTS, name="f", folder=tmp_path, now=now)
+    assert waiting
+    assert len(open_configs) > len(waiting)
+    assert page.count("expected (UTC)</th>") == 1
+    for config in waiting:
+        assert f'<td class="n">{period_text(starts[config], ends[config], now, utc=True)}</td>' in page
+    assert figure(page, "end").endswith(f"UTC, expected in about {2 * len(open_configs)} h 00")
+    assert "expected" in matrix_text(report, VARIANTS).splitlines()[0]
+    assert "(UTC)" not in as_html(run, VARIANTS, name="f", folder=tmp_path, now=now), "a run on this computer"
+    assert "expected" not in matrix_text(run, VARIANTS).splitlines()[0]
+    ended = replace(report, finished=now)
+    assert "expected (UTC)" not in as_html(ended, VARIANTS, name="f", folder=tmp_path, now=now)

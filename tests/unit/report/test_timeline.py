@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigState, RunCost
 from kiln.report.timeline import chart
 from tests import runs
 
@@ -48,6 +48,15 @@ def test_what_a_running_config_is_expected_to_take_lies_within_the_picture() -> 
     assert len(running) == 2
     assert all(bar.open and bar.ghost > 0 for bar in running)
     assert max(bar.start + bar.width + bar.ghost for bar in bars) == pytest.approx(100, abs=0.01)
+
+
+def test_a_running_config_of_a_fleet_ends_where_its_forecast_does() -> None:
+    now = runs.BEGAN + 4 * runs.HOUR
+    report = runs.worked_through(VARIANTS, jobs=2, until=4 * runs.HOUR)
+    ends = {config.config: now + 9 * runs.HOUR for config in report.configs if config.state is ConfigState.RUNNING}
+    cost = RunCost(spent=0.0, expected=0.0, currency="", end=now, config_ends=ends)
+    bars = [bar for lane in chart(replace(report, cost=cost), now).lanes for bar in lane if bar.ghost]
+    assert [bar.ghost for bar in bars] == pytest.approx([100 * 9 / 13] * 2, abs=0.01)
 
 
 def test_configs_that_wait_or_were_found_are_not_in_the_picture() -> None:
