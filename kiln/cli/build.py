@@ -71,9 +71,9 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.json:
         import json
 
-        from kiln.serialization import to_json
+        from kiln.report.run_json import report_as_json
 
-        print(json.dumps(json_with_errors(to_json(report), errors), indent=2))
+        print(json.dumps(json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_view import terminal_width
         from kiln.report import result_text

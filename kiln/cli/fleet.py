@@ -160,7 +160,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet import run as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
-    from kiln.serialization import to_json
+    from kiln.report.run_json import report_as_json
 
     layout = artifact_layout(feedstock)
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else NEEDED:
@@ -187,7 +187,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             observer = lost_terminal.ExpendableView(view)
             report, errors = fleet.execute(run_config, site, ledger=ledger, observer=observer, keep=keep)
     if options.json:
-        print(json.dumps(to_json(report), indent=2))
+        print(json.dumps(report_as_json(report), indent=2))
     return build.exit_code(report, errors)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from kiln.fleet.detached.attach_key import RunKey
     from kiln.model.feedstock import Feedstock
+    from kiln.model.fleet import FleetRun
+    from kiln.model.run import RunCost
 
 
 def show_log(options: argparse.Namespace, root: Path) -> int:
@@ -56,23 +59,39 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     from kiln.ledger.stored_json import KINDS
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
+    from kiln.report.run_json import report_as_json
     from kiln.serialization import from_json_values
 
     with controller_client.connected(key, client_variables(os.environ)) as connection:
         state = connection.state()
+    fleet = (
+        None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"], result_import.FLEET_KINDS)
+    )
+    report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
+    cost = None
+    if fleet is not None:
+        # Its controller has just answered, and is charged for until its packages are collected.
+        cost = costs.of_run(fleet, None if report is None else report.cost, time.time(), is_controlled=True)
     if options.json:
-        return json.dumps(state, indent=2)
+        shown = {} if fleet is None else {"fleet": plan_status_output.status_as_json([fleet], known(fleet, cost))[0]}
+        shown |= {} if report is None else {"report": report_as_json(dataclasses.replace(report, cost=cost))}
+        return json.dumps({**state, **shown}, indent=2)
     head = f"{key.run}: detached on {key.address}, {state['process']}"
     if state.get("until"):
         moment = time.strftime("%a %H:%M", time.localtime(state["until"]))
         command = action_command("collect", options, key)
         head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
-    if state.get("fleet") is None:
+        if cost is not None and cost.controller is not None:
+            rest = max(0.0, state["until"] - time.time()) / 3600 * cost.controller.hourly
+            head += f" (the wait costs {cost.controller.hourly:.3f} an hour, {rest:.2f} {cost.currency} more at most)"
+    if fleet is None:
         return "\n".join([head, *state.get("output", [])[-3:]])
-    fleet = from_json_values(FleetRun, state["fleet"], result_import.FLEET_KINDS)
-    report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
-    cost = costs.of_run(fleet, None if report is None else report.cost, time.time())
-    return f"{head}\n{plan_status_output.status_as_text([fleet], {} if cost is None else {fleet.id: cost})}"
+    return f"{head}\n{plan_status_output.status_as_text([fleet], known(fleet, cost))}"
+
+
+def known(fleet: FleetRun, cost: RunCost | None) -> dict[str, RunCost]:
+    """Return the cost of a run by its id, where it is known."""
+    return {} if cost is None else {fleet.id: cost}
 
 
 def local_lines(feedstock: Feedstock) -> Iterator[str]:

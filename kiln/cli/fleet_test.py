@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.fleet.worker_tests import ConfigTestResult, WorkerTestInputs
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet import FleetRun, MachineType
     from kiln.model.run import RunCost
 
 
@@ -44,7 +44,9 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         fleet = ledger.fleet(tests.run)
     cost = None if fleet is None else costs.of_run(fleet, None, time.time())
     print(
-        json.dumps(results_as_json(tests.run, results, cost), indent=2) if options.json else result_table(results, cost)
+        json.dumps(results_as_json(tests.run, results, fleet, cost), indent=2)
+        if options.json
+        else result_table(results, cost)
     )
     codes = {result.exit_code for result in results} - {0}
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
@@ -144,11 +146,14 @@ def plan_of(options: argparse.Namespace, feedstock: Feedstock, names: Sequence[s
     return WorkerTestPlan.of(configs, kind, spot=options.spot, assumptions=Assumptions.read())
 
 
-def results_as_json(run_id: str, results: Sequence[ConfigTestResult], cost: RunCost | None) -> dict[str, Any]:
+def results_as_json(
+    run_id: str, results: Sequence[ConfigTestResult], fleet: FleetRun | None, cost: RunCost | None
+) -> dict[str, Any]:
     """Return the results as plain JSON values, with the run's id and its cost, as in ``kiln fleet status --json``."""
-    from kiln.serialization import to_json
+    from kiln.fleet.plan_status_output import run_cost_as_json
 
-    return {"run": run_id, "cost": to_json(cost), "configs": [dataclasses.asdict(result) for result in results]}
+    shown = None if fleet is None else run_cost_as_json(fleet, cost)
+    return {"run": run_id, "cost": shown, "configs": [dataclasses.asdict(result) for result in results]}
 
 
 def result_table(results: Sequence[ConfigTestResult], cost: RunCost | None) -> str:

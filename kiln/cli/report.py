@@ -42,14 +42,14 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
     from kiln import feedstock_loader, report
     from kiln.cli.run_view import terminal_width
-    from kiln.serialization import to_json
+    from kiln.report.run_json import report_as_json
     from kiln.store.layout import ArtifactLayout
 
     feedstock = feedstock_loader.load(root)
     matrix_report = recorded_run(feedstock, options.run)
     variants = variants_of(feedstock, (config.config for config in matrix_report.configs))
     if options.json:
-        print(json.dumps(to_json(matrix_report), indent=2))
+        print(json.dumps(report_as_json(matrix_report), indent=2))
     else:
         print(report.matrix_text(matrix_report, variants, terminal_width(sys.stdout)))
     if options.junit:

@@ -7,15 +7,16 @@ import heapq
 from typing import TYPE_CHECKING
 
 from kiln.fleet.plan import worker_cost
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet import ControllerCharge, WorkerState
 from kiln.model.run import RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kiln.fleet.plan import Arrangement
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.worker_job_inventory import Inventory
-    from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, MachineType, WorkerRecord
+    from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import Queue
 
@@ -39,9 +40,10 @@ def of_controller(charge: ControllerCharge | None, now: float) -> float:
     return 0.0 if charge is None else worker_cost(charge.hourly, max(0.0, now - charge.since), billed=charge.billed)
 
 
-def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | None:
+def of_run(run: FleetRun, forecast: RunCost | None, now: float, *, is_controlled: bool = False) -> RunCost | None:
     """Return the cost of a run in the ledger, with the last forecast while its process runs.
 
+    A controller is charged for until the end of the run, and one that exists still (``is_controlled``) until ``now``.
     Without a forecast, as for tests on a worker, it is that of the workers so far; None where there is no worker.
     """
     if not run.workers:
@@ -52,7 +54,8 @@ def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | Non
         currencies = {worker.currency for worker in run.workers}
         currency = currencies.pop() if len(currencies) == 1 else ""
         return RunCost(spent=cost, expected=cost, currency=currency, end=run.finished or 0.0)
-    cost = of_workers(run.workers, run.jobs, end) + of_controller(forecast.controller, end)
+    cost = of_workers(run.workers, run.jobs, end)
+    cost += of_controller(forecast.controller, now if is_controlled else end)
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)
     return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={}, config_starts={})
@@ -63,6 +66,31 @@ def of_runs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None]
     forecasts = {name: report.cost for name, report in reports.items() if report is not None}
     known = {run.id: of_run(run, forecasts.get(run.id), now) for run in runs}
     return {name: cost for name, cost in known.items() if cost is not None}
+
+
+def of_plan(way: Arrangement, controller: MachineType | None, now: float, *, collect: float) -> RunCost:
+    """Return the cost of an arrangement that begins now, with the machine that would control it until its end.
+
+    A config ends when it is collected, which takes so many seconds.
+    """
+    charge, end = None, now + way.seconds
+    if controller is not None and controller.is_priced:
+        charge = ControllerCharge(
+            hourly=controller.price(spot=False),
+            billed=controller.billed,
+            since=now,
+            currency=controller.currency,
+            name=controller.name,
+        )
+    return RunCost(
+        spent=0.0,
+        expected=way.cost + of_controller(charge, end),
+        currency=way.machine_type.currency if way.is_priced else "",
+        end=end,
+        config_starts={place.config: now + place.start for place in way.placements},
+        config_ends={place.config: now + place.start + place.seconds + collect for place in way.placements},
+        controller=charge,
+    )
 
 
 def of_ended_run(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.console.expected_times import moment_text, period_text
 from kiln.console.text import cost_text, duration, table
+from kiln.fleet import costs as fleet_costs
+from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.lease_expiry import greatest_cost_text
 from kiln.fleet.replacement_terms import plan_lines
 from kiln.model.fleet import JobState
+from kiln.report.run_json import cost_as_json
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json
 
@@ -35,25 +38,30 @@ def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
 
 
 def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
-    """Return a plan as plain JSON values: times in seconds, money in the given currency."""
+    """Return a plan as plain JSON values: durations in seconds, the costs and times as of a run that begins now."""
+    now, controller = time.time(), None if terms is None else terms.controller
+
+    def arrangement(way: Arrangement | None) -> dict[str, Any] | None:
+        return None if way is None else _arrangement_as_json(way, controller, now)
+
     return {
         "estimates": to_json(plan.estimates),
-        "chosen": _arrangement_as_json(plan.selection),
-        "cheapest": _arrangement_as_json(plan.cheapest),
-        "fastest": _arrangement_as_json(plan.fastest),
-        "without_pool": None if plan.without_pool is None else _arrangement_as_json(plan.without_pool),
-        "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
+        "chosen": arrangement(plan.selection),
+        "cheapest": arrangement(plan.cheapest),
+        "fastest": arrangement(plan.fastest),
+        "without_pool": arrangement(plan.without_pool),
+        "without_cache": arrangement(plan.without_cache),
         "bounds": to_json(plan.bounds),
         "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
     }
 
 
-def _arrangement_as_json(way: Arrangement) -> dict[str, Any]:
+def _arrangement_as_json(way: Arrangement, controller: MachineType | None, now: float) -> dict[str, Any]:
     data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
     data["machine_types"] = to_json(way.machine_types)
-    data["cost"] = way.cost if way.is_priced else None
-    return {**data, "workers": way.workers, "currency": way.machine_type.currency, "is_priced": way.is_priced}
+    cost = fleet_costs.of_plan(way, controller, now, collect=Assumptions.read().collect)
+    return {**data, "workers": way.workers, "cost": cost_as_json(cost, start=now, running={})}
 
 
 def _configs(plan: FleetPlan) -> Iterator[str]:
@@ -236,14 +244,23 @@ def offer_text(worker: WorkerRecord) -> str:
 
 
 def _cost_line(run: FleetRun, cost: RunCost) -> str:
-    text = f"cost {cost_text(cost)}"
+    text, is_open = f"cost {cost_text(cost)}", run.finished is None and run.lives
     if cost.controller is not None:
-        text += f", with {cost.controller.hourly:.3f} an hour for the controller, a {cost.controller.name}"
-    if run.finished is not None or not run.lives:
+        text += f", with {cost.controller.hourly:.3f} an hour for the controller, a {cost.controller.name}, "
+        text += (
+            "to the end of the run (more while its packages wait)" if is_open else "until its packages are collected"
+        )
+    if not is_open:
         return text
     return f"{text}, the end at about {moment_text(cost.end, time.time())}" if cost.end else f"{text} so far"
 
 
 def status_as_json(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> list[dict[str, Any]]:
     """Return the status of fleet runs as plain JSON values; the cost is None where it is unknown."""
-    return [{**to_json(run), "cost": to_json(costs.get(run.id))} for run in runs]
+    return [{**to_json(run), "cost": run_cost_as_json(run, costs.get(run.id))} for run in runs]
+
+
+def run_cost_as_json(run: FleetRun, cost: RunCost | None) -> dict[str, Any] | None:
+    """Return the cost and the expected times of a run in the ledger."""
+    running = {job.config: job.started for job in run.jobs if job.state in ON_WORKER}
+    return cost_as_json(cost, start=run.started, running=running)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage
+from kiln.fleet import costs
 from kiln.fleet.collect import accept_package
 from kiln.ledger.stored_json import KINDS
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
@@ -69,9 +71,13 @@ def store(
     ``inputs`` are those with which the configs were sent: where the recipe has changed since, they are built again.
     """
     configs = tuple(_stored(feedstock, config, inputs) for config in report.configs)
-    report = dataclasses.replace(report, configs=configs)
+    now = time.time()  # until now the controller is charged for; its packages have waited there
+    cost = costs.of_run(dataclasses.replace(fleet, lives=False), report.cost, now, is_controlled=True) or report.cost
+    report = dataclasses.replace(report, configs=configs, cost=cost)
     known = ledger.fleet(fleet.id)  # by a collection that was interrupted, perhaps before it had stored all
     number = ledger.begin(report) if known is None else known.number
+    if cost is not None:
+        ledger.update_cost(number, cost)
     ledger.begin_fleet(dataclasses.replace(fleet, number=number))
     for worker in fleet.workers:
         ledger.keep_worker(fleet.id, worker)

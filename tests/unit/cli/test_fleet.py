@@ -142,11 +142,12 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]
     assert cli.run(plan) == 0
     selection = json.loads(capsys.readouterr().out)["chosen"]
-    assert (selection["machine_type"]["region"], selection["currency"]) == ("us-east-1", "USD")
+    assert (selection["machine_type"]["region"], selection["cost"]["currency"]) == ("us-east-1", "USD")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert cli.run(plan) == 0
     selection = json.loads(capsys.readouterr().out)["chosen"]
-    assert (selection["cost"], selection["is_priced"], selection["machine_type"]["hourly"]) == (None, False, 0.0)
+    assert [selection["cost"][key] for key in ("currency", "spent", "expected")] == [None] * 3
+    assert selection["machine_type"]["hourly"] == 0.0
     assert cli.run(plan[:-1]) == 0
     text = capsys.readouterr().out
     assert text.count("price unknown") == 3, "of the selected, the cheapest and the fastest"
@@ -318,7 +319,7 @@ def test_the_tests_on_a_gpu_are_part_of_the_plan_and_of_its_limits(
     assert f"gpu     {count} configs on 1 gpu-t4 (g4dn.xlarge)" in output.out
     assert cli.run([*plan, "--json", "--gpu-type", "gpu-l4"]) == 0
     data = json.loads(capsys.readouterr().out)
-    tests, cost = data["bounds"]["tests"], data["cheapest"]["cost"]
+    tests, cost = data["bounds"]["tests"], data["cheapest"]["cost"]["expected"]
     assert (tests["machine_type"]["name"], len(tests["configs"])) == ("g6.xlarge", count)
     assert tests["seconds"] == 300 + count * 600 + 60
     assert cli.run([*plan, "--budget", f"{cost + tests['cost'] / 2:.3f}"]) == FleetLimit.exit_code
@@ -379,12 +380,15 @@ def test_a_detached_plan_has_the_price_of_its_controller(
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all"]
     assert cli.run([*plan, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    cost, hours = data["chosen"]["cost"], data["chosen"]["seconds"] / 3600
+    cost, hours = data["chosen"]["cost"]["expected"], data["chosen"]["seconds"] / 3600
     assert data["terms"]["controller"] is None
     hourly = 0.0416 + 60 * 0.08 / 720 + 0.005
     assert cli.run([*plan, "--detach", "--keep", "10h"]) == 0
     line = f"control 1 t3.medium, {hourly:.3f} USD an hour: {hourly * hours:.2f} USD more for the run, and"
     assert f"{line} {10 * hourly:.2f} USD at most while its packages wait" in capsys.readouterr().out
+    assert cli.run([*plan, "--detach", "--json"]) == 0
+    detached = json.loads(capsys.readouterr().out)["chosen"]["cost"]
+    assert (detached["controller"]["name"], detached["expected"]) == ("t3.medium", pytest.approx(cost + hourly * hours))
     enough = ["--budget", f"{cost + 0.001}"]
     assert cli.run([*plan, *enough]) == 0
     assert cli.run([*plan, *enough, "--detach"]) == FleetLimit.exit_code, "the controller is paid for, too"
@@ -473,7 +477,12 @@ def test_the_plan_of_a_cluster_has_the_size_of_its_jobs_and_costs_nothing(
     assert cli.run(["-C", str(feedstock), *words]) == 0
     plan = json.loads(capsys.readouterr().out)
     kind = plan["chosen"]["machine_type"]
-    assert (kind["provider"], kind["cores"], kind["memory"], plan["chosen"]["cost"]) == ("slurm", 32, 64.0, 0.0)
+    assert (kind["provider"], kind["cores"], kind["memory"], plan["chosen"]["cost"]["expected"]) == (
+        "slurm",
+        32,
+        64.0,
+        0.0,
+    )
     assert plan["bounds"]["workers"] == len(plan["estimates"]), "a scheduler takes all configs at once"
     assert plan["bound"] == "nothing is charged for these workers"
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -202,8 +203,17 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     fleet_run = to_json(dataclasses.replace(run, workers=(worker,)))
     state = {"process": "ended", "exit_code": 0, "report": to_json(report), "fleet": fleet_run}
     connect(monkeypatch, cast("Any", SimpleNamespace(state=lambda: state)))
-    text = fleet_detached_status.status_text(key_of(), cast("Any", SimpleNamespace(json=False, key=None)))
-    assert "cost 1.50 EUR, with 0.500 an hour for the controller, a small" in text
+    options: Any = SimpleNamespace(json=False, key=None)
+    monkeypatch.setattr(time, "time", lambda: 8200.0)
+    text = fleet_detached_status.status_text(key_of(), options)
+    expected = "cost 2.00 EUR, with 0.500 an hour for the controller, a small, until its packages are collected"
+    assert expected in text, "an hour of the run, and an hour that its packages wait"
+    state["until"] = 8200.0 + 10 * 3600
+    text = fleet_detached_status.status_text(key_of(), options)
+    assert "(the wait costs 0.500 an hour, 5.00 EUR more at most)" in text
+    data = json.loads(fleet_detached_status.status_text(key_of(), cast("Any", SimpleNamespace(json=True, key=None))))
+    assert data["fleet"]["cost"] == data["report"]["cost"]
+    assert (data["fleet"]["cost"]["spent"], data["process"]) == (pytest.approx(2.0), "ended")
 
 
 def refuse(*_: object) -> None:

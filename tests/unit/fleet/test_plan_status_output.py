@@ -103,7 +103,7 @@ def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> 
     assert re.fullmatch(rf"a +running +kiln-r1-1 +2  until .*{middle}", lines[-2])
     assert re.fullmatch(rf"b +waiting .*{begin} to {end}", lines[-1])
     (data,) = plan_status_output.status_as_json([running], {"r1": cost})
-    assert (data["cost"]["spent"], data["cost"]["config_ends"]["b"]) == (3.2, 1.79e9)
+    assert (data["cost"]["spent"], data["cost"]["configs"]["b"]["end"]) == (3.2, 1.79e9)
 
 
 def test_after_a_repair_of_the_ledger_the_status_names_the_sweep() -> None:

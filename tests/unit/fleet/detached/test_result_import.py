@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from kiln.fleet.detached.attach_key import ConfigInputs
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import to_json
 from kiln.store import worker_results
 from kiln.store.build_cache import BuildInputs
@@ -94,6 +95,22 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
         (run,) = ledger.fleets()
     assert (run.workers, run.jobs, run.number) == (fleet.workers, fleet.jobs, stored.run)
     assert set(kept) == {RemoteConfig(config=CONFIG, group="cpu", inputs=BuildInputs(shared="1", key="2"))}
+
+
+def test_the_controller_is_charged_for_until_its_packages_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feedstock = Feedstock(root=Path(shutil.copytree(SMALL, tmp_path / "small")))
+    feedstock.artifacts.mkdir()
+    report, fleet = result_import.read(fetched(tmp_path / "fetched"))
+    charge = ControllerCharge(hourly=0.5, billed=1.0, since=3.0, currency="EUR", name="small")
+    cost = RunCost(spent=0.0, expected=0.0, currency="EUR", end=3.0, controller=charge)
+    monkeypatch.setattr(time, "time", lambda: 3.0 + 10 * 3600)
+    with FleetLedger(feedstock.artifacts / "ledger.sqlite") as ledger:
+        result_import.store(feedstock, dataclasses.replace(report, cost=cost), fleet, inputs={}, ledger=ledger)
+        known = ledger.report()
+    assert known is not None
+    assert known.cost == dataclasses.replace(cost, spent=5.0, expected=5.0)
 
 
 def test_a_collection_that_was_interrupted_in_the_ledger_is_completed(
