@@ -122,4 +122,5 @@ def _openstack_region(environment: Mapping[str, str]) -> str:
     if not (OVH_HOSTS.fullmatch(host) if host else cloud.lower().startswith("ovh") or not cloud):
         return host or cloud
     region = environment.get("OS_REGION_NAME", "").upper()
-    return f"OVH {OVH_REGIONS.get(region) or ('LZ' if '-LZ-' in region else '')}".strip()
+    # Local zones are priced in groups, which only OVH's catalog lists, so each has its own name in the tables.
+    return f"OVH {OVH_REGIONS.get(region) or (region if '-LZ-' in region else '')}".strip()

@@ -49,6 +49,8 @@ _ZONE = re.compile(r"([a-z]{2}(?:-[a-z]+)+-\d+)[a-z]")
 _OVH_PLAN = re.compile(r"([a-z0-9][a-z0-9-]*)\.consumption(?:\.([\w.]+))?")
 OVH_UNITS = 10**8  # of the catalog's integers make one of the currency
 OVH = "OVH"
+_LOCAL_ZONES = re.compile(r"LZ(\..*)?")  # groups of regions with one price: LZ, LZ.AF, LZ.EU, LZ.EUROZONE
+_REGION = re.compile(r"[A-Z0-9-]{1,64}")
 # The objects and arrays whose members are read one by one.
 INSIDE = frozenset({(name,) for name in ("products", "terms", "addons", "SpotPriceHistory")}) | {
     ("terms", "OnDemand"),
@@ -252,8 +254,21 @@ def _ovh_plans(value: Any) -> list[dict[str, Any]]:
             continue
         for pricing in addon["pricings"]:
             if "consumption" in pricing["capacities"] and pricing.get("intervalUnit", "hour") == "hour":
-                return [{"name": plan[1], "zone": plan[2] or "", "price": int(pricing["price"]) / OVH_UNITS}]
+                zone, price = plan[2] or "", int(pricing["price"]) / OVH_UNITS
+                return [{"name": plan[1], "zone": region, "price": price} for region in _ovh_zones(zone, addon)]
     return []
+
+
+def _ovh_zones(zone: str, addon: Mapping[str, Any]) -> list[str]:
+    """Return where a price counts: in a kind of regions, or in each region of a group of local zones.
+
+    Only the catalog says which regions a group has; if it does not, the price is kept under the group's name.
+    """
+    if not _LOCAL_ZONES.fullmatch(zone):
+        return [zone]
+    values = [item["values"] for item in addon.get("configurations") or () if item["name"] == "region"]
+    regions = [str(region).upper() for listed in values for region in listed]
+    return [region for region in regions if _REGION.fullmatch(region)] or [zone]
 
 
 def _ovh_prices(catalog: list[dict[str, Any]], currency: str, path: Path) -> Iterator[Price]:

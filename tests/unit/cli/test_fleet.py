@@ -203,6 +203,7 @@ def test_the_prices_are_shown_with_their_sources(home: Path, capsys: pytest.Capt
         ({"OS_CLOUD": "ovh-builds"}, "OVH"),
         ({"OS_AUTH_URL": "https://auth.cloud.ovh.net/v3", "OS_REGION_NAME": "GRA11"}, "OVH"),
         ({"OS_AUTH_URL": "https://auth.cloud.ovh.net/v3", "OS_REGION_NAME": "EU-WEST-PAR"}, "OVH 3AZ"),
+        ({"OS_CLOUD": "ovh", "OS_REGION_NAME": "eu-west-lz-bru-a"}, "OVH EU-WEST-LZ-BRU-A"),
         ({"OS_AUTH_URL": "https://keystone.example.org:5000/v3"}, "keystone.example.org"),
         ({"OS_AUTH_URL": "https://notovh.net/v3"}, "notovh.net"),
         ({"OS_CLOUD": "elastx"}, "elastx"),

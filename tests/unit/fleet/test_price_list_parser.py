@@ -7,20 +7,21 @@ import io
 import json
 import os
 import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.errors import MalformedYaml
-from kiln.fleet import price_list_parser
+from kiln.fleet import machine_types, price_list_parser
 from kiln.fleet import price_table as price_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from kiln.fleet.price_table import Price
 
+TYPES = Path(__file__).parents[3] / "ansible" / "group_vars" / "all" / "machine_types.yml"
 PUBLISHED = "2026-08-17T20:36:27Z"
 LINUX = {
     "servicecode": "AmazonEC2",
@@ -167,11 +168,56 @@ def test_the_prices_of_a_list_with_any_name_can_be_read_again(tmp_path: Path) ->
     assert summary(price_tables.read(table)) == EXPECTED
 
 
-def test_ovh_s_catalog_has_prices_by_the_hour_for_each_kind_of_region(tmp_path: Path) -> None:
-    def addon(plan: str, price: int, *, unit: str = "hour", product: str = "publiccloud-instance") -> dict[str, Any]:
-        pricing = {"price": price, "intervalUnit": unit, "capacities": ["consumption"], "mode": "default"}
-        return {"planCode": plan, "invoiceName": "x", "product": product, "pricings": [pricing]}
+def addon(
+    plan: str, price: int, *, unit: str = "hour", product: str = "publiccloud-instance", regions: Iterable[str] = ()
+) -> dict[str, Any]:
+    pricing = {"price": price, "intervalUnit": unit, "capacities": ["consumption"], "mode": "default"}
+    region = {"name": "region", "isCustom": False, "isMandatory": True, "values": [*regions]}
+    return {
+        "planCode": plan,
+        "invoiceName": "x",
+        "product": product,
+        "pricings": [pricing],
+        "configurations": [region] if regions else [],
+    }
 
+
+def test_each_machine_type_of_the_table_is_priced_by_a_list_that_has_it(tmp_path: Path) -> None:
+    kinds = [kind for kind in machine_types.read(TYPES) if kind.provider in {"aws", "openstack"}]
+    aws = [kind.name for kind in kinds if kind.provider == "aws"]
+    data = offer_file()
+    data["products"] = {name: {"sku": name, "attributes": {**LINUX, "instanceType": name}} for name in aws}
+    data["terms"]["OnDemand"] = {name: term(name, "Hrs", ["1.5"]) for name in aws}
+    ovh = [addon(f"{kind.name}.consumption", 150000000) for kind in kinds if kind.provider == "openstack"]
+    lists = {"aws": data, "openstack": {"locale": {"currencyCode": "EUR"}, "addons": ovh}}
+    paths = [tmp_path / f"{name}.json" for name in lists]
+    for path, content in zip(paths, lists.values(), strict=True):
+        path.write_text(json.dumps(content))
+    table = price_tables.PriceTable(prices=price_tables.merged(*map(price_list_parser.read, paths)))
+    regions = {"aws": "us-east-1", "openstack": "OVH"}
+    assert {table.apply(kind, region=regions[kind.provider]).hourly for kind in kinds} == {1.5}
+
+
+def test_ovh_s_local_zones_have_the_price_of_their_group_as_far_as_the_catalog_lists_them(tmp_path: Path) -> None:
+    addons = [
+        addon("c3-32.consumption", 33200000, regions=["GRA11", "BHS5"]),
+        addon("c3-32.consumption.LZ.AF", 61000000, regions=["AF-NORTH-LZ-RBA-A"]),
+        addon("c3-32.consumption.LZ.EUROZONE", 35000000, regions=["EU-WEST-LZ-MRS-A", "EU-WEST-LZ-BRU-A"]),
+        addon("c3-32.consumption.LZ", 40000000),
+    ]
+    path = tmp_path / "cloud.json"
+    path.write_text(json.dumps({"locale": {"currencyCode": "EUR"}, "addons": addons}))
+    prices = {price.region: price.price for price in price_list_parser.read(path)}
+    assert prices == {
+        "OVH": 0.332,
+        "OVH AF-NORTH-LZ-RBA-A": 0.61,
+        "OVH EU-WEST-LZ-MRS-A": 0.35,
+        "OVH EU-WEST-LZ-BRU-A": 0.35,
+        "OVH LZ": 0.4,
+    }
+
+
+def test_ovh_s_catalog_has_prices_by_the_hour_for_each_kind_of_region(tmp_path: Path) -> None:
     addons = [
         addon("c3-32.consumption", 33200000),
         addon("c3-32.consumption.3AZ", 36500000),

@@ -46,7 +46,7 @@ def test_kiln_s_own_table_is_written_as_it_would_be_written_again() -> None:
 
 def test_the_table_has_the_current_families_and_no_p3() -> None:
     families = {machine_type.name.partition(".")[0] for machine_type in machine_types.read(TYPES)}
-    assert {"c6a", "c6i", "c7a", "c7i", "c8i", "g4dn", "g5", "g6"} <= families
+    assert {"c6a", "c6i", "c7a", "c7i", "c8a", "c8i", "g4dn", "g5", "g6"} <= families
     assert not families & {"p3", "c5"}
     sizes = {item.name: (item.cores, item.memory, item.disk) for item in machine_types.read(TYPES)}
     assert (sizes["c3-32"], sizes["c3-64"]) == ((16, 32, 400), (32, 64, 400))
