@@ -6,10 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.console.expected_times import moment_text, period_text
-from kiln.console.text import cost_text, duration, table
+from kiln.console.text import cost_text, duration, quantity, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.lease_expiry import greatest_cost_text
+from kiln.fleet.price_table import FREE
 from kiln.fleet.replacement_terms import plan_lines
 from kiln.model.fleet import JobState
 from kiln.report.run_json import cost_as_json
@@ -79,12 +80,12 @@ def _configs(plan: FleetPlan) -> Iterator[str]:
         )
         for placement in sorted(way.placements, key=lambda placement: (placement.worker, placement.start))
     ]
-    header = ("worker", *(["type"] if mixed else []), "config", "", "from", "takes", f"0 to {_hours(way.seconds)}")
+    header = ("worker", *(["type"] if mixed else []), "config", "build", "from", "takes", f"0 to {_hours(way.seconds)}")
     yield table(header, rows, right=(0, 3 + mixed, 4 + mixed))
 
 
 def _hours(seconds: float) -> str:
-    minutes = round(seconds / 60)
+    minutes = round(seconds) // 60  # as in `duration`
     return f"{minutes // 60}:{minutes % 60:02d} h"
 
 
@@ -124,7 +125,8 @@ def _type_text(kind: MachineType, count: int, *, spot: bool) -> str:
 
 
 def _notes(plan: FleetPlan) -> Iterator[str]:
-    way = plan.selection
+    way, now = plan.selection, time.time()
+    yield f"end     at about {moment_text(now + way.seconds, now)}, if the run starts now"
     for kind in way.machine_types:
         yield f"price   {_price(kind, spot=way.spot)}"
         if extras := _extras(kind):
@@ -133,7 +135,9 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
             yield f"without {', '.join(kind.not_counted)}: no price is known"
     assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
     if assumed:
-        yield f"times   {assumed} of {len(plan.estimates)} configs never built: '?' is assumed (kiln/fleet/assumed.yml)"
+        verb = "was" if assumed == 1 else "were"
+        count = f"{assumed} of {quantity(len(plan.estimates), 'config')}"
+        yield f"times   {count} {verb} never built: times with '?' are assumed (kiln/fleet/assumed.yml)"
     if way.pool is not None:
         yield from _pool(way.pool, plan.without_pool)
     if plan.bounds.tests is not None:
@@ -172,8 +176,11 @@ def _price(kind: MachineType, *, spot: bool) -> str:
     if spot and kind.spot_hourly is not None:
         hourly, origin = kind.spot_hourly, (kind.spot_source, kind.spot_date)
     where = f" in {kind.region}" if kind.region else ""
+    if kind.provider in FREE and not kind.price(spot=spot):
+        return f"nothing: {kind.source}"
     if not kind.is_priced:
-        return f"unknown for {kind.name}{where}: 'kiln fleet prices' lists those that are known, --prices adds others"
+        hint = "'kiln fleet prices' lists those that are known, and with --from FILE reads a provider's list"
+        return f"unknown for {kind.name}{where}: {hint}"
     source = ", ".join(filter(None, origin))
     return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if spot else ''}: {source}"
 
@@ -204,7 +211,7 @@ def _status(run: FleetRun, cost: RunCost | None) -> str:
     state = "ended" if run.finished is not None else "running" if run.lives else "its controller is gone"
     what = f"run {run.number}" if run.number else "tests"
     lines = [f"{run.id}: {run.provider}, {run.type}, {what}, {state}"]
-    lines += [] if cost is None else [_cost_line(run, cost)]
+    lines += [] if cost is None else [*_cost_lines(run, cost)]
     workers = [
         (
             *(worker.name, worker.state.value, offer_text(worker), f"{worker.hourly:.3f}"),
@@ -213,7 +220,7 @@ def _status(run: FleetRun, cost: RunCost | None) -> str:
         for worker in run.workers
     ]
     jobs = _jobs(run, cost)
-    lines += [table(("worker", "state", "type", "hourly", "id", "reason"), workers, right=(3,))] if workers else []
+    lines += ["", table(("worker", "state", "type", "hourly", "id", "reason"), workers, right=(3,))] if workers else []
     lines += ["", table(("config", "state", "worker", "attempt", "expected"), jobs, right=(3,))] if jobs else []
     if run.finished is None and not run.lives:
         lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
@@ -243,16 +250,20 @@ def offer_text(worker: WorkerRecord) -> str:
     return worker.type + (" spot" if worker.spot else "") + (f" in {worker.zone}" if worker.zone else "")
 
 
-def _cost_line(run: FleetRun, cost: RunCost) -> str:
+def _cost_lines(run: FleetRun, cost: RunCost) -> Iterator[str]:
+    """Yield the cost of a run and its expected end, and until when the controller is part of it."""
     text, is_open = f"cost {cost_text(cost)}", run.finished is None and run.lives
+    if is_open:
+        text += f", the end at about {moment_text(cost.end, time.time())}" if cost.end else " so far"
+    yield text
     if cost.controller is not None:
-        text += f", with {cost.controller.hourly:.3f} an hour for the controller, a {cost.controller.name}, "
-        text += (
-            "to the end of the run (more while its packages wait)" if is_open else "until its packages are collected"
+        charge = cost.controller
+        until = (
+            "the end of the run, and then for each hour that its packages wait"
+            if is_open
+            else "its packages are collected"
         )
-    if not is_open:
-        return text
-    return f"{text}, the end at about {moment_text(cost.end, time.time())}" if cost.end else f"{text} so far"
+        yield f"with {charge.hourly:.3f} {charge.currency} an hour for the controller, a {charge.name}, until {until}"
 
 
 def status_as_json(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> list[dict[str, Any]]:

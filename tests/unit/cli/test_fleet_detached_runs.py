@@ -206,7 +206,7 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     options: Any = SimpleNamespace(json=False, key=None)
     monkeypatch.setattr(time, "time", lambda: 8200.0)
     text = fleet_detached_status.status_text(key_of(), options)
-    expected = "cost 2.00 EUR, with 0.500 an hour for the controller, a small, until its packages are collected"
+    expected = "cost 2.00 EUR\nwith 0.500 EUR an hour for the controller, a small, until its packages are collected"
     assert expected in text, "an hour of the run, and an hour that its packages wait"
     state["until"] = 8200.0 + 10 * 3600
     text = fleet_detached_status.status_text(key_of(), options)

@@ -195,7 +195,9 @@ def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
     cost = of_run(run, detached.costs[-1], end + 9e9)
     assert cost is not None
     assert cost.spent - of_workers(run.workers, (), end) == pytest.approx(4 * 0.5)
-    assert "0.500 an hour for the controller, a small" in plan_status_output.status_as_text([run], {"r1": cost})
+    assert "with 0.500 EUR an hour for the controller, a small, until" in plan_status_output.status_as_text(
+        [run], {"r1": cost}
+    )
 
 
 def test_a_budget_pays_for_the_controller() -> None:

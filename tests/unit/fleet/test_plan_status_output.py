@@ -12,6 +12,7 @@ from kiln.fleet import plan_status_output
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
+from kiln.scheduling.estimates import DEFAULT
 from kiln.scheduling.pool_simulation import PoolCores
 from tests.fleets import MACHINE, estimates
 
@@ -39,10 +40,23 @@ def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
         )
     )
     assert "cold, cuda0" in text
+    (took,) = re.findall(r"(?m)^selected .*? (\d+ h \d+ min) ", text)[:1]
+    way_end = took.replace(" h ", ":").removesuffix(" min")
     assert {line.split()[0] for line in text.splitlines() if "compute-16 (" in line} == {
         *("selected", "cheapest", "fastest", "no"),
     }
+    assert " build " in text.splitlines()[0]
+    assert text.splitlines()[0].endswith(f"0 to {way_end} h")
+    assert re.search(r"(?m)^end     at about .*\d\d:\d\d, if the run starts now$", text)
     assert "price   0.8 EUR an hour for made-up.16: made up for tests, 2026-11-21" in text
+
+
+def test_a_plan_of_machines_that_cost_nothing_says_so() -> None:
+    kind = dataclasses.replace(MACHINE, provider="static", hourly=0.0, spot_hourly=0.0, source="machines that you have")
+    jobs = [dataclasses.replace(job, source=DEFAULT) for job in estimates(2)]
+    text = plan_status_output.plan_as_text(plan({kind: jobs}, overheads=OVERHEADS, bounds=FleetBounds(workers=2)))
+    assert "price   nothing: machines that you have\n" in text
+    assert "times   2 of 2 configs were never built: times with '?' are assumed" in text
 
 
 def test_a_plan_with_spot_workers_shows_the_source_of_their_price() -> None:
