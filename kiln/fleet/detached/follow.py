@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from kiln.fleet.detached.attach_key import RunKey
     from kiln.fleet.detached.controller_client import Controller
     from kiln.model.observer import RunObserver
+    from kiln.model.run import RunCost
 
 PAUSE = 5.0  # seconds before another attempt to connect
 # Connections that fail in a row: the address or the key is wrong, or the controller is gone.
 REFUSED = 10
+NEVER = (None, None)  # the expected times of a config that is finished, or of a controller of an older kiln
 LONGEST = LEASE  # seconds without an answer: a controller that cannot renew its own lease ends in that time
 
 
@@ -37,6 +39,9 @@ class RunFollower:
         self._view: RunObserver | None = None
         self._report: MatrixReport | None = None
         self._configs: dict[str, ConfigRun] = {}
+        self._starts: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
+        self._shown_cost: RunCost | None = None
         self._said = ""
         self.last: dict[str, Any] = {}
         self.is_over = False
@@ -59,12 +64,17 @@ class RunFollower:
             case "run" | "state":
                 self._take_run(message)
             case "config":
-                self._take_config(from_json_values(ConfigRun, message["config"], KINDS))
+                self._take_config(
+                    from_json_values(ConfigRun, message["config"], KINDS), *message.get("expected", NEVER)
+                )
             case "line" if self._view is not None:
                 self._view.config_line(str(message["config"]), str(message["step"]), str(message["text"]))
             case "shown" if self._view is None and self._report is not None:
                 self._view = self._make_view(self.last["labels"])
                 self._view.run_began(self._current())
+                self._shown_cost = self._current().cost
+            case "shown":
+                self._show_cost()
             case "over":
                 self.is_over = True
                 if self._view is not None and self._report is not None:
@@ -76,13 +86,20 @@ class RunFollower:
             lines = message.get("output") or [f"the controller is {message['process']}"]
             self._say_once(str(lines[-1]))
             return
-        report = from_json_values(MatrixReport, message["report"], KINDS)
-        changed_cost = self._report is None or self._report.cost != report.cost
-        self._report = report
-        if self._view is not None and report.cost is not None and changed_cost:
-            self._view.run_cost(report.cost)
+        self._report = from_json_values(MatrixReport, message["report"], KINDS)
 
-    def _take_config(self, config: ConfigRun) -> None:
+    def _show_cost(self) -> None:
+        """Show the cost, once the expected times of all configs have arrived."""
+        cost = None if self._report is None else self._current().cost
+        if self._view is not None and cost is not None and cost != self._shown_cost:
+            self._shown_cost = cost
+            self._view.run_cost(cost)
+
+    def _take_config(self, config: ConfigRun, start: float | None, end: float | None) -> None:
+        for times, moment in ((self._starts, start), (self._ends, end)):
+            times.pop(config.config, None)
+            if moment is not None:
+                times[config.config] = float(moment)
         previous = self._configs.get(config.config)
         self._configs[config.config] = config
         if self._view is not None and previous != config:
@@ -90,7 +107,11 @@ class RunFollower:
 
     def _current(self) -> MatrixReport:
         assert self._report is not None, "a run was reported"
-        return dataclasses.replace(self._report, configs=tuple(self._configs.values()))
+        cost = self._report.cost
+        if cost is not None:
+            starts, ends = {**cost.config_starts, **self._starts}, {**cost.config_ends, **self._ends}
+            cost = dataclasses.replace(cost, config_starts=starts, config_ends=ends)
+        return dataclasses.replace(self._report, configs=tuple(self._configs.values()), cost=cost)
 
     def _say_once(self, text: str) -> None:
         if text != self._said:

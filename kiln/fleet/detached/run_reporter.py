@@ -198,10 +198,15 @@ def link_result(path: Path, target: Path) -> None:
 
 
 def state_messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return a state as messages: the run, and each config by itself, as long as a line may be."""
+    """Return a state as messages: the run, and each config by itself with its expected times, as long as a line may be.
+
+    The expected times of hundreds of configs would make the message of the run too long.
+    """
     report = state["report"]
-    run = {**state, "kind": "run", "fleet": None, "report": report and {**report, "configs": []}}
-    items = [("", run)]
+    cost = report and report["cost"]
+    starts, ends = (cost["config_starts"], cost["config_ends"]) if cost else ({}, {})
+    short = report and {**report, "configs": [], "cost": cost and {**cost, "config_starts": {}, "config_ends": {}}}
+    items = [("", {**state, "kind": "run", "fleet": None, "report": short})]
     for config in () if report is None else report["configs"]:
         message = {"kind": "config", "config": config}
         if len(json_messages.encode(message)) > LONGEST:
@@ -209,7 +214,8 @@ def state_messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
                 "kind": "config",
                 "config": {**config, "steps": [], "packages": [], "reason": config["reason"][:2000]},
             }
-        items.append((config["config"], message))
+        name = config["config"]
+        items.append((name, {**message, "expected": [starts.get(name), ends.get(name)]}))
     return items
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from kiln import process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
 from kiln.fleet.detached import follow, run_reporter
 from kiln.fleet.detached.follow import RunFollower
+from kiln.masking.stream import LONGEST_LINE
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import to_json
 
@@ -78,13 +81,32 @@ def test_the_view_begins_with_all_configs_and_then_sees_each_change_once() -> No
     first, second = state(WAITING, OTHER), state(RUNNING, OTHER, cost=cost)
     line = {"kind": "line", "config": "a", "step": "compile", "text": "compiling"}
     events, lines = followed([*sent(first, second, second), line, {"kind": "pulse"}, {"kind": "over"}])
-    assert [event[0] for event in events] == ["run_began", "run_cost", "config_changed", "config_line", "run_ended"]
+    assert [event[0] for event in events] == ["run_began", "config_changed", "run_cost", "config_line", "run_ended"]
     assert events[0][1].configs == (WAITING, OTHER)
-    assert events[1][1] == cost
-    assert events[2][1] == RUNNING
+    assert events[1][1] == RUNNING
+    assert events[2][1] == cost
     assert events[3][1:] == ("a", "compile", "compiling")
     assert events[4][1].configs == (RUNNING, OTHER)
     assert lines == []
+
+
+def test_the_expected_times_of_200_configs_arrive_in_lines_that_are_passed_on_whole() -> None:
+    names = [f"linux_64_c_compiler_version14cuda_compiler_version12.9microarch_level3python3.{n}" for n in range(200)]
+    configs = [dataclasses.replace(WAITING, config=name) for name in names]
+    times = {name: 1_790_000_000.123 + number for number, name in enumerate(names)}
+    cost = RunCost(spent=1.0, expected=2.0, currency="EUR", end=9.0, config_ends=times, config_starts=times)
+    first, second = ({**state(*configs, cost=cost), "labels": {name: name for name in names}} for _ in range(2))
+    later = dataclasses.replace(cost, config_ends={**times, names[0]: 1.0}, config_starts={names[1]: 2.0})
+    second["report"]["cost"] = to_json(later)
+    messages = sent(first, second)
+    assert max(len(json.dumps(message)) for message in messages) < LONGEST_LINE
+    view = View()
+    follower = RunFollower(lambda _: view, lambda _: None)
+    for message in messages:
+        follower.take(message)
+    assert [event[0] for event in view.events] == ["run_began", "run_cost"]
+    assert view.events[0][1].cost == cost
+    assert view.events[1][1] == later
 
 
 def test_before_the_run_begins_its_last_line_is_said_once() -> None:
