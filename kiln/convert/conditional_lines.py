@@ -1,14 +1,103 @@
-"""A recipe without its statements, and values that depend on conditions."""
+"""A recipe without its statements, and values that depend on conditions.
+
+Expressions of recipe.yaml are text, put together with the parentheses that they need.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from kiln.convert.v1_expression_builder import CHOICE, Expr, both, choice, literal, negated
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from jinja2 import nodes
+
+# How tightly an expression binds, from the loosest.
+CHOICE, OR, AND, NOT, COMPARE, SUM, CONCAT, PRODUCT, UNARY, FILTER, ATOM = range(11)
+_OPPOSITE = {" == ": " != ", " != ": " == "}
+
+_PIN_ARGUMENTS = {
+    "pin_subpackage": ("name", "min_pin", "max_pin", "exact"),
+    "pin_compatible": ("name", "lower_bound", "upper_bound", "min_pin", "max_pin", "exact"),
+}
+_EMPTY = '""'  # an empty bound, which means none
+_BOUNDS = (("lower_bound", "min_pin"), ("upper_bound", "max_pin"))
+
+
+class Unsupported(Exception):
+    """An expression that recipe.yaml has no notation for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """An expression of recipe.yaml: its text, how tightly it binds, and its value if that is known."""
+
+    text: str
+    level: int = ATOM
+    constant: Any = field(default=None)
+
+    @property
+    def is_constant(self) -> bool:
+        """True if the value is known."""
+        return self.constant is not None
+
+    def within(self, level: int) -> str:
+        """Return the text for a place that binds at least so tightly, in parentheses where it needs them."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+def literal(value: Any) -> Expr:
+    """Return the expression of a value."""
+    if isinstance(value, (list, tuple)):
+        return Expr(f"[{', '.join(literal(item).text for item in value)}]", constant=list(value))
+    if value is None:
+        return Expr("none")
+    if isinstance(value, str) and "\\" in value and '"' not in value and "'" not in value:
+        return Expr('"' + value.replace("\\", "\\\\") + '"', constant=value)
+    return Expr(json.dumps(value, ensure_ascii=False), constant=value)
+
+
+def choice(test: Expr, yes: Expr, other: Expr | None) -> Expr:
+    """Return the expression that is one value where a test holds, and else another or nothing."""
+    if other is None:
+        return Expr(f"{yes.within(OR)} if {test.within(OR)}", CHOICE)
+    return Expr(f"{yes.within(OR)} if {test.within(OR)} else {other.within(CHOICE)}", CHOICE)
+
+
+def both(one: Expr, other: Expr) -> Expr:
+    """Return the expression that holds where two do."""
+    return Expr(f"{one.within(AND)} and {other.within(AND)}", AND)
+
+
+def negated(test: Expr) -> Expr:
+    """Return the expression that holds where another one does not."""
+    if test.text.startswith("not ") and test.level == NOT:
+        return Expr(test.text[4:], COMPARE)
+    if test.level == COMPARE:
+        for sign, other in _OPPOSITE.items():
+            if test.text.count(sign) == 1 and not any(word in test.text for word in (" < ", " > ", " in ")):
+                return Expr(test.text.replace(sign, other), COMPARE)
+    return Expr(f"not {test.within(COMPARE)}", NOT)
+
+
+def unparenthesized(text: str) -> str:
+    """Return an expression's text without the parentheses around all of it."""
+    while re.fullmatch(r"\(.*\)", text, re.DOTALL) and _balanced(text[1:-1]):
+        text = text[1:-1]
+    return text
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
 
 Guards = tuple[Expr, ...]  # conditions, all of which have to hold
 
@@ -86,3 +175,18 @@ def conjunction(guards: Guards) -> Expr | None:
     for guard in guards:
         result = guard if result is None else both(result, guard)
     return result
+
+
+def pin_arguments(function: str, node: nodes.Call, text: Callable[[nodes.Expr], str]) -> str:
+    """Return the arguments of a pin in recipe.yaml; an explicit bound has precedence over the number of places."""
+    given = dict(zip(_PIN_ARGUMENTS[function], map(text, node.args), strict=False))
+    given |= {str(keyword.key): text(keyword.value) for keyword in node.kwargs}
+    arguments = [given.pop(next(iter(given)))] if given else []
+    if given.get("exact") in {"true", "1"}:
+        return ", ".join([*arguments, "exact=True"])
+    for bound, places in _BOUNDS:
+        value = given.get(bound)
+        value = given.get(places) if value in {None, "none", _EMPTY} else value
+        if value is not None:
+            arguments.append(f"{bound}={'none' if value == _EMPTY else value}")
+    return ", ".join(arguments)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.pins import pin_arguments
-from kiln.convert.v1_expression_builder import (
+from kiln.convert.conditional_lines import (
     ATOM,
     COMPARE,
     CONCAT,
@@ -29,6 +28,7 @@ from kiln.convert.v1_expression_builder import (
     choice,
     literal,
     negated,
+    pin_arguments,
 )
 from kiln.recipe_v1.filters import FILTERS, TESTS
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.convert import facts, keys
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import IMPLICIT
-from kiln.convert.pins import pin_run_as_build_bounds
-from kiln.convert.staging_variables import compile_variables
+from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
 from kiln.model.rendered import RUN_EXPORTS
+from kiln.render.open_pins import pin_run_as_build_bounds
 from kiln.render.render import evaluated_recipe, render
 from kiln.serialization import mapping_or_empty
 from kiln.variants.files import as_list
+from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
@@ -221,3 +224,27 @@ def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
             value = given[old]
             pairs.append((new, facts.plain_value(as_list(value) if old in keys.SOURCE_LISTS else value)))
     return tuple(sorted(pairs))
+
+
+_COMPILE_NAMES = ("PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM")
+
+
+def compile_variables(staging: Staging, recipe_folder: Path) -> dict[str, str]:
+    """Return the variables that the script of a compile names, with their values."""
+    if staging.package is None:
+        return {}
+    text = _script_text(staging.script, recipe_folder)
+    values = zip(_COMPILE_NAMES, map(str, staging.package), strict=True)
+    return {name: value for name, value in values if re.search(rf"\b{name}\b", text)}
+
+
+def _script_text(script: Script, recipe_folder: Path) -> str:
+    if script.file is None:
+        return "\n".join(script.lines)
+    path = (recipe_folder / script.file).resolve()
+    if not path.is_relative_to(recipe_folder.resolve()) or not path.is_file():
+        return ""
+    try:
+        return read_text(path, f"recipe/{script.file}")
+    except MalformedYaml:  # neither text nor of a size to be read
+        return ""

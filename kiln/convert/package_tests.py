@@ -91,7 +91,7 @@ class PackageTestConverter:
         if named and named.value not in IMPLICIT:
             raise Refused(named.number, f"the test's script {named.value!r} has an unknown kind")
         if implicit:
-            names.extend(name for name in IMPLICIT if name in self._sections.files and name not in names)
+            names.extend(name for name in IMPLICIT if name in self._sections.facts.files and name not in names)
         result: list[Part] = []
         for name in names:
             platform, command = IMPLICIT[name]
@@ -105,7 +105,7 @@ class PackageTestConverter:
         if requires := self._sections.test_requirements(given.all("requires")):
             body.append(("requirements", DictPart(pairs=[("run", requires)])))
         named = chosen_text(given.all("script"))
-        own = [name for name in IMPLICIT if implicit and name in self._sections.files]
+        own = [name for name in IMPLICIT if implicit and name in self._sections.facts.files]
         extra = [literal_text(name) for name in dict.fromkeys([*([named.value] if named else []), *own])]
         files: list[tuple[str, Part]] = []
         for key, name in (("source_files", "source"), ("files", "recipe")):

@@ -1,15 +1,24 @@
-"""The proof of a conversion: both recipes are rendered for every config, and their packages are compared."""
+"""The proof of a conversion: both recipes are rendered for every config, and their packages are compared.
+
+Other configs are no difference as long as all of them together give the same packages: rattler-build and conda-smithy
+divide a recipe.yaml by fewer keys than a meta.yaml, whose top level counts for each job.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kiln.convert.facts import Facts
+    from kiln.model.build_config import BuildConfig
+
+    Matrix = tuple[Sequence[BuildConfig], Mapping[str, Sequence[Facts]]]
+
+    Packages = dict[tuple[str, str, str], tuple[str, str]]  # by what they are: config and name
 
 _MISSING = "nothing"
 
@@ -221,3 +230,37 @@ def _notes(pairs: Sequence[tuple[Facts, Facts]]) -> Iterator[str]:
             f"the bound of python in run of {', '.join(bound)} was conda-build's (pin_run_as_build), "
             "and is now that of python's run exports"
         )
+
+
+def compare_matrices(proof: Proof, old: Matrix, new: Matrix) -> Proof:
+    """Return a proof with the comparison of all packages of both matrices, each at its own configs."""
+    before, after = _packages(old), _packages(new)
+    if before.keys() == after.keys():
+        note = f"the same packages come from {len(new[0])} configs instead of {len(old[0])}: kiln rerender"
+        return replace(proof, notes=(*proof.notes, note))
+    gone = [place for key, place in before.items() if key not in after]
+    added = [place for key, place in after.items() if key not in before]
+    matrix = Difference(
+        package="all packages",
+        what="packages of all configs",
+        old=_shown_places(gone),
+        new=_shown_places(added),
+        configs=tuple(dict.fromkeys(config for config, _ in gone)),
+    )
+    return replace(proof, differences=(*proof.differences, matrix))
+
+
+def _packages(matrix: Matrix) -> Packages:
+    configs, facts = matrix
+    return {
+        (config.platform, package.masked, f"{package.name} {sorted(package.values.items())}"): (
+            config.name,
+            package.name,
+        )
+        for config in configs
+        for package in facts[config.name]
+    }
+
+
+def _shown_places(places: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} ({config})" for config, name in places) or "nothing"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_lines import conjunction
+from kiln.convert.conditional_lines import FILTER, Expr, conjunction, negated, unparenthesized
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,
+    expr_of,
     is_empty,
     literal_text,
     require_unconditional,
     section,
+    substituted,
 )
-from kiln.convert.package_variables import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.v1_expression_builder import FILTER, Expr, negated, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,22 +33,6 @@ _NOT_INHERITED = frozenset({"number", "skip", "entry_points", "run_exports", "sc
 _ABOVE_STAGING = "# The compile that the outputs share."
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecipeFacts:
-    """Facts of a meta.yaml that its rendering shows.
-
-    ``top_is_package``: the top level is a package in addition to its outputs; ``use_keys`` and ``ignore_keys`` are, by
-    output, keys to count, or not to count, in hashes; ``compile_keys`` are keys that the script of the compile reads,
-    and variables of the package (``PKG_NAME``), ``always`` the keys that every config has.
-    """
-
-    top_is_package: bool
-    use_keys: Mapping[str, tuple[str, ...]]
-    ignore_keys: Mapping[str, tuple[str, ...]]
-    compile_keys: tuple[str, ...] = ()
-    always: frozenset[str] = frozenset()
-
-
 class Converter:
     """Converts the tree of one meta.yaml."""
 
@@ -58,13 +42,12 @@ class Converter:
         tree: DictPart,
         sections: SectionConverter,
         tests: PackageTestConverter,
-        facts: RecipeFacts,
     ) -> None:
         self._expanded = expanded
         self._tree = tree
         self._sections = sections
         self._tests = tests
-        self._facts = facts
+        self._facts = sections.facts
         self._attempt = sections.attempt
         self._faults = sections.faults
 
@@ -127,7 +110,7 @@ class Converter:
 
     def _default_script(self) -> list[Part]:
         """Return the file that conda-build runs where a recipe names no script."""
-        has = [name for name in ("build.sh", "bld.bat") if name in self._sections.files]
+        has = [name for name in ("build.sh", "bld.bat") if name in self._facts.files]
         if len(has) == 2:
             return [ScalarPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
         return [literal_text(has[0])] if has else []

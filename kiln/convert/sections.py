@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_lines import conjunction
+from kiln.convert.conditional_lines import Expr, conjunction, negated, unparenthesized
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,
@@ -17,11 +17,10 @@ from kiln.convert.conditional_parts import (
     require_unconditional,
 )
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
-from kiln.convert.v1_expression_builder import Expr, negated, unparenthesized
 from kiln.model.rendered import RUN_EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TypeVar
 
     from kiln.convert.specs import SpecConverter
@@ -30,6 +29,28 @@ if TYPE_CHECKING:
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _ORDER = ("number", "string", "noarch", "skip", "script")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedstockFacts:
+    """Facts of the feedstock that a conversion needs besides its meta.yaml.
+
+    ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
+    in the recipe's folder, ``run_pins`` the variant's ``pin_run_as_build``. ``top_is_package``: the top level is a
+    package in addition to its outputs. ``use_keys`` and ``ignore_keys`` are, by output, keys to count, or not to count,
+    in hashes. ``leave_out`` are keys without equivalent that may be lost, ``compile_keys`` keys that the script of a
+    compile reads, and variables of the package (``PKG_NAME``).
+    """
+
+    always: frozenset[str]
+    values: Mapping[str, frozenset[str]]
+    files: frozenset[str]
+    top_is_package: bool = False
+    use_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ignore_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    run_pins: Mapping[str, Mapping[str, str] | str] = field(default_factory=dict)
+    leave_out: frozenset[str] = frozenset()
+    compile_keys: tuple[str, ...] = ()
 
 
 @dataclass
@@ -54,12 +75,11 @@ class ConvertedPackage:
 
 
 class SectionConverter:
-    """Converts sections; ``files`` are the names of the files in the recipe's folder, ``leave_out`` keys to lose."""
+    """Converts sections."""
 
-    def __init__(self, specs: SpecConverter, files: frozenset[str], leave_out: frozenset[str] = frozenset()) -> None:
+    def __init__(self, specs: SpecConverter, facts: FeedstockFacts) -> None:
         self._specs = specs
-        self.files = files
-        self._leave_out = leave_out
+        self.facts = facts
         self.faults: list[Refused] = []
 
     def attempt(self, convert: Callable[[], Result]) -> Result | None:
@@ -104,7 +124,7 @@ class SectionConverter:
         elif name in keys.FLAGS_OR_LISTS:
             is_list = any(isinstance(part, ListPart) for part in parts)
             package.put(keys.FLAGS_OR_LISTS[name], conditional_list(parts) if is_list else chosen_text(parts))
-        elif not all(map(is_empty, parts)) and f"build/{name}" not in self._leave_out:
+        elif not all(map(is_empty, parts)) and f"build/{name}" not in self.facts.leave_out:
             raise _unknown("build", name, parts)
 
     def _skip(self, parts: list[Part], package: ConvertedPackage) -> None:
@@ -252,7 +272,7 @@ class SectionConverter:
         return result if result.pairs else None
 
     def _about(self, name: str, parts: list[Part]) -> Part | None:
-        if name not in keys.ABOUT and f"about/{name}" in self._leave_out:
+        if name not in keys.ABOUT and f"about/{name}" in self.facts.leave_out:
             return None
         if name not in keys.ABOUT:
             raise _unknown("about", name, parts)

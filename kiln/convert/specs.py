@@ -1,4 +1,7 @@
-"""Requirements of meta.yaml in rattler-build's strict notation: each version has an operator or an asterisk."""
+"""Requirements of meta.yaml in recipe.yaml's strict notation: each version has an operator or an asterisk.
+
+The ``min_pin`` and ``max_pin`` of pins become bounds.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.pins import pin_run_as_build_bounds
+from kiln.convert.conditional_lines import Expr
 from kiln.convert.tree import Part, Refused, ScalarPart
-from kiln.convert.v1_expression_builder import Expr
+from kiln.render.open_pins import pin_run_as_build_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
 
 _TOKEN = re.compile("\ue000\\d+\ue001")
 _EQUALS = re.compile(r"([^\s=<>!~]+)\s*=([^=\s]+)=(\S+)")

@@ -17,13 +17,15 @@ from kiln.convert.conditional_lines import (
     Cases,
     ContextEntry,
     Expanded,
+    Expr,
     Guards,
     RecipeLine,
+    Unsupported,
     assigned_value,
     conjunction,
+    negated,
 )
 from kiln.convert.expressions import NameScope, Translator, parse_selector
-from kiln.convert.v1_expression_builder import Expr, Unsupported, negated
 from kiln.template.selectors import lines_of
 
 if TYPE_CHECKING:

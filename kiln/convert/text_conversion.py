@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.emit import text_of
 from kiln.convert.package_tests import PackageTestConverter
-from kiln.convert.recipe import Converter, RecipeFacts
-from kiln.convert.sections import SectionConverter
+from kiln.convert.recipe import Converter
+from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expanded
 from kiln.convert.tree import Refused, tree_of
@@ -16,34 +16,13 @@ from kiln.errors import ConversionRefused, combined
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from kiln.convert.tree import DictPart
     from kiln.errors import KilnError
 
 META = "recipe/meta.yaml"
 _HINT = "change it in meta.yaml to something that both formats have, and convert again"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeedstockFacts:
-    """Facts of the feedstock that a conversion needs besides its meta.yaml.
-
-    ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
-    in the recipe's folder, ``run_pins`` the variant's ``pin_run_as_build``. ``use_keys`` and ``ignore_keys`` are, by
-    output, keys to count, or not to count, in hashes. ``leave_out`` are keys without equivalent that may be
-    lost, ``compile_keys`` keys that the script of a compile reads.
-    """
-
-    always: frozenset[str]
-    values: Mapping[str, frozenset[str]]
-    files: frozenset[str]
-    top_is_package: bool = False
-    use_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ignore_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    run_pins: Mapping[str, Mapping[str, str] | str] = field(default_factory=dict)
-    leave_out: frozenset[str] = frozenset()
-    compile_keys: tuple[str, ...] = ()
 
 
 def recipe_text(meta: str, given: FeedstockFacts) -> str:
@@ -57,17 +36,8 @@ def recipe_text(meta: str, given: FeedstockFacts) -> str:
     try:
         tree = tree_of(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
-        sections = SectionConverter(
-            SpecConverter(given.values, constants, given.run_pins), given.files, given.leave_out
-        )
-        facts = RecipeFacts(
-            top_is_package=given.top_is_package,
-            use_keys=given.use_keys,
-            ignore_keys=given.ignore_keys,
-            compile_keys=given.compile_keys,
-            always=given.always,
-        )
-        converter = Converter(lines, tree, sections, PackageTestConverter(sections), facts)
+        sections = SectionConverter(SpecConverter(given.values, constants, given.run_pins), given)
+        converter = Converter(lines, tree, sections, PackageTestConverter(sections))
         recipe = converter.recipe()
         faults += sections.faults
     except Refused as refused:

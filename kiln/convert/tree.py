@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from kiln.convert.conditional_lines import CONCAT, Expr, literal, unparenthesized
 from kiln.convert.statements import CLOSE, OPEN
-from kiln.convert.v1_expression_builder import CONCAT, Expr, literal, unparenthesized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

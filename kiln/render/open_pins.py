@@ -39,7 +39,7 @@ def run_as_build_pins(requirements: Requirements, rules: Mapping[str, Any]) -> d
     if not requirements.host and not requirements.build:
         return {}
     names = [(spec.split() or [""])[0] for spec in requirements.run]
-    places = {name: _places_of(rules[name]) for name in names if name in rules}
+    places = {name: pin_run_as_build_bounds(rules[name]) for name in names if name in rules}
     return {
         index: Pin(
             name=name, subpackage=False, spec=requirements.run[index], min_pin=places[name][0], max_pin=places[name][1]
@@ -49,8 +49,8 @@ def run_as_build_pins(requirements: Requirements, rules: Mapping[str, Any]) -> d
     }
 
 
-def _places_of(rule: Mapping[str, str] | str) -> tuple[str, str]:
-    """Return the components to keep of the lower and of the upper bound, with conda-build's defaults."""
+def pin_run_as_build_bounds(rule: Mapping[str, str] | str) -> tuple[str, str]:
+    """Return the bounds of an entry of ``pin_run_as_build``, the components to keep, with conda-build's defaults."""
     if isinstance(rule, str):
         return rule, rule
     return rule.get("min_pin", "x.x.x.x.x.x.x"), rule.get("max_pin", "x")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kiln.convert.conditional_lines import Expr
 from kiln.convert.specs import SpecConverter, modern
 from kiln.convert.tree import Refused, ScalarPart
-from kiln.convert.v1_expression_builder import Expr
 
 
 @pytest.mark.parametrize(

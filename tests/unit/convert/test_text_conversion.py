@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from kiln.convert.text_conversion import FeedstockFacts, recipe_text
+from kiln.convert.sections import FeedstockFacts
+from kiln.convert.text_conversion import recipe_text
 from kiln.errors import ConversionRefused
 from tests.unit.convert.feedstocks import CONVERSIONS
 
