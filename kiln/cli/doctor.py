@@ -139,6 +139,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
     from kiln.compat import probe, runnable_versions, virtual_cuda_arch
     from kiln.cpu_memory import Resources
+    from kiln.serialization import to_json
 
     facts, resources = probe.probe(os.environ), Resources.here()
     arch = virtual_cuda_arch.version(
@@ -154,7 +155,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
             json.dumps(
                 {
                     "machine": {
-                        **facts.as_data(),
+                        **to_json(facts),
                         "cuda_arch": arch,
                         "cores": resources.cores,
                         "memory": resources.memory,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +66,6 @@ class MachineFacts:
     engine: str | None
     engine_gpus: str
     notes: tuple[str, ...]
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the facts as JSON values."""
-        data: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        data["cards"] = [{field.name: getattr(card, field.name) for field in fields(Card)} for card in self.cards]
-        return {**data, "notes": list(self.notes)}
 
     def running(self) -> Combination:
         """Return the parts that matter to a program that runs here."""

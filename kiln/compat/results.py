@@ -1,10 +1,11 @@
-"""The results of the doctor: a verdict with its reasons, each with the rows that it rests on."""
-
+"""The results of the doctor: a verdict with its reasons, each with its rows; what several rules share."""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from kiln.compat import tables, version_ranges
 
 if TYPE_CHECKING:
     from kiln.compat.combination import Combination
@@ -83,3 +84,46 @@ class DoctorResult:
 def verdict(findings: tuple[Finding, ...]) -> Verdict:
     """Return the worst verdict of all findings; without any it is unknown."""
     return max((finding.verdict for finding in findings), key=lambda verdict: verdict.rank, default=Verdict.UNKNOWN)
+
+
+WORKS, COSTS, UNKNOWN, CANNOT = Verdict.WORKS, Verdict.COSTS, Verdict.UNKNOWN, Verdict.CANNOT
+
+
+def finding_of(rule: str, verdict: Verdict, reason: str, *rows: Row) -> Finding:
+    """Return a finding that rests on rows."""
+    return Finding(rule=rule, verdict=verdict, reason=reason, rows=rows)
+
+
+def unknown(rule: str, reason: str) -> Finding:
+    """Return the finding that the tables have no row."""
+    return Finding(rule=rule, verdict=UNKNOWN, reason=reason)
+
+
+def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | None) -> Finding:
+    """Return the finding about a Bazel, compared with the one that a release is built with."""
+    if row is None:
+        return unknown(rule, f"no table has {release}")
+    if version_ranges.agree(tested, bazel):
+        return finding_of(rule, WORKS, f"{release} is built with Bazel {tested}", row)
+    if version_ranges.numbers(tested)[0] == version_ranges.numbers(bazel)[0] > 0 and version_ranges.at_least(
+        bazel, tested
+    ):
+        return finding_of(rule, COSTS, f"{release} is built with Bazel {tested}; {bazel} is untested", row)
+    return finding_of(
+        rule, UNKNOWN, f"{release} is built with Bazel {tested}; whether {bazel} builds it is not documented", row
+    )
+
+
+def release_row(combination: Combination) -> Row | None:
+    """Return the row of a combination's release of Serving, else of TensorFlow."""
+    if combination.serving:
+        return tables.serving(combination.serving)
+    return tables.tensorflow(combination.tf) if combination.tf else None
+
+
+def with_release_cuda(combination: Combination) -> Combination:
+    """Return the combination with a CUDA: its own, or the one that its release is built or tested with."""
+    if combination.cuda is not None:
+        return combination
+    row = release_row(combination)
+    return combination if row is None else combination.with_versions(cuda=row["cuda"])

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
-from kiln.compat.results import Suggestion, Verdict, verdict
+from kiln.compat.results import Suggestion, Verdict, verdict, with_release_cuda
 from kiln.compat.rules import findings, iter_findings
-from kiln.compat.rules.common import with_release_cuda
 from kiln.compat.rules.gpu import known_failure
 from kiln.compat.variant_conversion import config_lines, extended_capabilities, newest_gcc
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import Combination, bare_capability
-from kiln.compat.rules.common import release_row
+from kiln.compat.results import release_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

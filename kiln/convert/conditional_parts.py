@@ -22,6 +22,8 @@ from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_OWN = re.compile(r"\b(PKG_NAME|PKG_VERSION|build_number)\b")
+
 
 @dataclass(kw_only=True)
 class ConditionPart(Part):
@@ -149,9 +151,6 @@ def is_empty(part: Part | None) -> bool:
 def literal_text(value: str) -> ScalarPart:
     """Return a text without expressions."""
     return ScalarPart(pieces=(value,))
-
-
-_OWN = re.compile(r"\b(PKG_NAME|PKG_VERSION|build_number)\b")
 
 
 def expr_of(given: ScalarPart) -> Expr:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _BOUND = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
 _ALWAYS_SET = frozenset({"target_platform", "build_platform"})  # variables that each build has
 _TRUE = frozenset({"true", "yes", "on", "1"})
+_COMPILE_NAMES = ("PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM")
 
 
 def facts_v0(feedstock: Feedstock, config: BuildConfig) -> list[Facts]:
@@ -224,9 +225,6 @@ def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
             value = given[old]
             pairs.append((new, facts.plain_value(as_list(value) if old in keys.SOURCE_LISTS else value)))
     return tuple(sorted(pairs))
-
-
-_COMPILE_NAMES = ("PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM")
 
 
 def compile_variables(staging: Staging, recipe_folder: Path) -> dict[str, str]:

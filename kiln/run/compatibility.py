@@ -1,12 +1,16 @@
-"""Check that a config's versions are compatible, by the doctor's rules, before it is built."""
+"""Check that a config's versions are compatible, by the doctor's rules, before it is built.
+
+The capabilities that a recipe compiles for are the policy of ``compile.ini``, as far as CUDA and compiler accept it.
+The recipe computes the same when it is built; here the file is read before, as data. Nothing of a recipe is run.
+"""
 
 from __future__ import annotations
 
+import configparser
 import dataclasses
 from typing import TYPE_CHECKING
 
 from kiln import compat, expand, limits, render
-from kiln.compat import recipe_compute_capabilities
 from kiln.compat.combination import Combination
 from kiln.compat.results import DoctorResult, Finding, Verdict
 from kiln.errors import IncompatibleVersions, raise_all
@@ -14,6 +18,7 @@ from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 TENSORFLOW = ("tensorflow", "tensorflow-base", "libtensorflow_framework")
 SERVING = ("tensorflow-serving",)
 NAMED = 3  # outputs in a message
+SETTINGS = "compile.ini"
 
 
 def version_combinations(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
@@ -83,8 +89,36 @@ def _of_config(feedstock: Feedstock, config: BuildConfig) -> tuple[Combination, 
         combinations = tuple(
             dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
         )
-    listed = recipe_compute_capabilities.built_for(feedstock.recipe, cuda_of(config) or "")
+    listed = built_for(feedstock.recipe, cuda_of(config) or "")
     return tuple(
         combination if combination.built_for else dataclasses.replace(combination, built_for=listed)
         for combination in combinations
     )
+
+
+def built_for(recipe: Path, cuda: str) -> tuple[str, ...]:
+    """Return the compute capabilities that a recipe compiles for with a CUDA; empty where it does not say."""
+    settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+    try:
+        settings.read_string((recipe / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError, configparser.Error):
+        return ()  # a recipe without that file
+    policy = (
+        {int(name) for name in settings["architectures"] if name.isdecimal()} if "architectures" in settings else set()
+    )
+    accepted = _accepted(settings, f"cuda {cuda}")
+    numbers = sorted(policy & accepted) if accepted is not None else []
+    return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}") if numbers else ()
+
+
+def _accepted(settings: configparser.ConfigParser, section: str) -> set[int] | None:
+    """Return the architectures that a CUDA and its compiler both accept."""
+    numbers = _architectures(settings, section)
+    compiler = settings.get(section, "compiler", fallback="")
+    by_compiler = _architectures(settings, f"compiler {compiler}")
+    return numbers if numbers is None or by_compiler is None else numbers & by_compiler
+
+
+def _architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
+    text = settings.get(section, "architectures", fallback="")
+    return {int(word) for word in text.split() if word.isdecimal()} or None

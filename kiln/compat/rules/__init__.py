@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import cudnn, driver, fitting_releases, gpu, single_parts, tensorflow, tensorflow_serving, wheel
+from kiln.compat.rules import cudnn, driver, gpu, single_parts, tensorflow, tensorflow_serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,8 +38,8 @@ RULES: tuple[Rule, ...] = (
     driver.driver_and_kernel,
     cudnn.cudnn_and_cuda,
     cudnn.cudnn_and_machine,
-    wheel.wheel_and_glibc,
-    wheel.wheel_and_processor,
+    tensorflow.wheel_and_glibc,
+    tensorflow.wheel_and_processor,
 )
 
 
@@ -61,5 +61,5 @@ def iter_findings(combination: Combination) -> Iterator[Finding]:
     if not has_findings:
         yield from single_parts.facts(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from fitting_releases.releases(combination, RULES)
+        yield from single_parts.releases(combination, RULES)
     yield from single_parts.discontinued_machines(combination)

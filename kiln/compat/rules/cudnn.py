@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
-from kiln.compat.rules.common import CANNOT, UNKNOWN, WORKS, finding_of, unknown
+from kiln.compat.results import CANNOT, UNKNOWN, WORKS, finding_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_release_cuda
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_release_cuda
 from kiln.compat.rules.gpu import built_for_and_gpu, cuda_and_gpu
 
 if TYPE_CHECKING:

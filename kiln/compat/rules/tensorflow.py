@@ -1,11 +1,14 @@
-"""TensorFlow with CUDA, cuDNN, Python, Bazel and compilers: the pairs that upstream tests, and builds by others."""
+"""TensorFlow with CUDA, cuDNN, Python, Bazel and compilers: the pairs that upstream tests, and builds by others.
+
+Upstream's wheels are judged with the C library and the processor, too.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,3 +157,36 @@ def _builds_with_cuda(combination: Combination) -> list[Row]:
     return [
         row for row in _builds(combination) if combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
     ][:1]
+
+
+def wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
+    """Accept the glibc in the file name of upstream's wheel, and newer ones."""
+    if combination.tf is None or combination.glibc is None:
+        return
+    row, rule = tables.newest(tables.rows_including(tables.table("wheel"), combination.tf)), "wheel and glibc"
+    if row is None:
+        yield unknown(rule, f"no table has the glibc of TensorFlow {combination.tf}")
+    elif version_ranges.at_least(combination.glibc, row["glibc"]):
+        yield finding_of(
+            rule, WORKS, f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']} or newer", row
+        )
+    else:
+        yield finding_of(
+            rule,
+            CANNOT,
+            f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']}; {combination.glibc} is older",
+            row,
+        )
+
+
+def wheel_and_processor(combination: Combination) -> Iterator[Finding]:
+    """Refuse a processor without AVX, which upstream's wheels need since 1.6."""
+    if combination.tf is None or combination.avx is not False:
+        return
+    row = next(iter(tables.rows_including(tables.table("processor"), combination.tf)), None)
+    if row is not None:
+        reason = (
+            f"upstream's wheel of TensorFlow {combination.tf} uses AVX, which this processor does not have; "
+            "compile it with microarch_level 1"
+        )
+        yield finding_of("wheel and processor", CANNOT, reason, row)

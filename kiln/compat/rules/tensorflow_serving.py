@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
 from kiln.compat.rules.tensorflow import tensorflow_and_python
 
 if TYPE_CHECKING:

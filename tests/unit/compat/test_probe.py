@@ -11,6 +11,7 @@ import pytest
 
 from kiln.compat import Verdict, probe, runnable_versions
 from kiln.compat.probe import Card, MachineFacts
+from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,7 @@ MACHINES = sorted((Path(__file__).parents[2] / "fixtures" / "machines").glob("*.
 
 
 def facts_from(data: Mapping[str, Any]) -> MachineFacts:
-    """Return the facts that ``as_data`` made data of."""
+    """Return the facts that ``to_json`` made data of."""
     cards = tuple(Card(**card) for card in data["cards"])
     return MachineFacts(**{**data, "cards": cards, "notes": tuple(data["notes"])})
 
@@ -48,7 +49,7 @@ def facts(**changes: object) -> MachineFacts:
 
 def test_facts_survive_json() -> None:
     made = facts()
-    assert facts_from(json.loads(json.dumps(made.as_data()))) == made
+    assert facts_from(json.loads(json.dumps(to_json(made)))) == made
 
 
 def test_the_table_of_nvidia_smi_is_parsed() -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.compat import recipe_compute_capabilities
 from kiln.compat.combination import bare_capability, dotted_capability
 from kiln.errors import TemplateFault
 from kiln.matchspec_notation import package_name
 from kiln.rehearse import conda_names
+from kiln.run import compatibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     """Every package contains the framework or requires it, so the constraint of this one is that of all."""
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
-    listed = recipe_compute_capabilities.built_for(ROOT / "recipe", cuda)
+    listed = compatibility.built_for(ROOT / "recipe", cuda)
     lowest = min((bare_capability(capability) for capability in listed), default=0)
     assert arch == ([f"__cuda_arch >={dotted_capability(str(lowest))}"] if cuda != "None" else [])
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.compat import recipe_compute_capabilities, tables
+from kiln.compat import tables
+from kiln.run import compatibility
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,23 +32,19 @@ def compile_plan() -> Iterator[Any]:
 
 def cudas(compile_plan: Any) -> list[str]:
     names = (
-        name.split(" ")[1]
-        for name in compile_plan.read(RECIPE / recipe_compute_capabilities.SETTINGS)
-        if name.startswith("cuda ")
+        name.split(" ")[1] for name in compile_plan.read(RECIPE / compatibility.SETTINGS) if name.startswith("cuda ")
     )
     return [name for name in names if name != "None"]
 
 
 def test_the_doctor_reads_the_capabilities_that_the_recipe_compiles_for(compile_plan: Any) -> None:
-    settings = compile_plan.read(RECIPE / recipe_compute_capabilities.SETTINGS)
+    settings = compile_plan.read(RECIPE / compatibility.SETTINGS)
     for cuda in cudas(compile_plan):
-        assert recipe_compute_capabilities.built_for(RECIPE, cuda) == compile_plan.capabilities_for(
-            settings, f"cuda {cuda}", ""
-        )
+        assert compatibility.built_for(RECIPE, cuda) == compile_plan.capabilities_for(settings, f"cuda {cuda}", "")
 
 
 def test_the_recipe_and_the_table_know_the_same_architectures(compile_plan: Any) -> None:
-    settings = compile_plan.read(RECIPE / recipe_compute_capabilities.SETTINGS)
+    settings = compile_plan.read(RECIPE / compatibility.SETTINGS)
     for cuda in cudas(compile_plan):
         row = tables.compiler(cuda)
         assert row is not None
@@ -59,7 +56,7 @@ def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
     version = meta.partition('set version = "')[2].partition('"')[0]
     row = tables.tensorflow(version)
     assert row is not None
-    assert compile_plan.read(RECIPE / recipe_compute_capabilities.SETTINGS)["bazel"]["version"] == row["bazel"]
+    assert compile_plan.read(RECIPE / compatibility.SETTINGS)["bazel"]["version"] == row["bazel"]
 
 
 @pytest.mark.parametrize(
@@ -73,15 +70,15 @@ def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
     ],
 )
 def test_a_recipe_that_does_not_say_is_left_alone(tmp_path: Path, text: str) -> None:
-    assert recipe_compute_capabilities.built_for(tmp_path, "12.5") == ()
-    (tmp_path / recipe_compute_capabilities.SETTINGS).write_text(text)
-    assert recipe_compute_capabilities.built_for(tmp_path, "12.5") == ()
+    assert compatibility.built_for(tmp_path, "12.5") == ()
+    (tmp_path / compatibility.SETTINGS).write_text(text)
+    assert compatibility.built_for(tmp_path, "12.5") == ()
 
 
 def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Path) -> None:
-    (tmp_path / recipe_compute_capabilities.SETTINGS).write_text(
+    (tmp_path / compatibility.SETTINGS).write_text(
         "[cuda 1.0]\ncompiler = c\narchitectures = 70 80 90\n"
         "[compiler c]\narchitectures = 60 80 90\n"
         "[architectures]\n60 =\n80 =\n90 =\n"
     )
-    assert recipe_compute_capabilities.built_for(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")
+    assert compatibility.built_for(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")
