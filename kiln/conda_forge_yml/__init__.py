@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kiln.conda_forge_yml import workflow_values
-from kiln.conda_forge_yml.document import NAME, SettingUse, TypedSettings, no_effect_notes, parsed, uses
+from kiln.conda_forge_yml.document import NAME, WORKFLOW, SettingUse, TypedSettings, no_effect_notes, parsed, uses
 
-__all__ = ["NAME", "SettingUse", "TypedSettings", "no_effect_notes", "parsed", "uses", "workflow_values"]
+__all__ = ["NAME", "WORKFLOW", "SettingUse", "TypedSettings", "no_effect_notes", "parsed", "uses"]

@@ -12,10 +12,11 @@ from kiln.names import CONDA_PLATFORMS
 from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 NAME = "conda-forge.yml"
+WORKFLOW = "workflow_settings"  # the section of values for systems, platforms or CI services
 _PLATFORMS = frozenset(platform.replace("-", "_") for platform in CONDA_PLATFORMS)
 _DECIDES_PACKAGES = frozenset({UsedBy.MATRIX, UsedBy.BUILD})
 _CHECK = SchemaCheck(strict=True, numerals=True)
@@ -129,6 +130,19 @@ class TypedSettings:
             return default
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
+    def for_platform(self, name: str, *, provider: str, platform: str) -> Any:
+        """Return a workflow setting for a platform, such as ``linux-64``, on a CI service; None without one.
+
+        Of several values that hold, the last one counts. Source: ``get_workflow_settings`` and ``_load_forge_config``
+        of conda-smithy (conda_smithy/utils.py and configure_feedstock.py).
+        """
+        value = self.mapping(WORKFLOW).get(name)
+        if not isinstance(value, list):
+            return value
+        conditions = {"os": platform.partition("-")[0], "platform": platform.replace("-", "_"), "provider": provider}
+        values = [entry.get("value") for entry in value if isinstance(entry, dict) and _holds(entry, conditions)]
+        return values[-1] if values else None
+
 
 def _text(path: Path) -> str:
     return read_text(path, path.name) if path.is_file() else ""
@@ -192,3 +206,11 @@ def _place(file: str, values: Any, path: tuple[str, ...]) -> Place:
             break
         place, values = Place(file=file, line=key.line, column=key.column), values[key]
     return place
+
+
+def _holds(entry: Mapping[str, Any], conditions: Mapping[str, str]) -> bool:
+    for key, actual in conditions.items():
+        expected = entry.get(key)
+        if expected is not None and actual not in (expected if isinstance(expected, list) else [expected]):
+            return False
+    return True

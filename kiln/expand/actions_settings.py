@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from kiln.conda_forge_yml import TypedSettings, workflow_values
+from kiln.conda_forge_yml import WORKFLOW, TypedSettings
 from kiln.errors import RecipeFault, did_you_mean
 from kiln.expand import ci_limits, reserved_secret_names
 from kiln.expand.secret_names import secret_names
@@ -196,10 +196,10 @@ class ActionsSettings:
         return int(self._for_platform("pagefile_size", platform) or 0)
 
     def _is_set(self, name: str) -> bool:
-        return self.whole.mapping(workflow_values.SECTION).get(name) is not None
+        return self.whole.mapping(WORKFLOW).get(name) is not None
 
     def _for_platform(self, name: str, platform: str) -> Any:
-        return workflow_values.workflow_setting(self.whole, name, provider=GITHUB, platform=platform)
+        return self.whole.for_platform(name, provider=GITHUB, platform=platform)
 
 
 def _group_keys(group: str) -> tuple[str, ...]:
