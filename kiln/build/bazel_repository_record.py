@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, limits
-from kiln.bazel import declaring_files
-from kiln.bazel.external_repositories import external_repositories
+from kiln.bazel.external_repositories import external_repositories, read_declaring_files
 from kiln.build.rattler_build_paths import work_folders
 from kiln.errors import KilnError
 from kiln.serialization import to_json
@@ -48,5 +47,5 @@ def combined(*declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _declared(folder: Path) -> tuple[ExternalRepository, ...]:
-    contents = declaring_files.read_declaring_files(folder)
+    contents = read_declaring_files(folder)
     return limits.run_bounded(lambda: external_repositories(contents)) if contents else ()

@@ -10,8 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
 from kiln.bump.changed_source_hashes import COMMIT
-from kiln.bump.remote_refs import references
-from kiln.bump.upstream import project_of
+from kiln.bump.upstream import project_of, references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
 from kiln.rehearse import package_index
 

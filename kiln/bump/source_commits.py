@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import place
-from kiln.bump.remote_refs import references
-from kiln.bump.upstream import version_pattern
+from kiln.bump.upstream import references, version_pattern
 from kiln.errors import DownloadFailed, RecipeFault
 
 if TYPE_CHECKING:

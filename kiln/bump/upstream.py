@@ -1,4 +1,7 @@
-"""The newest version that upstream has released, as a Python package index or a repository's tags have it."""
+"""The newest version that upstream has released, as a Python package index or a repository's tags have it.
+
+Tags and branches of a git repository are asked for without a copy of it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import process_runner
-from kiln.bump.remote_refs import references
 from kiln.errors import DownloadFailed, MissingTool
 from kiln.lazy_pattern import lazy_pattern
 from kiln.versions import Version
@@ -32,6 +34,9 @@ _OF_TAG = lazy_pattern(
 _ENDING = lazy_pattern(r"(?:/[^/]*)?\.(?:tar\.\w+|tgz|zip)$")
 _PRERELEASE = lazy_pattern(r"(?<![a-z])(?:a|b|c|rc|alpha|beta|dev|pre|preview|m)\.?\d*(?![a-z])")
 _VERSION = r"(\d+(?:[._-]\d\w*)*(?:[._-]?post\d+)?)"
+_GIT_SECONDS = 120.0
+# No questions, and none of git's transports that run other programs.
+_SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,3 +151,23 @@ def _release(text: str) -> Version | None:
         return None if _PRERELEASE.search(text.lower()) else Version(re.sub("[_-]", ".", text))
     except ValueError:
         return None
+
+
+def references(address: str, names: tuple[str, ...], folder: Path, *, env: Mapping[str, str]) -> dict[str, str]:
+    """Return a repository's references with these names, or patterns of names, each with its commit.
+
+    ``folder`` is the recipe's, which a path is relative to; ``env`` is git's environment.
+
+    Raises:
+        MissingTool: git is missing.
+        DownloadFailed: the repository cannot be reached.
+    """
+    place = address if ":" in address else str((folder / address).resolve())
+    argv = ("git", "ls-remote", "--", place, *names)
+    result = process_runner.capture(argv, env={**env, **_SETTINGS}, timeout=_GIT_SECONDS)
+    if not result.ok:
+        lines = [line for line in result.tail.splitlines() if line.startswith("fatal:")] or result.tail.splitlines()
+        why = (lines or [f"git ended with exit code {result.exit_code}"])[0]
+        raise DownloadFailed(f"{address} cannot be reached", why=why, hint="check the repository's address")
+    rows = (line.partition("\t") for line in result.stdout.splitlines())
+    return {name: commit for commit, _, name in rows}

@@ -1,4 +1,5 @@
 """The results of the doctor: a verdict with its reasons, each with its rows; what several rules share."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

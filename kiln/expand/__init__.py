@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         require_supported_priority,
         runs_emulated_tests,
     )
-    from kiln.expand.ci_support import Drift, drift, write
-    from kiln.expand.ci_support_check import matrix_difference
+    from kiln.expand.ci_support import Drift, drift, matrix_difference, write
     from kiln.expand.config_file import read, read_all, text
     from kiln.expand.matrix import configs
     from kiln.expand.matrix_settings import exclusive_config_file
@@ -54,8 +53,7 @@ __getattr__ = lazy_exports(
     {
         "build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only conda_settings "
         "container_settings package_settings require_supported_priority runs_emulated_tests",
-        "ci_support": "Drift drift write",
-        "ci_support_check": "matrix_difference",
+        "ci_support": "Drift drift matrix_difference write",
         "config_file": "read read_all text",
         "matrix": "configs",
         "matrix_settings": "exclusive_config_file",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import WORKFLOW, TypedSettings
 from kiln.errors import RecipeFault, did_you_mean
-from kiln.expand import ci_limits, reserved_secret_names
-from kiln.expand.secret_names import secret_names
+from kiln.expand import ci_limits
+from kiln.expand.secret_names import require_free, secret_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,7 @@ class ActionsSettings:
         self.branch = self.whole.text("upload_on_branch", "")
         self.secrets = secret_names(self.whole)
         if self.secrets:
-            reserved_secret_names.require_free(self.secrets, "secrets", self.whole.place("secrets"))
+            require_free(self.secrets, "secrets", self.whole.place("secrets"))
         self.run_arguments = self.whole.nested("docker").text("run_args", "")
         self._own = self.whole.nested(OWN)
         self.publication = self._publication()

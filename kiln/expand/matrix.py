@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import matrix_settings
 from kiln.expand.collapse import PackagePart, PlatformPackages, job_variants
 from kiln.expand.missing_pinning import HINT
-from kiln.expand.naming import config_name
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
@@ -24,7 +24,7 @@ from kiln.variants.space import Space, Variant, from_specification
 from kiln.yamltext.typed_text import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from kiln.variants.files import VariantFile
 
 _CUDA = lazy_pattern(r"^[^\#\n]*compiler\((\"cuda\"|\'cuda\')\).*", re.MULTILINE)
+_FORBIDDEN = lazy_pattern(r"[<>:?*,\"\/\|\\]")
+# The longest path that Windows allows, less the folder into which a GitHub runner checks out a feedstock.
+_LONGEST_PATH = 259
+_SUFFIX = len("_h01234567.yaml")
 
 
 def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | None = None) -> tuple[BuildConfig, ...]:
@@ -208,3 +212,14 @@ def _config(name: str, subdir: str, config: Mapping[str, Any]) -> BuildConfig:
         pin_run_as_build=config.get("pin_run_as_build", {}),
         image=values.get("docker_image", (None,))[0],
     )
+
+
+def config_name(platform: str, config: Mapping[str, Any], loops: Iterable[str], feedstock: str) -> str:
+    """Return a config's name: its platform, then each looping key with its value; a long name is cut and hashed."""
+    values = "".join(f"{key}{config[key][0]}" for key in sorted(loops) if key != "target_platform")
+    name = _FORBIDDEN.sub("", f"{platform}_{values.replace('*', '_').replace(' ', '_')}")
+    folder = len(f"C:/Users/runnerx/_work/{feedstock}-feedstock/{feedstock}-feedstock/.ci_support/")
+    if folder + len(f"{name}.yaml") <= _LONGEST_PATH:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_PATH - folder - _SUFFIX]}_h{digest}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.expand import reserved_secret_names
+from kiln.expand import secret_names
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -95,5 +95,5 @@ def _secrets(own: TypedSettings, channel: str, *, trusted: bool) -> tuple[str, .
         )
     if invalid := [name for name in names if not re.fullmatch("[A-Z][A-Z0-9_]*", name)]:
         raise RecipeFault(f"kiln: publish_token: {invalid[0]!r} is not the name of a variable", hint="PREFIX_API_KEY")
-    reserved_secret_names.require_free(names, "kiln: publish_token")
+    secret_names.require_free(names, "kiln: publish_token")
     return names

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from kiln.job.options import BuildOptions
+    from kiln.job.job_descriptions import BuildOptions
 
 # Bytes of a cache per second: measured for packing (docs/reference/benchmarks.md), assumed for uploading, as no
 # service guarantees a speed.

@@ -12,7 +12,7 @@ from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.names import fault
 from kiln.recipe.specs import name_of, sections, texts
-from kiln.recipe.usage_regions import region
+from kiln.recipe.usage import region
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.recipe import Recipe
-    from kiln.recipe.usage_regions import Region
+    from kiln.recipe.usage import Region
     from kiln.template.namespace import Names
     from kiln.variants.space import Variant
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.recipe.specs import sections, with_versions, without_package
-from kiln.recipe.usage_regions import region
+from kiln.recipe.usage import region
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,7 @@ from kiln.recipe.source_section_files import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.template.namespace import Names, Os
-from kiln.template.recent import BoundedDict
-from kiln.template.selectors import select_again
+from kiln.template.selectors import BoundedDict, select_again
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
 

@@ -11,8 +11,7 @@ from kiln.model.source_position import Place
 from kiln.recipe import functions
 from kiln.recipe.usage import check_line_length
 from kiln.template.jinja import Environment, Template
-from kiln.template.recent import BoundedDict
-from kiln.template.selectors import SelectableText
+from kiln.template.selectors import BoundedDict, SelectableText
 from kiln.yamltext import Document, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.interpreter_facts import Interpreter, probe
-    from kiln.rehearse.interpreter_search import find, first_available
-    from kiln.rehearse.missing_from_wheel import output_gaps as wheel_gaps
+    from kiln.rehearse.interpreter_facts import Interpreter, find, first_available, probe
     from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile
     from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
     from kiln.rehearse.python_download import fetch as fetch_python
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
     from kiln.rehearse.substitution_plan import fitting_python as python_for
     from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
+    from kiln.rehearse.wheel_locks import output_gaps as wheel_gaps
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -67,16 +66,14 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "interpreter_facts": "Interpreter probe",
-        "interpreter_search": "find first_available",
-        "missing_from_wheel": "wheel_gaps=output_gaps",
+        "interpreter_facts": "Interpreter find first_available probe",
         "plan_types": "RehearsalPlan",
         "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python=fetch fetched_pythons=fetched",
         "python_package": "python_packages",
         "required_packages": "outputs_for required_packages",
         "source_archives": "SourceSearch",
         "substitution_plan": "PACKAGED_PYTHONS PlanRequest config_plan python_for=fitting_python",
-        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel rehearsal_wheels",
+        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel rehearsal_wheels wheel_gaps=output_gaps",
     },
 )
 
@@ -146,9 +143,7 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
     from kiln.rehearse import wheel_download
-    from kiln.rehearse.empty_cuda_packages import cuda_packages
-    from kiln.rehearse.processor_packages import processor_packages
-    from kiln.rehearse.stand_in_writer import stand_in_packages
+    from kiln.rehearse.stand_in_writer import cuda_packages, processor_packages, stand_in_packages
     from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
     wheel_download.verify(rehearsal_plan.dependencies, store)

@@ -1,4 +1,10 @@
-"""The conda packages of stand-ins: scripts that run this machine's programs, its libraries, and activation scripts."""
+"""The conda packages that stand in for those of a channel.
+
+Stand-ins are scripts that run this machine's programs, its libraries, and activation scripts. Packages without files
+are ``cuda-version``, which ties the CUDA libraries together, the ``-dev`` packages, and those that ask for a level of
+the x86-64 processor, as builds with ``x86_64-microarch-level`` do. Source: conda-forge/microarch-level-feedstock, whose
+run export is ``_x86_64-microarch-level >=N``, and the names of archspec 0.2.5 in its ``recipe/variants.yaml``.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +14,34 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.conda_package.writer import PackageFacts, write_package
+from packaging.version import Version
+
+from kiln.conda_package.writer import PackageFacts, write_metadata_package, write_package
+from kiln.rehearse import conda_names
+from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, run_exports
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from kiln.rehearse.plan_types import StandIn
+    from kiln.rehearse.plan_types import LockedWheel, StandIn
 
 MAKER = 1  # raise it when the same stand-in gives another package
 _NOTE = "this stands in for the channel's package, in rehearsals on the machine that made it"
+NAME = "_x86_64-microarch-level"
+# The processors that archspec knows, by the highest level of the x86-64 psABI that they have. Those of level 4 are not
+# listed: a name that is unknown here is that of a newer processor.
+PROCESSORS = {
+    1: ("x86_64", "nocona", "core2", "k10"),
+    2: (
+        *("x86_64_v2", "nehalem", "westmere", "sandybridge", "ivybridge"),
+        *("bulldozer", "piledriver", "steamroller"),
+    ),
+    3: (
+        *("x86_64_v3", "haswell", "broadwell", "skylake", "mic_knl", "cannonlake", "excavator"),
+        *("zen", "zen2", "zen3"),
+    ),
+}
 
 
 def stand_in_packages(stand_ins: Iterable[StandIn], folder: Path) -> tuple[Path, ...]:
@@ -63,3 +87,50 @@ def _package(stand_in: StandIn, folder: Path) -> Path:
             text = "".join(f"{line}\n" for line in stand_in.activation)
             archive.add_bytes(f"etc/conda/activate.d/{stand_in.name}.sh", text.encode())
     return path
+
+
+def processor_packages(folder: Path) -> tuple[Path, ...]:
+    """Write the package of each level into ``folder``, unless it exists, and return their paths."""
+    return tuple(write_metadata_package(folder, facts) for facts in level_metadata())
+
+
+def level_metadata() -> Iterator[PackageFacts]:
+    """Yield the metadata of each level, which excludes the processors below it by ``__archspec``."""
+    for level in (1, *(at + 1 for at in PROCESSORS)):
+        lower = "|".join(name for at, processors in PROCESSORS.items() if at < level for name in processors)
+        yield PackageFacts(
+            name=NAME,
+            version=str(level),
+            build="rehearsal_0",
+            depends=(f"__archspec 1.* ^(?!({lower})$).*$" if lower else "__archspec 1.*",),
+            about={"summary": f"Asks for a processor of level {level} of the x86-64 psABI, or a higher one"},
+        )
+
+
+def cuda_packages(wheels: Iterable[LockedWheel], folder: Path, target: PackageTarget) -> tuple[Path, ...]:
+    """Write ``cuda-version`` and the ``-dev`` packages of the wheels' libraries into ``folder``; none without CUDA.
+
+    A ``-dev`` package requires its library and has the same ``run_exports`` as conda-forge's; the headers are in the
+    library's package.
+    """
+    return (
+        tuple(write_metadata_package(folder, facts) for facts in package_metadata(wheels, target))
+        if target.cuda
+        else ()
+    )
+
+
+def package_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageFacts]:
+    """Yield the metadata of each package."""
+    build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
+    yield PackageFacts(name="cuda-version", version=str(target.cuda), build=build)
+    for wheel in wheels:
+        name, exporter = conda_names.conda_name(wheel.name), conda_names.exporting_package(wheel.name)
+        if exporter and exporter != name:
+            yield PackageFacts(
+                name=exporter,
+                version=wheel.version,
+                build=build,
+                depends=(*target.cuda_requirements, f"{name} =={wheel.version}"),
+                run_exports=run_exports(wheel.name, Version(wheel.version)),
+            )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse import compilers, conda_names, machine_programs, pip_requirements, resolution
+from kiln.rehearse import compilers, conda_names, machine_programs, resolution
 from kiln.rehearse.plan_types import StandIn
 from kiln.rehearse.required_packages import Section
 
@@ -84,7 +84,7 @@ class SubstituteSearch:
                 by_name.setdefault(entry.name, []).append(entry)
         toolchain, programs, python_packages, missing = self._sorted(by_name)
         wheels, unavailable = self._resolved(python_packages)
-        conda_of = {pip_requirements.pypi_name(name): name for name in python_packages}
+        conda_of = {conda_names.pypi_name(name): name for name in python_packages}
         for fault in unavailable:
             name = conda_of.get(fault.project, fault.project)
             missing.append(MissingPackage(name=name, required=tuple(by_name.get(name, ())), reason=fault.reason))
@@ -145,7 +145,7 @@ class SubstituteSearch:
         """
         if not _PROJECT.fullmatch(name):
             return "it is not the name of a package"
-        if pip_requirements.has_known_project(name):
+        if conda_names.has_known_project(name):
             return "" if self.python else "it is a Python package, and no Python was chosen"
         if name.startswith(_NOT_PYTHON):
             return "it is a library of the channel, not a Python package"
@@ -179,7 +179,7 @@ class SubstituteSearch:
         constraints: dict[str, list[str]] = {}
         for entry in entries:
             constraints.setdefault(entry.name, []).append(entry.version)
-        texts = {pip_requirements.pip_requirement(name, versions) for name, versions in constraints.items()}
+        texts = {conda_names.pip_requirement(name, versions) for name, versions in constraints.items()}
         if not texts:
             return (), []
         answer = resolution.resolve(texts, python=self.python, glibc=self.glibc, env=self.env)
@@ -197,7 +197,7 @@ class SubstituteSearch:
             name, own = conda_names.conda_name(wheel.name), self._own_name(wheel)
             version = wheel.version if own is None else self.own[own]
             target = f"{name} =={version}" if own is None else own
-            spellings = {entry for entry in required if pip_requirements.pypi_name(entry) == wheel.name}
+            spellings = {entry for entry in required if conda_names.pypi_name(entry) == wheel.name}
             for spelling in sorted((spellings if own is None else {name}) - {name if own is None else own}):
                 origin = f"the wheel of {wheel.name}" if own is None else f"this config's {own}"
                 aliases[spelling, version] = StandIn(name=spelling, version=version, depends=(target,), origin=origin)
@@ -206,10 +206,10 @@ class SubstituteSearch:
     def _guesses(self, packages: Iterable[str], missing: Collection[str]) -> list[str]:
         """Return notes on the names that were mapped without certainty."""
         there = sorted(name for name in packages if name not in missing)
-        guessed = [name for name in there if not pip_requirements.has_known_project(name)]
-        several = [name for name in there if len(pip_requirements.known_pypi_names(name)) > 1]
+        guessed = [name for name in there if not conda_names.has_known_project(name)]
+        several = [name for name in there if len(conda_names.known_pypi_names(name)) > 1]
         notes = [f"taken from pip's index by their names alone: {', '.join(guessed)}"] if guessed else []
         return notes + [
-            f"{name} may be {' or '.join(pip_requirements.known_pypi_names(name))} on pip's index: the first is taken"
+            f"{name} may be {' or '.join(conda_names.known_pypi_names(name))} on pip's index: the first is taken"
             for name in several
         ]

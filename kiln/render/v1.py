@@ -14,8 +14,7 @@ from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import steps_with_network
-from kiln.render.v1_parts import OutputScripts, Stagings, secret_names, source, specs, tests
-from kiln.render.v1_settings import settings
+from kiln.render.v1_parts import OutputScripts, Stagings, secret_names, settings, source, specs, tests
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space

@@ -8,7 +8,7 @@ from kiln import expand, limits, render
 from kiln.builder.rehearsal_inputs import config_of_machine as config_of_machine
 from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
 from kiln.job.host_environment import HostMachine
-from kiln.job.options import BuildOptions
+from kiln.job.job_descriptions import BuildOptions
 from kiln.ledger import Ledger
 from kiln.run import recipe_support
 from kiln.run.options import RunOptions, docker_run_arguments

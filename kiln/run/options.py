@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError
-from kiln.job.options import BuildOptions
+from kiln.job.job_descriptions import BuildOptions
 from kiln.rehearse.python_download import DEFAULT_CHANNEL
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from kiln.model.source_position import Place
 from kiln.run import (
     compatibility,
     executor_choice,
-    missing_recipe_files,
     platforms,
+    recipe_support,
     remote_executor_options,
     resource_check,
     yum_requirements,
@@ -198,7 +198,7 @@ def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, eng
     renderings = limits.run_bounded(lambda: [render.render(feedstock, config) for config in configs])
     render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
-        missing_recipe_files.require_present(feedstock, renderings)
+        recipe_support.require_present(feedstock, renderings)
         _require_overlinking(feedstock, renderings)
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kiln import limits
 from kiln.errors import SelectorFault, UnsafeTemplate, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
-from kiln.template.recent import BoundedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +24,21 @@ if TYPE_CHECKING:
 
 _MAX_LENGTH = 50_000
 _KEY = lazy_pattern(r"[\s-]*['\"]?([^\s:'\"]+)['\"]?\s*:")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class BoundedDict(dict[Key, Value], Generic[Key, Value]):
+    """A dictionary that drops its oldest entry when it would hold more than ``max_entries``."""
+
+    def __init__(self, max_entries: int) -> None:
+        super().__init__()
+        self._max_entries = max_entries
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        if key not in self and len(self) >= self._max_entries:
+            del self[next(iter(self))]
+        super().__setitem__(key, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from kiln.conda_package.writer import PackageFacts, write_metadata_package
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
-from kiln.rehearse.empty_cuda_packages import cuda_packages
+from kiln.rehearse.stand_in_writer import cuda_packages
 from kiln.rehearse.wheel_locks import rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget, run_exports
 from kiln.solve_and_install import solve

@@ -1,4 +1,5 @@
 """The rows of the tables about single parts, and the TensorFlow releases that accept all parts of a combination."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

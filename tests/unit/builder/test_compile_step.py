@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from kiln import expand, render
 from kiln.builder.config_build import Builder, step_cache_of
 from kiln.builder.engine_calls import EngineCalls
-from kiln.job.job_descriptions import BuildJob
+from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
-from kiln.job.options import BuildOptions
 from kiln.local_channel import Channel
 from kiln.store.step_cache import digest
 from tests.unit.render.test_v1 import feedstock

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from kiln import expand, render
 from kiln.builder import rehearsal
 from kiln.builder.rehearsal import Rehearsal
-from kiln.job.job_descriptions import BuildJob
+from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
-from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.store import bazel_environment

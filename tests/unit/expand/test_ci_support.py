@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
+from kiln import cli, expand
+from kiln.cli import run
 from kiln.errors import NotWritable
 from tests.feedstocks import written
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECIPE = "package:\n  name: small\n  version: 1\nbuild:\n  number: 0\n"
+META = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - zlib\n"
 
 
 @pytest.mark.parametrize("name", [".ci_support", ".github", ".github/workflows"])
@@ -34,3 +36,41 @@ def test_rerender_writes_and_removes_nothing_through_a_link(
     assert str(elsewhere) in said
     assert [path.name for path in elsewhere.iterdir()] == ["precious.yaml"]
     assert name == ".ci_support" or not (root / ".ci_support").exists()
+
+
+@pytest.mark.parametrize("own_pinning", [False, True])
+def test_changes_since_the_last_rerender_are_counted(tmp_path: Path, *, own_pinning: bool) -> None:
+    feedstock = written(tmp_path, META, variants="zlib:\n  - '1'\n")
+    if own_pinning:
+        settings, file = feedstock.root / "conda-forge.yml", feedstock.recipe / "conda_build_config.yaml"
+        settings.write_text(f"{settings.read_text()}exclusive_config_file: recipe/own.yaml\n")
+        file.rename(feedstock.recipe / "own.yaml")
+    assert run(["-C", str(feedstock.root), "rerender"]) == 0
+    assert expand.matrix_difference(feedstock) == ""
+    (feedstock.recipe / ("own.yaml" if own_pinning else "conda_build_config.yaml")).write_text("zlib:\n  - '2'\n")
+    assert expand.matrix_difference(feedstock) == "1 changed"
+    feedstock.meta.write_text(META.replace("zlib", "zlib {{"))
+    assert expand.matrix_difference(feedstock) == "", "which the build reports"
+
+
+def test_a_feedstock_that_needs_a_pinning_is_not_compared(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, META, variants="")
+    feedstock.configs.mkdir()
+    (feedstock.configs / "linux_64_.yaml").write_text("zlib:\n- '1'\n")
+    assert expand.matrix_difference(feedstock) == ""
+
+
+def test_own_values_are_compared_where_a_pinning_is_needed(tmp_path: Path) -> None:
+    meta = META.replace("zlib", "zlib\n    - python\n    - other")
+    feedstock = written(tmp_path, meta, variants="zlib:\n  - '1'\n  - '2'\nother:\n  - True\nabsent:\n  - a\n")
+    (feedstock.configs / "migrations").mkdir(parents=True)
+    values = "zlib:\n- '{}'\nother:\n- true\npython:\n- 3.12.* *_cpython\nchannel_targets:\n- conda-forge main\n"
+    for number in (1, 2):
+        (feedstock.configs / f"linux_64_zlib{number}.yaml").write_text(values.format(number))
+    assert expand.keys_without_value(feedstock)
+    assert expand.matrix_difference(feedstock) == ""
+    (feedstock.recipe / "conda_build_config.yaml").write_text("zlib:\n  - '1'\n  - '3'\nother:\n  - true\n")
+    assert expand.matrix_difference(feedstock) == "zlib in 1 of 2 configs"
+    migration = "migrator_ts: 1\nzlib:\n  - '2'\n"  # it may have changed the value
+    (feedstock.configs / "migrations" / "zlib2.yaml").write_text(migration)
+    assert expand.matrix_difference(feedstock) == ""

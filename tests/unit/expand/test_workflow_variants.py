@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kiln.expand import reserved_secret_names
+from kiln.expand import secret_names
 from tests.workflow_variants import SETTINGS, written
 
 if TYPE_CHECKING:
@@ -104,4 +104,4 @@ def test_the_workflows_variables_are_reserved(workflows: dict[str, Any]) -> None
         for holder in (*whole["jobs"].values(), *steps(whole["jobs"]))
         for name in holder.get("env", ())
     }
-    assert names - secrets == reserved_secret_names.WORKFLOW
+    assert names - secrets == secret_names.WORKFLOW

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.job import budget_monitor
 from kiln.job.budget_monitor import BudgetMonitor
-from kiln.job.options import BuildOptions
+from kiln.job.job_descriptions import BuildOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,7 @@ import pytest
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
 from kiln.recipe.specs import name_of, sections, with_versions, without_package
-from kiln.recipe.usage import Usage, in_batch, in_shell
-from kiln.recipe.usage_regions import region
+from kiln.recipe.usage import Usage, in_batch, in_shell, region
 
 KEYS = (
     "python",

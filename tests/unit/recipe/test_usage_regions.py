@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe.usage_regions import region
+from kiln.recipe.usage import region
 
 RECIPE = """\
 package:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from packaging.utils import parse_wheel_filename
 
+from kiln import feedstock_loader
 from kiln.errors import UnsupportedPython, VariantFault
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, read, rehearsal_wheels
+from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, known_gaps, output_gaps, read, rehearsal_wheels
 
 if TYPE_CHECKING:
     from kiln.rehearse.plan_types import LockedWheel
 
 ALL = ["cpu", *(f"cuda{version}" for version in cuda_versions())]
+ROOT = Path(__file__).parents[3]
 
 
 def versions(wheels: tuple[LockedWheel, ...]) -> dict[str, str]:
@@ -84,3 +87,28 @@ def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
     with pytest.raises(VariantFault, match=r"no wheels for CUDA 11\.8") as cuda:
         rehearsal_wheels(python="3.11", cuda="11.8")
     assert "CUDA 12.5 or 12.9" in str(cuda.value)
+
+
+def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
+    names = (feedstock_loader.load(ROOT).root / "outputs.txt").read_text(encoding="utf-8").splitlines()
+    assert known_gaps()
+    for gap in known_gaps():
+        assert gap.output in names
+        assert gap.source
+
+
+@pytest.mark.parametrize(
+    ("outputs", "notes"),
+    [
+        (("tensorflow", "small"), []),
+        (
+            ("libtensorflow", "libtensorflow_cc"),
+            [
+                "upstream's wheel has no libtensorflow.so: libtensorflow is not made",
+                "upstream's wheel has no tensorflow::ClientSession: libtensorflow_cc is made without it",
+            ],
+        ),
+    ],
+)
+def test_the_gaps_of_outputs_are_described(outputs: tuple[str, ...], notes: list[str]) -> None:
+    assert [gap.note for gap in output_gaps(outputs)] == notes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from kiln import emulation, expand, render
-from kiln.job.options import BuildOptions
+from kiln.job.job_descriptions import BuildOptions
 from kiln.ledger import Ledger, StoredArtifact, stored_json
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock

@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.job.host_environment import HostMachine
-from kiln.job.options import BuildOptions
+from kiln.job.job_descriptions import BuildOptions
 from kiln.run.executor_choice import BuildLocation, _platforms, choose_engine, images_of
 from kiln.run.options import RunOptions
 

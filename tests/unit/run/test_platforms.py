@@ -9,7 +9,7 @@ import pytest
 
 from kiln import emulation, expand
 from kiln.errors import UnsupportedPlatform
-from kiln.job.options import BuildOptions
+from kiln.job.job_descriptions import BuildOptions
 from kiln.run import platforms
 from kiln.run.executor_choice import BuildLocation
 from kiln.run.options import RunOptions

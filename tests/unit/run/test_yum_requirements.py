@@ -8,7 +8,7 @@ import pytest
 
 from kiln import system_packages
 from kiln.errors import RecipeFault
-from kiln.job.options import BuildOptions
+from kiln.job.job_descriptions import BuildOptions
 from kiln.run import yum_requirements
 from kiln.run.executor_choice import BuildLocation
 from kiln.run.options import RunOptions

@@ -3,12 +3,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
-from kiln.template.jinja import Environment, Template
+from kiln.template.jinja import COUNTED, Environment, Exhausted, StepBudget, Template, insert_spending
 from kiln.template.pieces import NotSeparable, cut
 from kiln.template.selectors import SelectedText
 
@@ -148,3 +149,28 @@ def test_pieces_are_cut_at_the_outermost_level() -> None:
 def test_what_belongs_together_is_not_cut(text: str) -> None:
     with pytest.raises(NotSeparable):
         cut(text)
+
+
+def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kiln.template.jinja._MAX_STEPS", 3)
+    budget = StepBudget()
+    for _ in range(3):
+        budget.step()
+    with pytest.raises(Exhausted, match="more than 3 loop steps and calls"):
+        budget.step()
+    budget.restart()
+    budget.step()
+
+
+def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kiln.template.jinja._MAX_STEPS", 12)
+    budget = StepBudget()
+    environment = jinja2.Environment()
+    environment.filters[COUNTED] = budget.counted
+    tree = environment.parse("{% for i in range(3) %}{% for j in range(n) %}{{ j }}{% endfor %}{% endfor %}")
+    insert_spending(tree)
+    template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
+    assert template.render(n=3) == "012" * 3
+    budget.restart()
+    with pytest.raises(Exhausted):
+        template.render(n=4)

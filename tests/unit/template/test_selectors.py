@@ -7,7 +7,7 @@ import pytest
 
 from kiln.errors import SelectorFault, UnsafeTemplate
 from kiln.template.namespace import Names, Os, language_names, platform_names
-from kiln.template.selectors import SelectableText, lines_of
+from kiln.template.selectors import BoundedDict, SelectableText, lines_of
 
 
 def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **variant: Any) -> Names:
@@ -118,3 +118,13 @@ def test_a_list_in_brackets_is_explained_as_the_selector_that_it_is(items: str) 
     with pytest.raises((SelectorFault, UnsafeTemplate)) as caught:
         kept(f"  license_file: a.txt  # [{items}]")
     assert not caught.value.hint
+
+
+def test_the_oldest_entry_goes_when_the_cache_is_full() -> None:
+    cache: BoundedDict[str, int] = BoundedDict(2)
+    cache["a"] = 1
+    cache["b"] = 2
+    cache["a"] = 3  # a new value makes no entry newer
+    assert cache == {"a": 3, "b": 2}
+    cache["c"] = 4
+    assert cache == {"b": 2, "c": 4}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from kiln.template.undefined_values import UndefinedValue, Uses
+from kiln.template.jinja import UndefinedValue, Uses
 
 
 def rendered(text: str) -> tuple[str, list[str]]:
