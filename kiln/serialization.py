@@ -54,6 +54,11 @@ def mapping_or_empty(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def mappings(value: Any) -> list[dict[Any, Any]]:
+    """Return the mappings in a list; a single one stands for a list of it."""
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
+
+
 def _convert(kind: Any, data: Any, names: Names) -> Any:
     origin = get_origin(kind)
     if origin in {Union, types.UnionType}:

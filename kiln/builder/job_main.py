@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, json_messages, masking, rattler_process, signals
 from kiln.build import callers_variables
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
-from kiln.job.error_transfer import error_as_json
 from kiln.job.job_descriptions import BuildJob
-from kiln.job.messages import StepReporter
+from kiln.job.messages import StepReporter, error_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -210,8 +210,10 @@ def rehearsal_disk(missing: int, upstream: int, *, jobs: int) -> int:
 
 def missing_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> int:
     """Return the bytes of all wheels that are missing in ``store``, each counted once."""
-    plans = [rehearsal.wheels for rehearsal in inputs.values()]
-    return sum({wheel.file: wheel.size for plan in plans for wheel in rehearse.missing(plan, store)}.values())
+    from kiln.rehearse import wheel_download
+
+    plans = [rehearsal.wheels.wheels for rehearsal in inputs.values()]
+    return sum({wheel.file: wheel.size for wheels in plans for wheel in wheel_download.missing(wheels, store)}.values())
 
 
 def config_of_machine(feedstock: Feedstock, machine: HostMachine, names: Iterable[str] | None = None) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln import files, limits
-from kiln.bump import download, source_commits, upstream, version_literals
+from kiln.bump import download, upstream, version_literals
 from kiln.bump import plan as planning
 from kiln.bump.plan import BumpPlan
 from kiln.errors import NotWritable
@@ -49,7 +49,7 @@ def bump_version(
     text = read_text(_path(feedstock), _name(feedstock))
     plan = limits.run_bounded(lambda: planning.of_version(feedstock, text, target))
     digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
-    commits, unchanged = source_commits.commits(plan, feedstock.recipe, env=env)
+    commits, unchanged = upstream.commits(plan, feedstock.recipe, env=env)
     plan = replace(
         plan,
         edits={**plan.edits, **commits},

@@ -8,14 +8,14 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from kiln import expand
-from kiln.bump.literals import literals_v0, versions_in_urls_v0
+from kiln.bump.literals import HASHES, literals_v0, versions_in_urls_v0
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_of_config
-from kiln.serialization import mapping_or_empty
+from kiln.serialization import mapping_or_empty, mappings
 from kiln.template.python_expression import Invalid, NotAllowed, compile_expression
 from kiln.template.selectors import holds
 from kiln.variants.space import Variant
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 FILE = "recipe/meta.yaml"
 PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64", "win-64", "win-arm64")
-_HASHES = ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")
 _LIMIT = 64  # variants of a recipe that are looked at; more differ only in what neither version nor sources say
 _CONFIGS = 100
 _VARIANTS = 8  # variants of one config
 _CHOICES = 64  # values that are tried for a selector's names
 _OTHERS = ("True", "0", "1000")  # values of a name besides those that a selector compares it with
 _USUAL = {"py": ("27", "36", "37", "38", "39", "310", "311", "312", "313", "314")}
-_RELEVANT = lazy_pattern(r"set\b|url|git_|fn:|version|number|://|" + "|".join(_HASHES))
+_RELEVANT = lazy_pattern(r"set\b|url|git_|fn:|version|number|://|" + "|".join(HASHES))
 
 World = tuple["Recipe", Variant]
 
@@ -191,9 +190,9 @@ def _view(values: Mapping[str, Any]) -> RecipeView:
     build = mapping_or_empty(values.get("build"))
     version = str(package.get("version") or "")
     top = PackageView(name=str(package.get("name") or ""), version=version, number=_number(build.get("number")))
-    outputs = _entries(values.get("outputs"))
+    outputs = mappings(values.get("outputs"))
     packages = [_package(output, top) for output in outputs]
-    entries = [entry for part in (values, *outputs) for entry in _entries(part.get("source"))]
+    entries = [entry for part in (values, *outputs) for entry in mappings(part.get("source"))]
     return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_source, entries)))
 
 
@@ -214,10 +213,6 @@ def _number(value: Any) -> int | None:
     return int(value)
 
 
-def _entries(value: Any) -> list[dict[str, Any]]:
-    return [entry for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, dict)]
-
-
 def _source(entry: Mapping[str, Any]) -> SourceView:
     url = entry.get("url") or []
     urls = url if isinstance(url, list) else [url]
@@ -225,7 +220,7 @@ def _source(entry: Mapping[str, Any]) -> SourceView:
     revision = next((entry[key] for key in keys if entry.get(key)), "")
     return SourceView(
         urls=tuple(str(item) for item in urls if item),
-        hashes=tuple((key, str(entry[key])) for key in _HASHES if entry.get(key)),
+        hashes=tuple((key, str(entry[key])) for key in HASHES if entry.get(key)),
         git=str(entry.get("git_url") or ""),
         other=str(entry.get("hg_url") or entry.get("svn_url") or ""),
         revision=str(revision),

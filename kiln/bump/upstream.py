@@ -1,6 +1,7 @@
 """The newest version that upstream has released, as a Python package index or a repository's tags have it.
 
-Tags and branches of a git repository are asked for without a copy of it.
+Tags and branches of a git repository are asked for without a copy of it. They show the commit of a new version, too,
+for sources at a commit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import process_runner
-from kiln.errors import DownloadFailed, MissingTool
+from kiln.bump.literals import place
+from kiln.errors import DownloadFailed, MissingTool, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.versions import Version
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from kiln.bump.changed_source_hashes import Download
+    from kiln.bump.literals import Literal
+    from kiln.bump.plan import BumpPlan
     from kiln.bump.recipe_views import SourceView
 
 _SECONDS = 180.0
@@ -37,6 +42,7 @@ _VERSION = r"(\d+(?:[._-]\d\w*)*(?:[._-]?post\d+)?)"
 _GIT_SECONDS = 120.0
 # No questions, and none of git's transports that run other programs.
 _SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
+_TAG = "refs/tags/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,3 +177,47 @@ def references(address: str, names: tuple[str, ...], folder: Path, *, env: Mappi
         raise DownloadFailed(f"{address} cannot be reached", why=why, hint="check the repository's address")
     rows = (line.partition("\t") for line in result.stdout.splitlines())
     return {name: commit for commit, _, name in rows}
+
+
+def commits(plan: BumpPlan, folder: Path, *, env: Mapping[str, str]) -> tuple[dict[Literal, str], tuple[str, ...]]:
+    """Return the commits of a new version by their literals, and the names of sources that stay at theirs.
+
+    ``folder`` is the recipe's, which paths are relative to; ``env`` is git's environment.
+
+    Raises:
+        MissingTool: git is missing.
+        DownloadFailed: a repository cannot be reached, or has no tag of the new version.
+        RecipeFault: there is no other source, and no tag of the old version is at the commit.
+    """
+    values: dict[Literal, str] = {}
+    unchanged = []
+    for pin in plan.pins:
+        commit = _commit(pin, plan, folder, env)
+        if commit:
+            values |= {literal: commit[: len(literal.text)] for literal, _ in pin.hashes}
+        else:
+            unchanged.append(pin.name)
+    if unchanged and not (values or plan.downloads):
+        at = place(plan.file, plan.text, plan.pins[0].hashes[0][0].start)
+        why = f"no tag of version {plan.old} is at the commit {plan.pins[0].revision}"
+        hint = "change the revision by hand, or write a tag with {{ version }}"
+        raise RecipeFault("no source depends on the version", at=at, why=why, hint=hint)
+    return values, tuple(unchanged)
+
+
+def _commit(pin: Download, plan: BumpPlan, folder: Path, env: Mapping[str, str]) -> str:
+    """Return the commit of the tag that is named like the old version's; empty if no tag of that is at the commit."""
+    names = references(pin.git, (f"{_TAG}*",), folder, env=env)
+    tags = {name: names.get(f"{name}^{{}}", commit) for name, commit in names.items() if not name.endswith("^{}")}
+    for name, commit in tags.items():
+        match = version_pattern(plan.old).search(name, len(_TAG))
+        if match is None or not commit.startswith(pin.revision):
+            continue
+        separators = set(re.findall("[._-]", match[0])) or {"."}
+        new = f"{name[: match.start()]}{plan.new.replace('.', separators.pop())}{name[match.end() :]}"
+        if new in tags:
+            return tags[new]
+        what = f"{pin.git} has no tag {new.removeprefix(_TAG)}"
+        why = f"the recipe has the commit of {name.removeprefix(_TAG)}"
+        raise DownloadFailed(what, why=why, hint="check the version, and upstream's tags")
+    return ""

@@ -53,9 +53,9 @@ def buildable_configs(
     feedstock: Feedstock, names: tuple[str, ...], *, rehearsal: bool, containers: bool
 ) -> tuple[str, ...]:
     """Return the configs that this machine can build, and print a line about the others."""
-    from kiln import run
+    from kiln.run import platforms
 
-    buildable, note = run.buildable(feedstock, names, rehearsal=rehearsal, containers=containers)
+    buildable, note = platforms.buildable(feedstock, names, rehearsal=rehearsal, containers=containers)
     if note:
         print(note, file=sys.stderr)
     return buildable

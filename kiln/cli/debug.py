@@ -32,6 +32,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         UsageError: if the options select more or less than one config.
     """
     from kiln import run, signals
+    from kiln.run.debug import debug as open_shell
 
     configs = config_selection.selected_configs(feedstock, options)
     if len(configs) != 1:
@@ -50,4 +51,4 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         return 0
     terminal = {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
     with signals.termination_as_interrupt():
-        return run.debug(feedstock, plan, terminal=terminal if sys.stdin.isatty() else None, show=build.print_line)
+        return open_shell(feedstock, plan, terminal=terminal if sys.stdin.isatty() else None, show=build.print_line)

@@ -219,6 +219,11 @@ def dotted_capability(number: str) -> str:
     return number if "." in number else f"{number[:-1]}.{number[-1]}"
 
 
+def is_capability(text: str) -> bool:
+    """Return whether a text is a compute capability in any notation of `bare_capability`."""
+    return _CAPABILITY.fullmatch(text) is not None
+
+
 def bare_capability(capability: str) -> int:
     """Return a compute capability as compilers write it: 70 for ``7.0``, ``sm_70`` and ``compute_70``."""
     match = _CAPABILITY.fullmatch(capability)
@@ -228,20 +233,14 @@ def bare_capability(capability: str) -> int:
 
 
 def _version(name: str, value: str) -> str:
-    try:
-        version_ranges.numbers(value)
-    except ValueError:
+    if not version_ranges.is_version(value):
         raise UsageError(
             f"--{name} {value!r} is not a version", hint=f"--{name} {EXAMPLES[name]}, as many numbers as are known"
-        ) from None
+        )
     return value
 
 
 def _capability(part: str) -> str:
-    try:
-        bare_capability(part)
-    except ValueError:
-        raise UsageError(
-            f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX"
-        ) from None
+    if not is_capability(part):
+        raise UsageError(f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX")
     return part

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import Combination, bare_capability
+from kiln.compat.combination import Combination, bare_capability, is_capability
 from kiln.compat.results import release_row
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def of_variant(
         cudnn=_version(first.get("cudnn")),
         host=f"gcc {gcc}" if gcc else None,
         bazel=_version(first.get("bazel")),
-        built_for=tuple(name for name in listed if _is_capability(name)),
+        built_for=tuple(name for name in listed if is_capability(name)),
     )
     values = variant.get("python", ("",)) if serving is None else ("",)
     pythons = dict.fromkeys(_version(value.split(".*")[0].split(" ")[0]) for value in values)
@@ -113,16 +113,4 @@ def of_variant(
 
 
 def _version(text: str | None) -> str | None:
-    try:
-        version_ranges.numbers(text or "")
-    except ValueError:
-        return None
-    return text
-
-
-def _is_capability(text: str) -> bool:
-    try:
-        bare_capability(text)
-    except ValueError:
-        return False
-    return True
+    return text if text is not None and version_ranges.is_version(text) else None

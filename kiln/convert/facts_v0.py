@@ -56,7 +56,7 @@ def _facts(package: Metadata, output: Output, rendered: RenderedConfig, system: 
         "build/variant/down_prioritize_variant": len(output.track_features) or None,
         "build/script": _script(output.script),
         "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
-        "build/files": _files(package),
+        "build/files": facts.plain_value(package.entry.get("files") or ()),
         **_requirements(package, output, rendered.config.pin_run_as_build),
         **_tests(package, system),
         **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
@@ -111,15 +111,6 @@ def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _script(script: Script) -> tuple[str, ...]:
     return (f"file {script.file}",) if script.file else tuple(line.rstrip("\n") for line in script.lines)
-
-
-def _entry(package: Metadata) -> Mapping[str, Any]:
-    entries = package.recipe.outputs_of(package.values)
-    return next((entry for entry in entries if entry.get("name") == package.name), {})
-
-
-def _files(package: Metadata) -> Any:
-    return facts.plain_value(_entry(package).get("files") or ())
 
 
 def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +193,7 @@ def _about(new: str, value: Any) -> Any:
 
 def _shared(package: Metadata, output: Output, rendered: RenderedConfig) -> dict[str, Any]:
     """Return what a package takes from the recipe's top level: its sources, and the compile if it has a script."""
-    runs = bool(output.script.file or output.script.lines or _files(package))
+    runs = bool(output.script.file or output.script.lines or package.entry.get("files"))
     several = bool(package.recipe.outputs_of(package.values))
     if several and not runs:
         return {}

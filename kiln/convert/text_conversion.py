@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.emit import text_of
+import yaml
+
+from kiln.convert.conditional_parts import ConditionPart
 from kiln.convert.package_tests import PackageTestConverter
 from kiln.convert.recipe import Converter
 from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expanded
-from kiln.convert.tree import Refused, tree_of
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart, tree_of
 from kiln.errors import ConversionRefused, combined
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from kiln.convert.tree import DictPart
     from kiln.errors import KilnError
 
 META = "recipe/meta.yaml"
 _HINT = "change it in meta.yaml to something that both formats have, and convert again"
+SCHEMA = "# yaml-language-server: $schema=https://raw.githubusercontent.com/prefix-dev/recipe-format/main/schema.json"
+_TYPED = re.compile(r"[-+.]?\d[\d.eExX_+-]*|true|false|yes|no|on|off|null|~|y|n", re.IGNORECASE)
+_STEP = "  "
 
 
 def recipe_text(meta: str, given: FeedstockFacts) -> str:
@@ -66,3 +72,100 @@ def _refusal(faults: Iterable[Refused]) -> KilnError:
     )
     error.hint = error.hint or _HINT
     return error
+
+
+def text_of(recipe: DictPart) -> str:
+    """Return the text of a recipe; a blank line separates its sections."""
+    sections = []
+    for key, value in recipe.pairs:
+        sections.append("\n".join(_pair(key, value, "")))
+    lines = [*sections, *(["\n".join(recipe.below)] if recipe.below else [])]
+    return f"{SCHEMA}\nschema_version: 1\n\n" + "\n\n".join(lines) + "\n"
+
+
+def _pair(key: str, value: Part, indent: str) -> Iterator[str]:
+    yield from _comments(value.above, indent)
+    name = scalar(key, plain=True)
+    if isinstance(value, ScalarPart):
+        yield from _text(f"{indent}{name}:", value, indent)
+        return
+    behind = f"  {value.behind}" if value.behind else ""
+    inner = list(_inner(value, indent + _STEP))
+    empty = "" if inner else " []" if isinstance(value, ListPart) else " {}"
+    yield f"{indent}{name}:{empty}{behind}"
+    yield from inner
+
+
+def _inner(value: Part, indent: str) -> Iterator[str]:
+    if isinstance(value, DictPart):
+        for key, item in value.pairs:
+            yield from _pair(key, item, indent)
+    elif isinstance(value, ListPart):
+        for item in value.items:
+            yield from _item(item, indent)
+
+
+def _item(value: Part, indent: str) -> Iterator[str]:
+    yield from _comments(value.above, indent)
+    if isinstance(value, ScalarPart):
+        yield from _text(f"{indent}-", value, indent)
+    else:
+        as_keys = _branches(value) if isinstance(value, ConditionPart) else value
+        first, *rest = list(_inner(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
+        while first.lstrip().startswith("#") and rest:  # an item begins with its first key, not with a comment
+            yield f"{indent}{first.strip()}"
+            first, *rest = rest
+        yield f"{indent}- {first.strip()}"
+        yield from rest
+    yield from _comments(value.below, indent)
+
+
+def _branches(value: ConditionPart) -> DictPart:
+    branches: list[tuple[str, Part]] = [
+        ("if", ScalarPart(pieces=(value.condition,), behind=value.behind)),
+        ("then", ListPart(items=value.then)),
+    ]
+    return DictPart(pairs=[*branches, *([("else", ListPart(items=value.otherwise))] if value.otherwise else [])])
+
+
+def _comments(lines: Iterable[str], indent: str) -> Iterator[str]:
+    yield from (f"{indent}{line}" for line in lines)
+
+
+def _text(head: str, value: ScalarPart, indent: str) -> Iterator[str]:
+    behind = f"  {value.behind}" if value.behind else ""
+    setting = value.value
+    if setting.endswith("\n\n"):  # in a block it would depend on the lines that follow
+        yield f"{head} {json.dumps(setting, ensure_ascii=False)}{behind}"
+    elif "\n" in setting:
+        keep = "" if setting.endswith("\n") else "-"
+        first = setting.split("\n", 1)[0]
+        hint = str(len(_STEP)) if first.startswith(" ") or not first else ""
+        yield f"{head} |{hint}{keep}{behind}"
+        yield from (f"{indent}{_STEP}{line}".rstrip() for line in setting.removesuffix("\n").split("\n"))
+    elif not value.pieces:
+        yield f"{head}{behind}"
+    else:
+        yield f"{head} {scalar(setting, plain=value.plain)}{behind}"
+
+
+def scalar(text: str, *, plain: bool) -> str:
+    """Return a text as a scalar of YAML; one that was quoted stays text where it could be a number or a truth value."""
+    if (plain or not _TYPED.fullmatch(text)) and _is_plain(text):
+        return text
+    if "'" not in text and ('"' in text or "\\" in text):
+        return f"'{text}'"
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _is_plain(text: str) -> bool:
+    if not text or text != text.strip():
+        return False
+    try:
+        for line in (f"- {text}", f"{text}: x"):
+            yaml.compose(line, Loader=yaml.SafeLoader)
+        node = yaml.compose(f"x: {text}", Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return False
+    value = node.value[0][1] if isinstance(node, yaml.MappingNode) else None
+    return isinstance(value, yaml.ScalarNode) and value.style is None and value.value == text

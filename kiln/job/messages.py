@@ -1,6 +1,7 @@
 """The messages of a config's process: lines of JSON between the lines of its steps' output.
 
-A message begins with a character that no build prints.
+A message begins with a character that no build prints. Errors go from one process of a run to the next in messages, and
+each has a config's state.
 """
 
 from __future__ import annotations
@@ -10,16 +11,24 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln import json_messages
+from kiln import errors, json_messages
+from kiln.errors import AlreadyRunning, KilnError
 from kiln.model.build_results import StepReport
+from kiln.model.run import ConfigState
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from kiln.model.compile_report import CompileReport, Progress
 
 MARK = "\x1e"
+STATES = {
+    "OutOfMemory": ConfigState.OUT_OF_MEMORY,
+    "DiskFull": ConfigState.DISK_FULL,
+    "AlreadyRunning": ConfigState.LOCKED,
+    "BudgetSpent": ConfigState.INTERRUPTED,
+}
 
 
 def send(kind: str, **fields: Any) -> None:
@@ -95,3 +104,28 @@ class StepReporter:
             )
             self.steps.append(report)
             send("done", **to_json(report))
+
+
+def error_as_json(error: KilnError, *, step: str | None = None) -> dict[str, Any]:
+    """Return an error as JSON values, with the step in which it occurred, if known."""
+    return {
+        "type": type(error).__name__,
+        "what": str(error.what),
+        "why": error.why,
+        "hint": error.hint,
+        **({"step": step} if step else {}),
+    }
+
+
+def error_from(fields: Mapping[str, str]) -> KilnError:
+    """Return the error that another process reported, with its step in front."""
+    kind: type[KilnError] = getattr(errors, fields["type"])
+    step = f"{fields['step']}: " if fields.get("step") else ""
+    return kind(f"{step}{fields['what']}", why=fields["why"], hint=fields["hint"])
+
+
+def failed_config_result(error: KilnError) -> dict[str, Any]:
+    """Return the result of a failed config, as JSON values."""
+    reason = f"another process builds it: {error.what}" if isinstance(error, AlreadyRunning) else error.what
+    state = STATES.get(type(error).__name__, ConfigState.FAILED)
+    return {"state": state.value, "reason": reason, "error": error_as_json(error)}

@@ -10,6 +10,7 @@ from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.subject import META, VARIANT_FILES
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
+from kiln.recipe_v1.schema import SINGLE
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from kiln.lint.subject import LintedFeedstock
 
 META_ORDER = ("package", "source", "build", "requirements", "test", "app", "outputs", "about", "extra")
-SINGLE_ORDER = (
-    "schema_version", "context", "package", "source", "build", "requirements", "tests", "about", "extra",
-)  # fmt: skip
 SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")
 REQUIREMENTS_ORDER = ("build", "host", "run")
 NOARCH = ("python", "generic")
@@ -97,7 +95,7 @@ def _misshapen(subject: LintedFeedstock, name: str, expected: str) -> Problem:
 
 def known_sections(subject: LintedFeedstock) -> tuple[str, ...]:
     """Return the names of the outermost sections that the recipe's format has."""
-    return tuple(dict.fromkeys((*SINGLE_ORDER, *SEVERAL_ORDER))) if subject.recipe.version else META_ORDER
+    return tuple(dict.fromkeys((*SINGLE, *SEVERAL_ORDER))) if subject.recipe.version else META_ORDER
 
 
 def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -114,7 +112,7 @@ def expected_order(subject: LintedFeedstock) -> tuple[str, ...]:
     """Return the order of the outermost sections."""
     if not subject.recipe.version:
         return META_ORDER
-    return SEVERAL_ORDER if "outputs" in subject.recipe.root else SINGLE_ORDER
+    return SEVERAL_ORDER if "outputs" in subject.recipe.root else SINGLE
 
 
 def wrong_section_order(subject: LintedFeedstock) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from kiln.lint.located_yaml import (
     texts,
 )
 from kiln.model.source_position import Place
-from kiln.serialization import mapping_or_empty
+from kiln.serialization import mapping_or_empty, mappings
 from kiln.template.selectors import SelectableText
 from kiln.yamltext import PlacedText, read_text
 
@@ -128,7 +128,7 @@ class LintedRecipe:
         """The sources; for recipe.yaml also those of outputs and of all branches."""
         source = self.root.get("source")
         if self.version == 0:
-            return [entry for entry in (source if isinstance(source, list) else [source]) if isinstance(entry, dict)]
+            return mappings(source)
         holders = (self.root, self.section("cache"), *map(mapping_or_empty, branch_items(self.root.get("outputs"))))
         return [
             entry

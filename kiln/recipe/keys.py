@@ -17,6 +17,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
 from kiln.model.source_position import Place
 from kiln.recipe.refused_values import unsupported_values
+from kiln.serialization import mappings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -72,17 +73,13 @@ def _found(values: Mapping[str, Any]) -> Iterator[tuple[Path_, str, str]]:
         if section not in sections:
             yield (str(section),), "unknown", did_you_mean(str(section), sections)
             continue
-        for entry in _entries(content):
+        for entry in mappings(content):
             yield from _of_section(section, entry, (section,))
             if section == "outputs":
                 for nested in _NESTED:
-                    for part in _entries(entry.get(nested)):
+                    for part in mappings(entry.get(nested)):
                         yield from _of_section(nested, part, ("outputs", nested))
     yield from ((path, "value", why) for path, why in unsupported_values(values))
-
-
-def _entries(content: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in (content if isinstance(content, list) else [content]) if isinstance(entry, dict)]
 
 
 def _of_section(section: str, entry: Mapping[str, Any], path: Path_) -> Iterator[tuple[Path_, str, str]]:

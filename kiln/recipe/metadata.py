@@ -77,6 +77,12 @@ class Metadata:
         return default if value is None else value
 
     @cached_property
+    def entry(self) -> Mapping[str, Any]:
+        """The package's entry in ``outputs``; empty without one."""
+        entries = self.recipe.outputs_of(self.values)
+        return next((entry for entry in entries if entry.get("name") == self.name), {})
+
+    @cached_property
     def name(self) -> str:
         """The package's name.
 
@@ -249,8 +255,8 @@ class Metadata:
     def _used_in_scripts(self) -> frozenset[str]:
         if self.text().is_top:
             return self.recipe.scripts.of_recipe(self.recipe.platform.system)
-        script = self.recipe.script_of(self)
-        return self.recipe.scripts.of_file(script) if script else frozenset()
+        script = self.entry.get("script")
+        return self.recipe.scripts.of_file(script) if script and isinstance(script, str) else frozenset()
 
     # -- identity ----------------------------------------------------------------------------------------------
 

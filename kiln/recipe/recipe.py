@@ -137,14 +137,6 @@ class Recipe:
         outputs = values.get("outputs") or []
         return [outputs] if isinstance(outputs, dict) else list(outputs)
 
-    def script_of(self, package: Metadata) -> str | None:
-        """Return the script of an output, if it names one."""
-        for entry in self.outputs_of(package.values):
-            if entry.get("name") == package.name:
-                script = entry.get("script")
-                return script if isinstance(script, str) else None
-        return None
-
     # -- rendering ------------------------------------------------------------------------------------------
 
     def values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:

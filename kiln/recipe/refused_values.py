@@ -6,8 +6,10 @@ import posixpath
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from kiln.serialization import mappings
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 KeyPath = tuple[str, ...]
@@ -22,22 +24,18 @@ REVISIONS = ("git_rev", "git_tag", "git_branch")
 
 def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield the path of each key whose value is not honored, and the reason."""
-    sources = _mappings(values.get("source"))
+    sources = mappings(values.get("source"))
     for number, entry in enumerate(sources):
         yield from _source(entry)
         yield from _beside(entry, sources[:number], sources[number + 1 :])
-    for build in _mappings(values.get("build")):
+    for build in mappings(values.get("build")):
         yield from _build(build, ("build",))
         yield from _merged(build, values.get("requirements"), ("build",))
-    for output in _mappings(values.get("outputs")):
+    for output in mappings(values.get("outputs")):
         yield from _output(output)
-        for build in _mappings(output.get("build")):
+        for build in mappings(output.get("build")):
             yield from _build(build, ("outputs", "build"))
             yield from _merged(build, output.get("requirements"), ("outputs", "build"))
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, dict)]
 
 
 def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -58,7 +56,7 @@ def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _beside(
-    entry: Mapping[str, Any], before: list[Mapping[str, Any]], after: list[Mapping[str, Any]]
+    entry: Mapping[str, Any], before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[KeyPath, str]]:
     """Yield the keys of a source that another one makes impossible to honor."""
     content = next((key for key in CONTENT_HASHES if entry.get(key)), None)

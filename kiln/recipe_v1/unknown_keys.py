@@ -24,7 +24,6 @@ _STAGING: dict[str, schema.Kind] = {
     "build": schema.STAGING_BUILD,
     "requirements": schema.STAGING_REQUIREMENTS,
 }
-_BRANCHES = ("then", "else")
 
 
 class UnknownKey(NamedTuple):
@@ -39,7 +38,7 @@ class UnknownKey(NamedTuple):
 def unknown_keys(root: Mapping[Any, Any]) -> Iterator[UnknownKey]:
     """Yield the unknown keys below the sections of a recipe, and of its outputs; those of the root are not checked."""
     yield from _of_sections(root, _SECTIONS)
-    for output in _branches(root.get("outputs")):
+    for output in all_branches(root.get("outputs")):
         if not isinstance(output, dict):
             continue
         known = schema.STAGING if "staging" in output else schema.OUTPUT
@@ -54,7 +53,7 @@ def _of_sections(holder: Mapping[Any, Any], sections: Mapping[str, schema.Kind])
 
 def _of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
     if isinstance(kind, schema.ListKind):
-        for item in _branches(node):
+        for item in all_branches(node):
             yield from _of_kind(kind.kind, item)
     elif isinstance(kind, (schema.EitherKind, schema.ScriptKind)):
         yield from _of_kind(kind.of_mapping, node)
@@ -72,11 +71,11 @@ def _unknown(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
     )
 
 
-def _branches(node: Any) -> Iterator[Any]:
+def all_branches(node: Any) -> Iterator[Any]:
     """Yield the items of a conditional list, of all branches; a single item stands for a list of it."""
     for item in node if isinstance(node, list) else [node]:
         if isinstance(item, dict) and "if" in item:
-            for branch in _BRANCHES:
-                yield from _branches(item.get(branch))
+            yield from all_branches(item.get("then"))
+            yield from all_branches(item.get("else"))
         elif item is not None:
             yield item

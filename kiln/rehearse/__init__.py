@@ -2,8 +2,8 @@
 
 Python packages are made from wheels, ``python`` from an interpreter of this machine, compilers and programs from this
 machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``plan``, with upstream's wheel, or
-``general_plan``, then ``fetch``, ``python_packages`` and ``dependency_packages``, whose files all belong in the
-channel's ``SUBDIR``. A package's name identifies its content, so one that exists is used again.
+``general_plan``, then ``wheel_download.fetch``, ``python_packages`` and ``dependency_packages``, whose files all belong
+in the channel's ``SUBDIR``. A package's name identifies its content, so one that exists is used again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from kiln.conda_package.writer import SUBDIR
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from kiln.rehearse.interpreter_facts import Interpreter, find, first_available, probe
-    from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile
+    from kiln.rehearse.plan_types import RehearsalPlan
     from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
     from kiln.rehearse.python_download import fetch as fetch_python
     from kiln.rehearse.python_download import fetched as fetched_pythons
@@ -44,15 +43,11 @@ __all__ = [
     "config_plan",
     "convert_dependencies",
     "cuda_versions",
-    "fetch",
     "fetch_python",
-    "fetch_sources",
     "fetched_pythons",
     "find",
     "first_available",
     "has_upstream_wheel",
-    "missing",
-    "missing_sources",
     "outputs_for",
     "probe",
     "python_for",
@@ -76,52 +71,6 @@ __getattr__ = lazy_exports(
         "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel rehearsal_wheels wheel_gaps=output_gaps",
     },
 )
-
-
-def missing(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[LockedWheel, ...]:
-    """Return the wheels that ``fetch`` would download into ``store``."""
-    from kiln.rehearse import wheel_download
-
-    return wheel_download.missing(rehearsal_plan.wheels, store)
-
-
-def fetch(
-    rehearsal_plan: RehearsalPlan,
-    store: Path,
-    *,
-    env: Mapping[str, str],
-    log: Path | None = None,
-    on_line: Callable[[str], None] | None = None,
-) -> None:
-    """Download all wheels of a plan into ``store`` and verify each against the hash of the lock.
-
-    ``env`` is pip's environment, with its PIP_ variables and proxies. ``on_line`` gets pip's output, line by line.
-    Raises HashMismatch, DownloadFailed and DiskFull.
-    """
-    from kiln.rehearse import wheel_download
-
-    wheel_download.fetch(rehearsal_plan.wheels, store, env=env, log=log, on_line=on_line)
-
-
-def missing_sources(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[SourceFile, ...]:
-    """Return the sources that ``fetch_sources`` would download into ``store``."""
-    from kiln.rehearse import source_archives
-
-    return source_archives.missing(rehearsal_plan.sources, store)
-
-
-def fetch_sources(
-    rehearsal_plan: RehearsalPlan, store: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]
-) -> None:
-    """Download all sources of a plan into ``store`` and verify each against the hash of the recipe.
-
-    ``env`` is pip's environment, whose indexes may have credentials.
-
-    Raises HashMismatch, DownloadFailed and DiskFull.
-    """
-    from kiln.rehearse import source_archives
-
-    source_archives.fetch(rehearsal_plan.sources, store, env=env, on_line=on_line)
 
 
 def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:

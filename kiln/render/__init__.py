@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kiln.render.json_output import as_plain_data
-from kiln.render.render import build_platform, render
+from kiln.render.render import build_platform, render, require_supported, warnings
 from kiln.render.static_pins import finalise
-from kiln.render.unsupported_keys import require_supported, warnings
 
 __all__ = ["as_plain_data", "build_platform", "finalise", "render", "require_supported", "warnings"]

@@ -67,7 +67,7 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         tests=tests(package),
         script=package_script(package),
         entry_points=texts(package.value("build", "entry_points")),
-        files=included_files(_entry(package)),
+        files=included_files(package),
         about={str(key): about_value(value) for key, value in mapping(package, "about").items() if value is not None},
         used={key: str(value) for key, value in package.hashed.items()},
         skip=package.skip,
@@ -77,7 +77,7 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         script_env=texts(package.value("build", "script_env")),
         binary_relocation=relocation(package.value("build", "binary_relocation")),
         detect_binary_files_with_prefix=_yes(package.value("build", "detect_binary_files_with_prefix")),
-        settings=build_settings(package, _entry(package)),
+        settings=build_settings(package),
         extra=dict(mapping(package, "extra")),
         single=frozenset(_single(package)),
         is_output=package.is_output,
@@ -92,7 +92,7 @@ def _subdir(package: Metadata) -> str:
     Raises:
         RecipeFault: when the target is not a subdir.
     """
-    target = _entry(package).get("target")
+    target = package.entry.get("target")
     if target and not is_channel_folder(str(target)):
         what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
         raise RecipeFault(what, at=package.recipe.place("outputs"))
@@ -146,7 +146,7 @@ def tests(package: Metadata) -> tuple[OutputTest, ...]:
     test = OutputTest(
         imports=texts([item for item in imports if not isinstance(item, dict)]),
         modules=_modules(imports),
-        scripts=test_scripts(package, _entry(package)),
+        scripts=test_scripts(package),
         script=Script(lines=commands),
         requires=requires,
         files=files,
@@ -176,14 +176,9 @@ def about_value(value: Any) -> str | tuple[str, ...]:
     return texts(value) if isinstance(value, list) else str(value)
 
 
-def _entry(package: Metadata) -> Mapping[str, Any]:
-    entries: Sequence[Mapping[str, Any]] = package.recipe.outputs_of(package.values)
-    return next((entry for entry in entries if entry.get("name") == package.name), {})
-
-
 def package_script(package: Metadata) -> Script:
     """Return the script that makes a package's files after the recipe's build step; a single package has only that."""
-    script_name, program = _entry(package).get("script"), _entry(package).get("script_interpreter")
+    script_name, program = package.entry.get("script"), package.entry.get("script_interpreter")
     if isinstance(script_name, str) and script_name:
         return Script(file=script_name, program=str(program) if program else None)
     lines = texts(script_name) or texts(package.value("build", "script"))

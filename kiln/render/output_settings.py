@@ -10,7 +10,6 @@ from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSet
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
     from kiln.recipe.metadata import Metadata
@@ -26,15 +25,15 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(str(item) for item in as_list(value) if item is not None)
 
 
-def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings:
-    """Return the settings of a package; ``entry`` is its entry in ``outputs``, empty for a recipe without outputs."""
+def build_settings(package: Metadata) -> BuildSettings:
+    """Return the settings of a package."""
 
     def listed(*keys: str) -> tuple[str, ...]:
         """Return the first of the keys that has a value, as conda-build takes the newer name before the older."""
         values = (package.value("build", key) for key in keys)
         return texts(next((value for value in values if value is not None), None))
 
-    files = entry.get("files")
+    files = package.entry.get("files")
     return BuildSettings(
         linking=LinkingSettings(
             rpaths=listed("rpaths"),
@@ -82,13 +81,13 @@ def merges_environments(package: Metadata) -> bool:
     return native and old and bool(package.requirements.get("build"))
 
 
-def included_files(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def included_files(package: Metadata) -> tuple[str, ...]:
     """Return the globs of an output's ``files``: a list, or a mapping with ``include`` and ``exclude``."""
-    files = entry.get("files")
+    files = package.entry.get("files")
     return texts(files.get("include") if isinstance(files, dict) else files)
 
 
-def test_scripts(package: Metadata, entry: Mapping[str, Any]) -> dict[str, str]:
+def test_scripts(package: Metadata) -> dict[str, str]:
     """Return the files of the recipe that test a package, by the names that they have in its test.
 
     A recipe's own package takes ``run_test.*``, another output what its ``test/script`` names (conda-build's
@@ -100,7 +99,7 @@ def test_scripts(package: Metadata, entry: Mapping[str, Any]) -> dict[str, str]:
     folder = package.recipe.source.path.parent
     if not package.is_output:
         return {name: name for ending in TEST_SCRIPTS if (folder / (name := f"run_test{ending}")).is_file()}
-    test = entry.get("test")
+    test = package.entry.get("test")
     script = test.get("script") if isinstance(test, dict) else None
     if not script:
         return {}

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln import limits
+from kiln.errors import RecipeFault, raise_all
 from kiln.model.rendered import RenderedConfig
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
@@ -23,7 +24,7 @@ from kiln.variants.space import from_specification
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -206,3 +207,24 @@ def _pins_as_built(package: Metadata) -> dict[int, Pin]:
     python = {"python"} if package.noarch == "python" or package.noarch_python or truth(independent) else set()
     rules = {name: rule for name, rule in rules.items() if name not in python} if isinstance(rules, dict) else {}
     return run_as_build_pins(requirements(package.requirements), rules)
+
+
+def require_supported(renderings: Iterable[RenderedConfig], *, own_engine: bool) -> None:
+    """Refuse renderings whose recipe has an unknown key, or with kiln's ``own_engine`` one that it does not have.
+
+    Raises:
+        RecipeFault: with all keys at fault.
+    """
+    faults = dict.fromkeys(fault for rendered in renderings for fault in rendered.key_faults)
+    errors = [_error(fault) for fault in faults if own_engine or not fault.known]
+    raise_all(errors)
+
+
+def warnings(rendered: RenderedConfig) -> tuple[str, ...]:
+    """Return a line for each key at fault."""
+    notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
+    return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)
+
+
+def _error(fault: KeyFault) -> RecipeFault:
+    return RecipeFault(fault.what, at=fault.at, why=fault.why, hint=fault.hint)

@@ -31,10 +31,8 @@ __all__ = [
     "RunPlan",
     "as_text",
     "build",
-    "buildable",
     "caller_variable_names",
     "config_of_machine",
-    "debug",
     "docker_run_arguments",
     "last_states",
     "plan",
@@ -50,15 +48,6 @@ def plan(
     layout = ArtifactLayout.of(feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache)
     with Ledger(layout.ledger) as ledger:
         return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
-
-
-def buildable(
-    feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool, containers: bool
-) -> tuple[tuple[str, ...], str]:
-    """Return the configs that this machine can build, and a line about the others, see `kiln.run.platforms`."""
-    from kiln.run import platforms
-
-    return platforms.buildable(feedstock, names, rehearsal=rehearsal, containers=containers)
 
 
 def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
@@ -100,15 +89,6 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple
         finally:
             if used := {job.cache_key for job in planned.jobs_of.values()}:
                 layout.compile_caches.trim(planned.options.cache_bound, keep=used)
-
-
-def debug(
-    feedstock: Feedstock, planned: RunPlan, *, terminal: Mapping[str, str] | None, show: Callable[[str], None]
-) -> int:
-    """Open a shell where an output's script runs, see `kiln.run.debug`, and return its exit code."""
-    from kiln.run.debug import debug as open_shell
-
-    return open_shell(feedstock, planned, terminal=terminal, show=show)
 
 
 def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:

@@ -26,11 +26,10 @@ from kiln.executor.container import ContainerExecutor
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_build_results
 from kiln.job.budget_monitor import BudgetMonitor
-from kiln.job.error_transfer import error_from, failed_config_result
 from kiln.job.job_context import Task
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
-from kiln.job.messages import MARK, StepReporter, send
+from kiln.job.messages import MARK, StepReporter, error_from, failed_config_result, send
 from kiln.job.step_and_output_lookup import package_file_name
 from kiln.ledger import Ledger, stored_json
 from kiln.model.run import ConfigState

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, process_runner
 from kiln.errors import BuildFailed
 from kiln.executor import conda_forge_env
-from kiln.job.error_transfer import error_from
-from kiln.job.messages import MARK, parse_message
+from kiln.job.messages import MARK, error_from, parse_message
 from kiln.run import build_job_writer
 from kiln.run.config_build_process import ConfigBuild
 from kiln.store.layout import ArtifactLayout

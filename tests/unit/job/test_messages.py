@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.job.messages import MARK, StepReporter, parse_message, send
+from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, OutOfMemory
+from kiln.job.messages import MARK, StepReporter, error_as_json, error_from, failed_config_result, parse_message, send
+from kiln.model.run import ConfigState
 
 
 def test_a_message_is_parsed_and_a_builds_line_is_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,3 +47,26 @@ def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.Captu
         ("make", False, (), True),
     ]
     assert voice.failed == "make"
+
+
+def test_an_error_survives_json() -> None:
+    error = DiskFull("full", why="of logs", hint="remove some")
+    told = error_from(error_as_json(error))
+    assert (type(told), told.what, told.why, told.hint) == (DiskFull, "full", "of logs", "remove some")
+
+
+def test_the_step_in_which_it_came_up_stands_first() -> None:
+    assert error_from(error_as_json(BuildFailed("no luck"), step="compile")).what == "compile: no luck"
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (BuildFailed("x"), ConfigState.FAILED),
+        (OutOfMemory("x"), ConfigState.OUT_OF_MEMORY),
+        (DiskFull("x"), ConfigState.DISK_FULL),
+        (AlreadyRunning("x"), ConfigState.LOCKED),
+    ],
+)
+def test_what_ended_a_config_decides_its_state(error: KilnError, state: ConfigState) -> None:
+    assert failed_config_result(error)["state"] == state.value

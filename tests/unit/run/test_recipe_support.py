@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import RecipeFault, UsageError
+from kiln.recipe_v1.recipe import RecipeV1
 from kiln.run import recipe_support
+from kiln.run.recipe_support import require_buildable
 from tests.unit.render.test_v1 import HEAD, feedstock
 
 if TYPE_CHECKING:
@@ -27,6 +29,35 @@ outputs:
     inherit: compiled
 """
 CONFIGS = ("linux_64_",)
+RECIPE = """\
+schema_version: 1
+recipe:
+  name: whole
+  version: "1"
+outputs:
+  - staging:
+      name: s
+    build:
+      script:
+        interpreter: pyton
+        content: [pass]
+  - package:
+      name: p
+    build:
+      script:
+        interpreter: python
+        content: [pass]
+    tests:
+      - if: linux
+        then:
+          - script:
+              interpreter: brush
+              content: [ls]
+      - script:
+          interpreter: powershell
+          content: [Get-Item .]
+          secrets: [TOKEN]
+"""
 
 
 def test_a_staging_output_that_requires_a_package_of_its_recipe_is_refused(tmp_path: Path) -> None:
@@ -51,3 +82,33 @@ def test_a_recipe_with_a_key_that_no_build_honors_is_refused(tmp_path: Path) -> 
     script = "build:\n  script: {interpreter: cmd, content: [dir]}\n"
     with pytest.raises(RecipeFault, match="'cmd' are not supported"):
         recipe_support.require(feedstock(tmp_path, f"{HEAD}{script}"), CONFIGS)
+
+
+def read(folder: Path, text: str) -> RecipeV1:
+    (folder / "recipe.yaml").write_text(text)
+    return RecipeV1.read(folder / "recipe.yaml")
+
+
+def test_every_fault_has_its_line(tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault) as caught:
+        require_buildable(read(tmp_path, RECIPE))
+    faults = [caught.value, *caught.value.others]
+    assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [
+        (10, 22),
+        (22, 28),
+        (25, 24),
+        (27, 11),
+    ]
+    assert "python" in caught.value.hint
+    words = ("pyton", "brush", "powershell", "secrets of a test")
+    assert [word in fault.what for word, fault in zip(words, faults, strict=True)] == [True] * 4
+
+
+def test_all_other_kinds_of_tests_and_scripts_are_built(tmp_path: Path) -> None:
+    text = (
+        RECIPE.replace("          secrets: [TOKEN]\n", "")
+        .replace("pyton", "${{ interpreter }}")
+        .replace("brush", "nu")
+        .replace("powershell", "bash")
+    )
+    require_buildable(read(tmp_path, f"{text}      - downstream: other\n"))
