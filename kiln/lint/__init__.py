@@ -11,7 +11,6 @@ from kiln.lint import (
     requirement_rules,
     section_rules,
     shapes,
-    tests_section,
     text_rules,
 )
 from kiln.lint.model import LintMessage, Problem, Rule, Severity
@@ -28,7 +27,7 @@ RULES: tuple[Rule, ...] = (
     *section_rules.RULES,
     *shapes.KEY_RULES,
     *about.RULES,
-    *tests_section.RULES,
+    *section_rules.TEST_RULES,
     *requirement_rules.RULES,
     *text_rules.RULES,
     *conda_forge_yml_rules.RULES,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint import macos_rules, python_rules, workflow_settings
+from kiln.lint import conda_forge_yml_rules, macos_rules, python_rules
 from kiln.lint.about import feedstock_name
 from kiln.lint.located_yaml import branch_texts, read_values, repeated_keys, texts
 from kiln.lint.model import Problem, hint_rule, lint_rule
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _WORKFLOW = "conda-build.yml"
 _REPLACED = {
-    "CONDA_BLD_PATH": "workflow_settings.build_workspace_dir",
+    "CONDA_BLD_PATH": "conda_forge_yml_rules.build_workspace_dir",
     "CONDA_FORGE_DOCKER_RUN_ARGS": "docker.run_args",
-    "MINIFORGE_HOME": "workflow_settings.tools_install_dir",
-    "SET_PAGEFILE": "workflow_settings.pagefile_size",
+    "MINIFORGE_HOME": "conda_forge_yml_rules.tools_install_dir",
+    "SET_PAGEFILE": "conda_forge_yml_rules.pagefile_size",
 }
 _REMOTE = lazy_pattern(r'\[remote "(upstream|origin)"\][^\[]*?\n\s*url\s*=\s*(\S+)')
 _MAX_CONFIG = 1 << 20  # bytes of .git/config
@@ -153,5 +153,5 @@ RULES = (
     hint_rule("R-037", repeated_recipe_keys, "keep one of them", conda_forge=True),
     *python_rules.RULES,
     *macos_rules.RULES,
-    *workflow_settings.RULES,
+    *conda_forge_yml_rules.WORKFLOW_RULES,
 )

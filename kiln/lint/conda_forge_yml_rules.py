@@ -1,10 +1,12 @@
-"""Rules for conda-forge.yml."""
+"""Rules for conda-forge.yml, and for its workflow_settings: values for systems, platforms and CI services."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.conda_forge_yml import schema
+from kiln.lint.located_yaml import list_or_empty
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.serialization import mapping_or_empty
 
@@ -12,9 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.lint.subject import LintedFeedstock
+    from kiln.model.source_position import Place
 
 _OLD_IMAGES = frozenset({"cos7", "alma8", "ubi8"})
 _DEFAULT_IMAGE = "alma9"
+_SYSTEMS = frozenset({"linux", "osx", "win"})
+_PATHS = ("tools_install_dir", "build_workspace_dir")
 
 
 def invalid_settings(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -54,4 +59,106 @@ RULES = (
     hint_rule(
         "FC-002", old_images, "remove the setting, unless the recipe repackages binaries", skip="hint_os_version"
     ),
+)
+
+
+class ConditionalValue(NamedTuple):
+    """A value of a setting with its conditions; None if a condition is missing."""
+
+    number: int
+    value: Any
+    systems: tuple[str, ...] | None
+    platforms: tuple[str, ...] | None
+    services: tuple[str, ...] | None
+
+    @property
+    def applies_to(self) -> frozenset[str]:
+        """The systems that the value applies to."""
+        systems = frozenset(self.systems or _SYSTEMS)
+        if self.platforms is None:
+            return systems
+        return systems & {platform.split("_")[0] for platform in self.platforms}
+
+    @property
+    def conditions(self) -> set[tuple[str, str, str]]:
+        """All combinations of the conditions; a missing condition is empty."""
+        return set(product(self.systems or ("",), self.platforms or ("",), self.services or ("",)))
+
+
+def _settings(subject: LintedFeedstock) -> dict[Any, Any]:
+    return mapping_or_empty(subject.settings.get("workflow_settings"))
+
+
+def _values(value: Any) -> list[ConditionalValue]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        return [ConditionalValue(0, value, None, None, None)]
+    return [
+        ConditionalValue(index, item.get("value"), *(_condition(item, key) for key in ("os", "platform", "provider")))
+        for index, item in enumerate(map(mapping_or_empty, value))
+    ]
+
+
+def _condition(item: dict[Any, Any], key: str) -> tuple[str, ...] | None:
+    if key not in item:
+        return None
+    value = item[key]
+    return tuple(str(part) for part in (list_or_empty(value) if isinstance(value, list) else [value]))
+
+
+def _at(subject: LintedFeedstock, name: str) -> Place:
+    return subject.settings_at("workflow_settings", name)
+
+
+def mismatched_platforms(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield values whose systems and platforms contradict each other."""
+    for name, value in _settings(subject).items():
+        for entry in _values(value):
+            if entry.platforms is None or entry.systems is None:
+                continue
+            if {platform.split("_")[0] for platform in entry.platforms} != set(entry.systems):
+                text = f"workflow_settings.{name}[{entry.number}]: os and platform contradict each other"
+                yield Problem(text=text, at=_at(subject, name))
+
+
+def overlapping_values(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield values of a setting whose conditions overlap."""
+    for name, value in _settings(subject).items():
+        entries = _values(value)
+        covered = [(entry.number, condition) for entry in entries for condition in entry.conditions]
+        overlaps = set()
+        for _, condition in covered:
+            wider = set(product(*((part, "") for part in condition)))
+            indexes = tuple(sorted(index for index, other in covered if other in wider))
+            if len(indexes) > 1:
+                overlaps.add(indexes)
+        for indexes in sorted(overlaps):
+            numbers = ", ".join(str(index) for index in indexes)
+            text = f"workflow_settings.{name}: the conditions of the values {numbers} may overlap"
+            yield Problem(text=text, at=_at(subject, name))
+
+
+def paths_for_all_systems(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield paths that apply to both Windows and another system."""
+    for name in _PATHS:
+        for entry in _values(_settings(subject).get(name)):
+            if "win" in entry.applies_to and entry.applies_to & {"linux", "osx"}:
+                text = f"workflow_settings.{name}[{entry.number}]: one path for Windows and other systems"
+                yield Problem(text=text, at=_at(subject, name))
+
+
+def ineffective_partitions(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield resize_partitions for more than Windows on GitHub Actions, where alone it has an effect."""
+    for entry in _values(_settings(subject).get("resize_partitions")):
+        if entry.applies_to != {"win"} or set(entry.services or ()) != {"github_actions"}:
+            text = f"workflow_settings.resize_partitions[{entry.number}] applies to Windows on GitHub Actions only"
+            yield Problem(text=text, at=_at(subject, "resize_partitions"))
+
+
+WORKFLOW_RULES = (
+    lint_rule("CF-009", mismatched_platforms, "name the systems of the platforms, or one of both", conda_forge=True),
+    lint_rule("CF-010", overlapping_values, "make the conditions exclude each other", conda_forge=True),
+    lint_rule("CF-011", paths_for_all_systems, "add os: or platform:", conda_forge=True),
+    lint_rule("CF-012", ineffective_partitions, "add 'os: win' and 'provider: github_actions'", conda_forge=True),
 )

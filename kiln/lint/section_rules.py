@@ -1,4 +1,4 @@
-"""Rules for the structure of a recipe: its sections, their keys and order, its sources and build section."""
+"""Rules for the structure of a recipe: its sections, their keys and order, its sources, build section and tests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.subject import META, VARIANT_FILES
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
+from kiln.recipe.keys import recipe_keys
 from kiln.recipe_v1.schema import SINGLE
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from kiln.lint.subject import LintedFeedstock
@@ -25,33 +26,18 @@ REQUIREMENTS_ORDER = ("build", "host", "run")
 NOARCH = ("python", "generic")
 _HASHES = frozenset({"sha1", "sha256", "md5"})
 
-# The keys of each section of a meta.yaml: FIELDS in conda_build/metadata.py, and two of conda-smithy in extra.
-META_KEYS = {
-    section: frozenset(keys.split())
-    for section, keys in {
-        "package": "name version",
-        "source": """fn url md5 sha1 sha224 sha256 sha384 sha512 content_sha256 content_sha384 content_sha512
-            content_hash_skip path path_via_symlink git_url git_tag git_branch git_rev git_depth hg_url hg_tag svn_url
-            svn_rev svn_ignore_externals svn_username svn_password folder no_hoist patches""",
-        "build": """number string entry_points osx_is_app disable_pip features track_features preserve_egg_dir no_link
-            binary_relocation script noarch noarch_python python_version_independent has_prefix_files
-            binary_has_prefix_files ignore_prefix_files detect_binary_files_with_prefix skip_compile_pyc rpaths
-            rpaths_patcher script_env always_include_files skip msvc_compiler pin_depends include_recipe preferred_env
-            preferred_env_executable_paths run_exports ignore_run_exports ignore_run_exports_from requires_features
-            provides_features force_use_keys force_ignore_keys merge_build_host pre-link post-link pre-unlink
-            missing_dso_whitelist missing_dso_allowlist runpath_whitelist runpath_allowlist error_overdepending
-            error_overlinking overlinking_ignore_patterns python_site_packages_path""",
-        "outputs": """name version number entry_points script script_interpreter build requirements test about extra
-            files type run_exports target""",
-        "requirements": "build host run conflicts run_constrained",
-        "app": "entry icon summary type cli_opts own_environment",
-        "test": "requires commands files imports source_files downstreams",
-        "about": """home dev_url doc_url doc_source_url license_url license summary description license_family
-            identifiers tags keywords license_file prelink_message readme""",
-        "extra": "recipe-maintainers feedstock-name",
-    }.items()
+# Keys that conda-build reads, and that conda-smithy calls unknown, as ``FIELDS`` in conda_build/metadata.py lacks them.
+_UNLISTED = {
+    "about": {"recipe_log_file"},
+    "build": {"activate_in_script", "ignore_verify_codes", "no_move_top_level_workdir_loops"},
+    "outputs": {"features", "noarch", "noarch_python", "python_version_independent", "string", "track_features"},
+    "test": {"script"},
 }
+_EXTRA = frozenset({"recipe-maintainers", "feedstock-name"})  # conda-smithy's own
 _MAPPINGS = ("build", "requirements", "test", "about", "extra", "package")
+_TEST_KEYS = frozenset({"imports", "commands"})
+_TEST_FILES = ("run_test.py", "run_test.sh", "run_test.bat", "run_test.pl")
+_TEST_SCRIPTS = (".bat", ".sh")
 
 
 def two_recipes(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -136,6 +122,13 @@ def _misordered(subject: LintedFeedstock, what: str, keys: Iterable[Any], order:
             return
 
 
+def known_keys(section: str) -> frozenset[str]:
+    """Return the keys of a section of a meta.yaml that conda-smithy knows."""
+    if section == "extra":
+        return _EXTRA
+    return frozenset(key for within, key in recipe_keys() if within == section) - _UNLISTED.get(section, set())
+
+
 def unknown_keys(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield keys that conda-build does not know in the sections of a meta.yaml."""
     recipe = subject.recipe
@@ -147,10 +140,11 @@ def unknown_keys(subject: LintedFeedstock) -> Iterator[Problem]:
             holders = recipe.sources if section == "source" else recipe.outputs
         else:
             holders = [mapping_or_empty(value)]
+        known = known_keys(section)
         for key in (key for holder in holders for key in holder):
-            if key not in META_KEYS[section]:
+            if key not in known:
                 text = f"unknown key {str(key)!r} in the section {section!r}"
-                yield Problem(text=text, at=recipe.at(key), cure=did_you_mean(str(key), META_KEYS[section]))
+                yield Problem(text=text, at=recipe.at(key), cure=did_you_mean(str(key), known))
 
 
 def missing_build_number(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -231,4 +225,58 @@ RULES = (
     lint_rule("R-040", float_values, "quote the value", fixable=True),
     hint_rule("R-050", old_pypi_url, f"write {INDEX} in the place of {FORMER_INDEX}", fixable=True),
     hint_rule("R1-003", ignored_windows_script, "rename bld.bat to build.bat"),
+)
+
+
+def _untested(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
+    """Return whether anything is tested, and the outputs that are not, if the recipe has no test of its own."""
+    recipe = subject.recipe
+    if recipe.version:
+        if recipe.tests:
+            return True, []
+        packages = [output for output in recipe.outputs if "package" in output or "staging" not in output]
+        untested = [output for output in packages if not output.get("tests")]
+        return len(untested) < len(packages), untested
+    if _TEST_KEYS & recipe.section("test").keys() or any(
+        (subject.feedstock.recipe / name).exists() for name in _TEST_FILES
+    ):
+        return True, []
+    untested = [output for output in recipe.outputs if not _is_tested(output)]
+    return len(untested) < len(recipe.outputs), untested
+
+
+def _is_tested(output: Mapping[Any, Any]) -> bool:
+    tests = mapping_or_empty(output.get("test"))
+    return bool(_TEST_KEYS & tests.keys()) or str(tests.get("script", "")).endswith(_TEST_SCRIPTS)
+
+
+def no_tests(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a recipe without any test."""
+    tested, _ = _untested(subject)
+    if not tested:
+        at = subject.recipe.at_key(subject.recipe.root, "test", "tests", "outputs")
+        yield Problem(text="the recipe has no test", at=at)
+
+
+def untested_outputs(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield outputs without a test, in a recipe that tests others."""
+    tested, outputs = _untested(subject)
+    for output in outputs if tested else ():
+        name = mapping_or_empty(output.get("package")).get("name") if subject.recipe.version else output.get("name")
+        yield Problem(text=f"the output {str(name or '?')!r} has no test", at=subject.recipe.at(output))
+
+
+def installs_without_pip(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield scripts that install a Python package without pip."""
+    recipe = subject.recipe
+    script = recipe.section("build").get("script")
+    for command in script if isinstance(script, list) else [script]:
+        if isinstance(command, str) and "python setup.py install" in command:
+            yield Problem(text="'python setup.py install' is deprecated", at=recipe.at(command))
+
+
+TEST_RULES = (
+    lint_rule("R-005", no_tests, "add imports: or commands: (recipe.yaml: tests:) that use the package"),
+    hint_rule("R-006", untested_outputs, "add a test to the output"),
+    hint_rule("R-049", installs_without_pip, "write '{{ PYTHON }} -m pip install . --no-deps --no-build-isolation'"),
 )
