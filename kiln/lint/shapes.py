@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.model import Problem, lint_rule
-from kiln.recipe_v1.compiled_expression import compile_template, is_template
+from kiln.recipe_v1.compiled_expression import compile_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
+from kiln.recipe_v1.mentioned_variables import templates
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.serialization import mapping_or_empty
-from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,6 @@ _RECIPE_SECTIONS = ("context", "package", "recipe", "build", "requirements", "ab
 _RECIPE_LISTS = ("outputs", "tests")
 _OUTPUT_SECTIONS = ("build", "about")
 _KINDS = ("build", "host", "run", "run_constrained", "run_constraints")
-_SCRIPTS = ("script", "content")
 _LISTS = "write one '- item' a line"
 
 
@@ -110,21 +109,12 @@ def repeated_keys(subject: LintedFeedstock) -> Iterator[Problem]:
 def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield texts of a recipe.yaml whose expressions rattler-build cannot read; scripts are rendered by the build."""
     recipe = subject.recipe
-    for text in _templates(recipe.root) if recipe.version else ():
+    for text in templates(recipe.root, ()) if recipe.version else ():
         try:
             compile_template(str(text))
         except MalformedExpression as error:
             at = recipe.at_line(text.line + error.line, text.column)
             yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
-
-
-def _templates(node: Any) -> Iterator[PlacedText]:
-    if isinstance(node, PlacedText) and is_template(node):
-        yield node
-    for name, child in node.items() if isinstance(node, dict) else ():
-        yield from _templates(child) if name not in _SCRIPTS else ()
-    for child in list_or_empty(node):
-        yield from _templates(child)
 
 
 RULES = (lint_rule("kiln-type", wrong_types, "write a mapping"),)

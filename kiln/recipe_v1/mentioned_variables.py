@@ -13,7 +13,7 @@ from kiln.recipe_v1.scope import variant_key as normalized_name
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from typing import Any
 
     from kiln.model.source_position import Place
@@ -40,7 +40,7 @@ def required_keys(recipe: RecipeV1) -> dict[str, Place]:
     """
     own = _own(recipe)
     result: dict[str, Place] = {}
-    for node in _templates(recipe.root):
+    for node in templates(recipe.root, {"context"}):
         for name in _needed(node) - own:
             result.setdefault(name, place(node))
     return result
@@ -82,14 +82,15 @@ def _bare(node: PlacedText) -> str:
         return ""
 
 
-def _templates(node: Any) -> Iterator[PlacedText]:
+def templates(node: Any, apart: Collection[str]) -> Iterator[PlacedText]:
+    """Yield the scalars that are templates, but those in scripts and below the keys that are ``apart``."""
     if isinstance(node, dict):
         for key, value in node.items():
-            if key not in _SCRIPTS and key != "context":
-                yield from _templates(value)
+            if key not in _SCRIPTS and key not in apart:
+                yield from templates(value, apart)
     elif isinstance(node, list):
         for item in node:
-            yield from _templates(item)
+            yield from templates(item, apart)
     elif isinstance(node, PlacedText) and is_template(node):
         yield node
 
