@@ -72,8 +72,7 @@ def functions(
         "stdlib": lambda language: tool_package(language, "stdlib", platform, variant),
         "cdt": lambda package_name: cdt(package_name, variant, host_arch),
         "ccache": lambda method: "ccache",  # noqa: ARG005 - the method matters to builds, not to rendering
-        "pin_compatible": pin_compatible,
-        "pin_subpackage": pin_subpackage,
+        **_OPEN_PINS,
         "resolved_packages": lambda env: [],  # noqa: ARG005 - nothing is resolved before a solver runs
         "installed": {},
         "load_setup_py_data": files.setup,
@@ -107,32 +106,10 @@ def cdt(package_name: str, variant: Mapping[str, Any], host_arch: str) -> str:
     return f"{full} {rest}" if rest else full
 
 
-def pin_compatible(
-    package_name: str,
-    lower_bound: object = None,  # noqa: ARG001 - the bounds take effect when a solver has chosen versions
-    upper_bound: object = None,  # noqa: ARG001
-    min_pin: object = "x.x.x.x.x.x",  # noqa: ARG001
-    max_pin: object = "x",  # noqa: ARG001
-    exact: object = False,  # noqa: ARG001
-) -> str:
-    """Return the package without bounds, which depend on the solved environment."""
-    return f"{package_name} "
+def pin_functions(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
+    """Return the pinning functions; ``mark`` makes the text that they return of their arguments."""
 
-
-def pin_subpackage(
-    subpackage_name: str,
-    min_pin: object = "x.x.x.x.x.x",  # noqa: ARG001 - see kiln.render.finalise, which pins between finished outputs
-    max_pin: object = "x",  # noqa: ARG001
-    exact: object = False,  # noqa: ARG001
-) -> str:
-    """Return the package without bounds, which depend on the outputs' versions and build strings."""
-    return str(subpackage_name)
-
-
-def recording_pin_functions(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
-    """Return pinning functions that record their arguments; ``mark`` makes the recorded text."""
-
-    def subpackage(
+    def pin_subpackage(
         subpackage_name: str,
         min_pin: object = "x.x.x.x.x.x",
         max_pin: object = "x",
@@ -140,7 +117,7 @@ def recording_pin_functions(mark: Callable[..., str]) -> dict[str, Callable[...,
     ) -> str:
         return mark("subpackage", str(subpackage_name), min_pin=min_pin, max_pin=max_pin, exact=exact)
 
-    def compatible(
+    def pin_compatible(
         package_name: str,
         lower_bound: object = None,
         upper_bound: object = None,
@@ -151,7 +128,13 @@ def recording_pin_functions(mark: Callable[..., str]) -> dict[str, Callable[...,
         bounds = {"lower_bound": lower_bound, "upper_bound": upper_bound, "min_pin": min_pin, "max_pin": max_pin}
         return mark("compatible", str(package_name), **bounds, exact=exact)
 
-    return {"pin_subpackage": subpackage, "pin_compatible": compatible}
+    for function in (pin_subpackage, pin_compatible):
+        function.__qualname__ = function.__name__  # as errors about their arguments name it
+    return {"pin_subpackage": pin_subpackage, "pin_compatible": pin_compatible}
+
+
+# Without bounds, which take effect when a solver has chosen versions, and between finished outputs (render.finalise).
+_OPEN_PINS = pin_functions(lambda kind, name, **_: f"{name} " if kind == "compatible" else name)
 
 
 class _EmptyMatch:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, recording_pin_functions
+from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, pin_functions
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, names_and_types, outputs_of
 from kiln.recipe.source_section_files import SourceFiles
@@ -203,7 +203,7 @@ class Recipe:
         os = Os(_BUILD_NAMES | dict(self.platform.environ))
         local_names = functions(self.platform, variant, arch, sources=sources, os=os)
         if self.pins is not None:
-            local_names |= recording_pin_functions(self.pins)
+            local_names |= pin_functions(self.pins)
         return value
 
     def _build_name(self, name: str, package: Metadata) -> Any:
