@@ -58,7 +58,8 @@ def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Return the differences of the files in .ci_support from those of the configs."""
     existing, generated = _existing(feedstock), _generated(configs)
     names = sorted(generated.keys() | existing.keys())
-    lines = tuple(line for name in names for line in _difference(name, existing, generated))
+    pairs = ((f".ci_support/{name}", existing.get(name), generated.get(name)) for name in names)
+    lines = tuple(line for pair in pairs for line in difference(*pair))
     return replace(_changes(existing, generated), lines=lines)
 
 
@@ -98,15 +99,15 @@ def _existing(feedstock: Feedstock) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in files}
 
 
-def _difference(name: str, existing: Mapping[str, str], generated: Mapping[str, str]) -> Iterator[str]:
-    if existing.get(name) == generated.get(name):
+def difference(name: str, before: str | None, after: str | None) -> Iterator[str]:
+    """Yield the unified diff of a file's texts before and after; None is no file."""
+    if before == after:
         return
     import difflib
 
-    before, after = (texts.get(name, "").splitlines() for texts in (existing, generated))
-    old = f".ci_support/{name}" if name in existing else "/dev/null"
-    new = f".ci_support/{name}" if name in generated else "/dev/null"
-    yield from difflib.unified_diff(before, after, old, new, n=1, lineterm="")
+    old, new = (name if text is not None else "/dev/null" for text in (before, after))
+    first, second = ((text or "").splitlines() for text in (before, after))
+    yield from difflib.unified_diff(first, second, old, new, n=1, lineterm="")
 
 
 def matrix_difference(feedstock: Feedstock) -> str:

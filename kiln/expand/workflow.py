@@ -14,6 +14,7 @@ from kiln import files
 from kiln.errors import RecipeFault
 from kiln.expand import ci_limits, matrix_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
+from kiln.expand.ci_support import difference
 from kiln.lazy_pattern import lazy_pattern
 from kiln.variants.cuda_version import cuda_of
 from kiln.variants.varying_keys import labels
@@ -152,16 +153,7 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
 def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Return the difference of the workflows from what ``write`` would write, as unified diffs; empty without one."""
     changes = _changes(feedstock, planned(feedstock, configs))
-    if not changes:
-        return []
-    import difflib
-
-    lines: list[str] = []
-    for name, (existing, text) in changes.items():
-        before, after = ((content or "").splitlines() for content in (existing, text))
-        old, new = (name if content is not None else "/dev/null" for content in (existing, text))
-        lines += difflib.unified_diff(before, after, old, new, n=1, lineterm="")
-    return lines
+    return [line for name, texts in changes.items() for line in difference(name, *texts)]
 
 
 def _changes(feedstock: Feedstock, workflow: WorkflowText) -> dict[str, tuple[str | None, str | None]]:
