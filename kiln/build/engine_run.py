@@ -42,7 +42,6 @@ def execute(
     step: BuildStep | CompileStep,
     *,
     environment: Mapping[str, str],
-    log: Path | None,
     on_line: Callable[[str], None] | None = None,
     origins: SourceMirrors = DIRECT,
 ) -> Path:
@@ -58,8 +57,8 @@ def execute(
     if isinstance(step, BuildStep):
         fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
         fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
-    answer = _engine(step, "package", fields, environment=environment, log=log, on_line=on_line, origins=origins)
-    return Path(answer["package"])
+    run = partial(_run, step, fields, environment=environment, on_line=on_line, origins=origins)
+    return Path(_answer(step, "package", run)["package"])
 
 
 def prepare_script_run(
@@ -74,31 +73,25 @@ def prepare_script_run(
     They are ``work``, the script's folder, ``script``, ``environment``, the file that it sources, and the prefixes
     ``host`` and ``build``. Raises what `execute` does.
     """
-    fields = {"debug": True}
-    return _engine(step, "script", fields, environment=environment, log=None, on_line=on_line, origins=origins)
+    run = partial(_run, step, {"debug": True}, environment=environment, on_line=on_line, origins=origins)
+    return _answer(step, "script", run)
 
 
-def _engine(
+def _answer(
     step: BuildStep | CompileStep,
     key: str,
-    more: Mapping[str, Any],
-    *,
-    environment: Mapping[str, str],
-    log: Path | None,
-    on_line: Callable[[str], None] | None,
-    origins: SourceMirrors,
+    run: Callable[[tuple[FetchedSource, ...]], tuple[Mapping[str, str], process_runner.Result]],
 ) -> Mapping[str, str]:
-    """Run the engine's process in the step's folder, and return its answer, which has the ``key``.
+    """Run the engine's process for sources that kiln fetches, and return its answer, which has the ``key``.
 
     An archive of another kind than its name says, which the engine cannot unpack, is unpacked by kiln in a second run.
     """
-    run = partial(_run, step, more, environment=environment, log=log, on_line=on_line, origins=origins)
     result, ended = run(step.fetched)
     if key not in result and step.archives and engine_failures.is_misnamed_archive(result.get("error", "")):
         result, ended = run((*step.fetched, *step.archives))
     if key not in result:
         error = result.get("error", f"the engine ended with exit code {ended.exit_code}")
-        raise failure(step, error, ended.tail, log)
+        raise failure(step, error, ended.tail)
     return result
 
 
@@ -108,7 +101,6 @@ def _run(
     fetched: tuple[FetchedSource, ...],
     *,
     environment: Mapping[str, str],
-    log: Path | None,
     on_line: Callable[[str], None] | None,
     origins: SourceMirrors,
 ) -> tuple[Mapping[str, str], process_runner.Result]:
@@ -124,26 +116,20 @@ def _run(
     recipe = sources.completed(with_mirrors(recipe_with_secrets(step), origins), fetched)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
-    platforms = to_json(step.platforms)
-    fields = {
-        "recipe": recipe,
-        "channels": step.channels,
-        "platforms": platforms,
-        "settings": to_json(step.settings),
-        **more,
-    }
-    files.write_text(job, json.dumps({**places, **fields}, indent=1))
+    settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
+    fields = {**places, "recipe": recipe, "channels": step.channels, **settings, **more}
+    files.write_text(job, json.dumps(fields, indent=1))
     argv = (sys.executable, "-m", "kiln.build.rattler_build_worker", str(job))
     variables = {**engine_environment(secret_names(step), environment), **step.environment}
     idle = rattler_process.current_limits().stall
     with credentials_file(step) as access:
         env = {**variables, **access}
-        result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, log=log, idle=idle, on_line=on_line)
+        result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
     files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
         waited_for = fifos_and_devices.in_prefixes(host_prefixes(step.folder))
         if waited_for:
-            raise failure(step, fifos_and_devices.message(waited_for), result_of_process.tail, log)
+            raise failure(step, fifos_and_devices.message(waited_for), result_of_process.tail)
         raise DownloadFailed(
             f"{channel_hosts(step.channels)} has sent nothing for {idle} s",
             why="the engine waited for it without doing anything else",
@@ -159,11 +145,11 @@ def channel_hosts(channels: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names)) or "a source"
 
 
-def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:
+def failure(step: BuildStep | CompileStep, reason: str, tail: str) -> KilnError:
     """Return the error of a failed step, from the engine's own messages."""
     name = step.output.name if isinstance(step, BuildStep) else _NAMES.get(step.title, step.title)
     kind = engine_failures.kind(reason, tail)
-    hint = kind.hint or f"what the script left is in {step.folder}" + (f"; read {log}" if log else "")
+    hint = kind.hint or f"what the script left is in {step.folder}"
     message = engine_failures.in_words(reason, tail)
     if kind is engine_failures.LICENSES and isinstance(step, BuildStep):
         message = missing_licenses.message(step) or message

@@ -79,9 +79,7 @@ class EngineCalls:
             environment = {**self._environment(variables), **secrets}
 
             def do() -> Path:
-                return build.execute(
-                    step, environment=environment, log=None, on_line=display.line, origins=self.origins
-                )
+                return build.execute(step, environment=environment, on_line=display.line, origins=self.origins)
 
             try:
                 return call_with_retries(do, display)

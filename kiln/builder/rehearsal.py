@@ -217,7 +217,7 @@ class Rehearsal:
             files.require_space(self.layout.work, self.disk_for_build, for_what=f"making {output.name}")
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with remove_on_failure(self.job, step.folder):
-                package = build.execute(step, environment=environment, log=None, on_line=display.line)
+                package = build.execute(step, environment=environment, on_line=display.line)
                 secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)
