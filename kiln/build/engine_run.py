@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import files, process_runner, rattler_process
-from kiln.build import engine_failures, fifos_and_devices, missing_licenses
+from kiln.build import engine_failures, missing_licenses, refused_files
 from kiln.build.engine_secrets import (
     credentials_file,
     engine_environment,
@@ -127,9 +127,9 @@ def _run(
         result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
     files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
-        waited_for = fifos_and_devices.in_prefixes(host_prefixes(step.folder))
+        waited_for = refused_files.special_files(host_prefixes(step.folder))
         if waited_for:
-            raise failure(step, fifos_and_devices.message(waited_for), result_of_process.tail)
+            raise failure(step, refused_files.message(refused_files.SPECIAL, waited_for), result_of_process.tail)
         raise DownloadFailed(
             f"{channel_hosts(step.channels)} has sent nothing for {idle} s",
             why="the engine waited for it without doing anything else",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from kiln.build import refused_files
 from kiln.build.rattler_build_paths import work_folders
 
 if TYPE_CHECKING:
@@ -13,16 +14,13 @@ if TYPE_CHECKING:
 
     from kiln.model.build_steps import BuildStep
 
-_SHOWN = 5  # names in a message
+_MISSING = "about/license_file: neither in the sources nor in the recipe: "
 
 
 def message(step: BuildStep) -> str:
     """Return the error that names the missing files; empty where each name has a file."""
     names = tuple(missing(step))
-    if not names:
-        return ""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"about/license_file: neither in the sources nor in the recipe: {', '.join(names[:_SHOWN])}{more}"
+    return refused_files.message(_MISSING, names) if names else ""
 
 
 def missing(step: BuildStep) -> Iterator[str]:

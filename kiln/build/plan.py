@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
-    fifos_and_devices,
     packed_readme,
     prefix_postprocessing,
+    refused_files,
     rehearsal_exports,
     shared_workdir,
     solved_pins,
@@ -84,7 +84,7 @@ def plan_rehearsal(
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
                     *prefix_postprocessing.link_script_lines(output, recipe_folder),
-                    *fifos_and_devices.refusal_lines(folder / output.name),
+                    *refused_files.refusal_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
@@ -142,7 +142,7 @@ def plan_compile(
         *untraced(
             (
                 'cd "$SRC_DIR"',
-                *fifos_and_devices.refusal_lines(folder),
+                *refused_files.refusal_lines(folder),
                 *shared_workdir.after_compile(folder),
             )
         ),
@@ -197,7 +197,7 @@ def plan_outputs(
                 *source_routing.link_lines(output.sources, recipe_folder),
                 *_prologue(output, staging, staged, rendered.name),
             ),
-            epilogue=(*_epilogue(output, folder, recipe_folder, staging), *fifos_and_devices.refusal_lines(place)),
+            epilogue=(*_epilogue(output, folder, recipe_folder, staging), *refused_files.refusal_lines(place)),
             sources=output.sources,
             extra=extra,
             inherited=staged.run_exports if staged and output.staged_exports else (),

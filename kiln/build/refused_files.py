@@ -1,22 +1,110 @@
-"""Find the installed files with which conda-build refuses a package: a wrong version, and links to the build's folders.
+"""The files that a script may leave in its prefix and a package cannot have, found before the engine packs them.
 
-Source: check_dist_info_version and check_symlinks in conda_build/post.py.
+- FIFOs, sockets and devices: rattler-build opens each file of the prefix to hash it, and waits for ever for the other
+  end of a FIFO (0.73).
+- Files that rattler-build leaves out without a word, and conda-build packs. Source: what rattler-build 0.73 did with a
+  prefix that had them; see ``src/packaging/file_mapper.rs`` of rattler-build.
+- Files with which conda-build refuses a package: a wrong version, and links to the build's folders. Source:
+  check_dist_info_version and check_symlinks in conda_build/post.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.build.silently_omitted_files import files_of_packages
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-REFUSED = "the package would not work: "  # begins the error, by which its kind is known
-SHOWN = 5  # faults in a message
-_INFO, _METADATA = ".dist-info", "METADATA"
+# Each begins an error, by which its kind is known.
+SPECIAL = "the script left in its prefix what no package can contain: "
+LEFT_OUT = "rattler-build leaves out "
+UNUSABLE = "the package would not work: "
+SHOWN = 5  # files in a message
+LIST = "special-files"  # in a step's folder: the kind and the path of each, ended by null characters
+_SPECIAL_KINDS = {"p": "FIFO", "s": "socket", "b": "device", "c": "device"}  # by find's letters
+_SPECIAL_TESTS = {"p": stat.S_ISFIFO, "s": stat.S_ISSOCK, "b": stat.S_ISBLK, "c": stat.S_ISCHR}
+_META = "conda-meta"
+_TAG = "CACHEDIR.TAG"
+_MODULES, _BINARIES = (".py", ".pyc"), (".so", ".pyd")
+_DIST_INFO, _DIST_METADATA = ".dist-info", "METADATA"
+
+
+def message(kind: str, names: Sequence[str], separator: str = ", ") -> str:
+    """Return the error of a kind that names the first files, or faults."""
+    more = f"{separator.rstrip(', ')} and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{kind}{separator.join(names[:SHOWN])}{more}"
+
+
+def refusal_lines(folder: Path) -> tuple[str, ...]:
+    """Return the line that ends a script with special files in its prefix, and lists them in a step's ``folder``."""
+    place = shlex.quote(str(folder / LIST))
+    kinds = " -o ".join(f"-type {letter}" for letter in _SPECIAL_KINDS)
+    find = f"find \"$PREFIX\" \\( {kinds} \\) -printf '%y %P\\0' >{place}"
+    return (f"{{ {find} || true; if [ -s {place} ]; then exit 1; fi; }} 2>/dev/null",)
+
+
+def listed_files(folder: Path) -> tuple[str, ...]:
+    """Return the special files for which the line of `refusal_lines` ended a script."""
+    try:
+        entries = os.fsdecode((folder / LIST).read_bytes()).split("\0")
+    except FileNotFoundError:
+        return ()
+    return _named(entry.split(" ", 1) for entry in entries if entry)
+
+
+def special_files(prefixes: Iterable[Path]) -> tuple[str, ...]:
+    """Return the special files in prefixes, for a script that has ended itself before the line that looks for them."""
+    return _named((letter, str(path.relative_to(prefix))) for prefix in prefixes for letter, path in _special(prefix))
+
+
+def _named(entries: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(sorted(f"{path} ({_SPECIAL_KINDS[letter]})" for letter, path in entries))
+
+
+def _special(prefix: Path) -> Iterator[tuple[str, Path]]:
+    for folder, _, names in os.walk(prefix):
+        for path in (Path(folder, name) for name in names):
+            mode = path.lstat().st_mode
+            yield from ((letter, path) for letter, is_kind in _SPECIAL_TESTS.items() if is_kind(mode))
+
+
+def left_out(prefix: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files that the engine leaves out of a package, with the reasons; and the tags of cache folders.
+
+    It leaves these out, too, but they have no content of their own. Files of the packages that were installed into the
+    prefix before the script ran do not count.
+    """
+    others = files_of_packages(prefix)
+    omissions = [(name, why) for name, why in sorted(_omissions(prefix)) if name not in others]
+    files = tuple(f"{name} ({why})" for name, why in omissions if why != _TAG)
+    return files, tuple(name for name, why in omissions if why == _TAG)
+
+
+def _omissions(prefix: Path) -> Iterator[tuple[str, str]]:
+    for folder, folders, names in os.walk(prefix):
+        place = Path(folder).relative_to(prefix)
+        if not place.parts:
+            folders[:] = [name for name in folders if name != _META]  # the engine's own records
+        for name in names:
+            beside = [Path(name).with_suffix(end) for end in _BINARIES]
+            binary = next((other.name for other in beside if (Path(folder) / other).exists()), "")
+            if _META in place.parts:
+                yield str(place / name), f"it is in a folder {_META}"
+            elif name == _TAG:
+                yield str(place / name), _TAG
+            elif Path(name).suffix in _MODULES and binary:
+                yield str(place / name), f"{binary} is next to it"
+
+
+def files_of_packages(prefix: Path) -> frozenset[str]:
+    """Return the files of the packages in a prefix, by their records."""
+    records = (json.loads(file.read_text(encoding="utf-8")) for file in (prefix / _META).glob("*.json"))
+    return frozenset(name for record in records for name in record.get("files", ()))
 
 
 def faults(prefix: Path, *, name: str, version: str, build_folder: Path) -> tuple[str, ...]:
@@ -29,17 +117,11 @@ def faults(prefix: Path, *, name: str, version: str, build_folder: Path) -> tupl
     return tuple(sorted({*_versions(prefix, others, name, version), *_links(prefix, others, build_folder)}))
 
 
-def message(reasons: tuple[str, ...]) -> str:
-    """Return the error that names the faults."""
-    more = f"; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
-    return f"{REFUSED}{'; '.join(reasons[:SHOWN])}{more}"
-
-
 def _versions(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:
     """Yield the record of Python's package of the same name, where it has another version."""
-    for folder in prefix.glob(f"lib/python*/site-packages/*{_INFO}"):
-        own = str((folder / _METADATA).relative_to(prefix))
-        stem = folder.name.lower().removesuffix(_INFO)
+    for folder in prefix.glob(f"lib/python*/site-packages/*{_DIST_INFO}"):
+        own = str((folder / _DIST_METADATA).relative_to(prefix))
+        stem = folder.name.lower().removesuffix(_DIST_INFO)
         if own in others or not (prefix / own).is_file() or not stem.startswith(f"{name}-"):
             continue
         installed = stem.removeprefix(f"{name}-")
