@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from kiln.publish.servers.server import Server, package_identity
+from kiln.publish.servers.server import Promotion, Server, package_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -42,15 +41,9 @@ class Anaconda(Server):
         options = {"channel": [self._label(channel)], "api_key": self.credentials.token, "url": self.url}
         self._call(upload.upload_package_to_anaconda, package, self.channel, **options)
 
-    def promote(
-        self,
-        packages: Mapping[str, Path],  # noqa: ARG002 - all have the label
-        staging: str,
-        channel: str,
-        attestations: Mapping[str, Path],  # noqa: ARG002 - it takes none
-    ) -> None:
+    def promote(self, promotion: Promotion) -> None:
         """Give all files with the label for staging the published one, too."""
-        self.api.request("POST", f"{self._labels(staging)}/copy/{self._label(channel)}")
+        self.api.request("POST", f"{self._labels(promotion.staging)}/copy/{self._label(promotion.channel)}")
 
     def unlist(self, path: str, channel: str) -> None:
         """Remove a label from a file."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from kiln.publish.servers.server import Server
+from kiln.publish.servers.server import Promotion, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -31,16 +30,11 @@ class Artifactory(Server):
 
         self._call(upload.upload_package_to_artifactory, package, self.url, channel, token=self.credentials.token)
 
-    def promote(
-        self,
-        packages: Mapping[str, Path],
-        staging: str,
-        channel: str,
-        attestations: Mapping[str, Path],  # noqa: ARG002 - it takes none
-    ) -> None:
+    def promote(self, promotion: Promotion) -> None:
         """Copy packages from the repository for staging."""
-        for path in packages:
-            self.api.request("POST", f"{self.url}/api/copy/{staging}/{path}?to={quote(f'/{channel}/{path}')}")
+        for path in promotion.packages:
+            target = quote(f"/{promotion.channel}/{path}")
+            self.api.request("POST", f"{self.url}/api/copy/{promotion.staging}/{path}?to={target}")
 
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""

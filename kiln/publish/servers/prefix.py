@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln import files
-from kiln.publish.servers.server import Server
+from kiln.publish.servers.server import Promotion, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -32,28 +31,22 @@ class PrefixDev(Server):
 
         self._call(upload.upload_package_to_prefix, package, self.url, channel, api_key=self.credentials.token)
 
-    def promote(
-        self,
-        packages: Mapping[str, Path],
-        staging: str,  # noqa: ARG002 - no copies
-        channel: str,
-        attestations: Mapping[str, Path],
-    ) -> None:
+    def promote(self, promotion: Promotion) -> None:
         """Upload packages to the channel, each with the bundle of its publish attestation, if it has one.
 
         The library sends an attestation with a token of its own trusted publishing alone, so the form is sent here.
         """
-        for path, package in packages.items():
-            if attestation := attestations.get(path):
+        for path, package in promotion.packages.items():
+            if attestation := promotion.attestations.get(path):
                 self.api.post_files(
-                    f"{self.url}/api/v1/upload/{channel}",
+                    f"{self.url}/api/v1/upload/{promotion.channel}",
                     "file",
                     [package],
                     part_headers={"X-File-Name": package.name, "X-File-SHA256": files.sha256(package)},
                     texts={"attestation": attestation.read_text(encoding="utf-8")},
                 )
             else:
-                self.upload(package, channel)
+                self.upload(package, promotion.channel)
 
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""

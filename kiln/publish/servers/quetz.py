@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.http_client import HttpError
-from kiln.publish.servers.server import Server, package_identity
+from kiln.publish.servers.server import Promotion, Server, package_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 EXISTS = 409
@@ -35,15 +34,9 @@ class Quetz(Server):
 
         self._call(upload.upload_package_to_quetz, package, self.url, channel, api_key=self.credentials.token)
 
-    def promote(
-        self,
-        packages: Mapping[str, Path],
-        staging: str,  # noqa: ARG002 - no copies
-        channel: str,
-        attestations: Mapping[str, Path],  # noqa: ARG002 - it takes none
-    ) -> None:
+    def promote(self, promotion: Promotion) -> None:
         """Upload all packages in one request; where the server does not take that, one by one."""
-        files = list(packages.values())
+        files, channel = list(promotion.packages.values()), promotion.channel
         try:
             if len(files) > 1:
                 self.api.post_files(f"{self.url}/api/channels/{channel}/files/", "files", files)

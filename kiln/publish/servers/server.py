@@ -25,6 +25,19 @@ _STATUS = re.compile(r"\(HTTP (\d{3})\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """Staged packages that go to a channel, and the bundles of their attestations, both by path.
+
+    Some servers copy them from the channel for ``staging``, others take them again; some take attestations.
+    """
+
+    packages: Mapping[str, Path]
+    staging: str
+    channel: str
+    attestations: Mapping[str, Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server(abc.ABC):
     """One server; ``channel`` is the published one, ``path`` is a package's SUBDIR/FILE.
 
@@ -66,16 +79,9 @@ class Server(abc.ABC):
     def upload(self, package: Path, channel: str) -> None:
         """Upload a package to a channel."""
 
-    def promote(
-        self,
-        packages: Mapping[str, Path],
-        staging: str,  # noqa: ARG002 - some copy
-        channel: str,
-        attestations: Mapping[str, Path],  # noqa: ARG002 - some take them
-    ) -> None:
-        """Publish staged packages, by path: upload them to the channel, with the bundles of their attestations."""
-        for package in packages.values():
-            self.upload(package, channel)
+    @abc.abstractmethod
+    def promote(self, promotion: Promotion) -> None:
+        """Publish staged packages."""
 
     def unlist(self, path: str, channel: str) -> None:
         """Remove a package from the channel's index; most servers list all that they have, so delete it."""

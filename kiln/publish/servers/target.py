@@ -21,6 +21,7 @@ from kiln.publish import attestation_sidecars
 from kiln.publish.channel_provenance import CHAIN, add_records, chain_without, remove_bills
 from kiln.publish.journal import JournalFile
 from kiln.publish.servers.retrying_client import ServerClient
+from kiln.publish.servers.server import Promotion
 from kiln.publish.servers.server_credentials import ServerCredentials
 from kiln.publish.servers.trusted_publishing import HINT, LOOPBACK, TrustedPublisher
 from kiln.publish.stores.folder import Folder
@@ -187,7 +188,8 @@ class ServerTarget:
 
         def promote(paths: Sequence[str]) -> None:
             packages = {path: publication.files[path] for path in paths}
-            self.server.promote(packages, aside, self.channel, attestations)
+            promotion = Promotion(packages=packages, staging=aside, channel=self.channel, attestations=attestations)
+            self.server.promote(promotion)
 
         batches = [publication.entries] if self.server.together else [(entry,) for entry in publication.entries]
         for batch in batches:
