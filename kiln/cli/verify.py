@@ -249,7 +249,7 @@ def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None])
     from kiln.conda_package.reader import read_json_object
     from kiln.errors import BrokenPackage
     from kiln.names import is_channel_folder
-    from kiln.publish.attestation_reader import read_sidecar
+    from kiln.publish.attestation_sidecars import read_sidecar
     from kiln.repodata import from_repodata
 
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import channel_url_credentials
 from kiln.errors import KilnError, ProvenanceBroken, UsageError
 from kiln.provenance import attestation_check
-from kiln.publish import attestation_reader
+from kiln.publish import attestation_sidecars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,7 +93,7 @@ def _require(record: RepoDataRecord, signers: tuple[TrustedSigner, ...]) -> None
             hint="leave the package out, or report it to the channel's owner",
         )
     attestation_check.attested_facts(
-        attestation_reader.read_sidecar(str(record.url), record.attestations_sha256.hex()),
+        attestation_sidecars.read_sidecar(str(record.url), record.attestations_sha256.hex()),
         file=record.file_name,
         sha256=record.sha256.hex(),
         channel=_url(str(record.channel or "")),

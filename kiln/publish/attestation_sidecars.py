@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, ProvenanceBroken
 from kiln.provenance import bundles, statements
+from kiln.publish import channel_file_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,11 +27,35 @@ if TYPE_CHECKING:
 
 FIELD = "attestations_sha256"  # in a record of the index
 ENDING = ".sigs"
+_HINT = "request the attestations from the channel's owner"
 
 
 def digest(data: bytes) -> str:
     """Return the hash that names a sidecar."""
     return hashlib.sha256(data).hexdigest()
+
+
+def read_sidecar(url: str, sha256: object) -> bytes:
+    """Return the sidecar of the package at a URL as clients find it: the index names it by its hash (CEP 50).
+
+    Raises:
+        ProvenanceBroken: when the hash is invalid, the file is missing, or it is another one.
+        LimitExceeded: when it is too large.
+        DownloadFailed, TokenRefused: when the server does not send it.
+    """
+    folder, _, file = url.rpartition("/")
+    if not isinstance(sha256, str) or not statements.SHA256.fullmatch(sha256):
+        raise ProvenanceBroken(f"the index has an invalid attestations_sha256 of {file}", hint=_HINT)
+    data = channel_file_reader.reader(folder, bundles.LARGEST_SIDECAR)(f"{file}{ENDING}.{sha256}")
+    if data is None:
+        raise ProvenanceBroken(
+            f"the attestations of {file} are missing", why=f"the index names {file}{ENDING}.{sha256}", hint=_HINT
+        )
+    if digest(data) != sha256:
+        raise ProvenanceBroken(
+            f"the attestations of {file} are not those of the index", why=f"their hash is {digest(data)}", hint=_HINT
+        )
+    return data
 
 
 def write_sidecars(

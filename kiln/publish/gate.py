@@ -1,4 +1,4 @@
-"""The reasons against a release, all at once, as a pure function.
+"""The reasons against a release, all at once, as a pure function, and the error that has them.
 
 The kinds are those of docs/how-to/publish.md, where each has a row; the packages that a feedstock may publish follow
 conda-forge's output validation.
@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from kiln.errors import ReleaseRefused
 from kiln.matchspec_notation import legacy, package_name, strict
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import GOOD
@@ -67,6 +68,17 @@ def reasons(release: Release) -> tuple[Reason, ...]:
     links = _folder_links(release.candidates)
     result += [Reason(kind=ReasonKind.FOLDER_LINK, about=name, what=what) for name, what, shared in links if shared]
     return (*result, *_same_paths(release.candidates))
+
+
+def require_release(release: Release) -> None:
+    """Raise ReleaseRefused, with every reason, for packages that are not a release."""
+    all_reasons = reasons(release)
+    if all_reasons:
+        raise ReleaseRefused(
+            f"this is not a release, for {len(all_reasons)} reason{'s' if len(all_reasons) > 1 else ''}",
+            why="".join(f"\n    {reason}" for reason in all_reasons).strip(),
+            hint="correct each of them; kiln publish --check --to CHANNEL checks again, and publishes nothing",
+        )
 
 
 def notes(release: Release) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
+from kiln.repodata import BASE, SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,6 +42,14 @@ def in_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
 def subdir_groups(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
     """Return packages in order, divided where the subdir changes: each part changes one index."""
     return [list(run) for _, run in itertools.groupby(in_order(entries), key=lambda entry: entry.subdir)]
+
+
+def write_rank(name: str) -> tuple[bool, bool, bool, str]:
+    """Return the turn of an index file where files are replaced one by one.
+
+    Shards that others name come first, then what clients read, kiln's record last.
+    """
+    return not name.startswith(f"{SHARDS}/"), name == BASE, "repodata" in name, name
 
 
 def _preference(entry: IndexEntry) -> tuple[bool, int, str]:

@@ -12,7 +12,8 @@ from kiln.job.step_and_output_lookup import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
-from kiln.publish import package_inspection, require_release
+from kiln.publish import package_inspection
+from kiln.publish.gate import require_release
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.names import existing_subdirs
 from kiln.operating_system import file_operations
-from kiln.publish.stores.index_order import write_rank
+from kiln.publish.order import write_rank
 from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:

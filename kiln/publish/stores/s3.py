@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
 from kiln.names import is_channel_folder
-from kiln.publish.stores.index_order import write_rank
+from kiln.publish.order import write_rank
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
 from kiln.repodata import PACKAGES, SHARDS

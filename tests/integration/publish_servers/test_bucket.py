@@ -20,7 +20,7 @@ from kiln.errors import (
 )
 from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.publish import transaction
-from kiln.publish.attestation_reader import read_sidecar
+from kiln.publish.attestation_sidecars import read_sidecar
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import index_edits

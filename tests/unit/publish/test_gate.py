@@ -13,8 +13,8 @@ from kiln.model.build_results import TestVerdict
 from kiln.model.release import Leak
 from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState
-from kiln.publish import package_inspection, require_release
-from kiln.publish.gate import ReasonKind, notes, reasons
+from kiln.publish import package_inspection
+from kiln.publish.gate import ReasonKind, notes, reasons, require_release
 from tests.packages import conda_package, release_package
 from tests.releases import candidate, release
 
