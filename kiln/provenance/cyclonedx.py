@@ -137,17 +137,23 @@ def _license_file(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
 
 def _component(number: int, component: BundledComponent) -> dict[str, Any]:
     """Return a component that is bundled, or one that the source declares, which is optional."""
-    place = {"externalReferences": [{"type": "distribution", "url": component.url}]} if component.url else {}
+    return {
+        **_library(f"component/{number}/{component.name}", component, component.purl, evidence=component.comment),
+        "scope": "required" if component.evidence else "optional",
+    }
+
+
+def _library(identity: str, part: ResolvedPackage | BundledComponent, url: str, **properties: str) -> dict[str, Any]:
+    """Return a part with what is known of it; ``url`` is its package URL, ``properties`` are kiln's own."""
     return {
         "type": "library",
-        "bom-ref": f"component/{number}/{component.name}",
-        "name": component.name,
-        **({"version": component.version} if component.version else {}),
-        "purl": component.purl,
-        "scope": "required" if component.evidence else "optional",
-        **({"hashes": [{"alg": "SHA-256", "content": component.sha256}]} if component.sha256 else {}),
-        **place,
-        "properties": [{"name": "kiln:evidence", "value": component.comment}],
+        "bom-ref": identity,
+        "name": part.name,
+        **({"version": part.version} if part.version else {}),
+        "purl": url,
+        **({"hashes": [{"alg": "SHA-256", "content": part.sha256}]} if part.sha256 else {}),
+        **({"externalReferences": [{"type": "distribution", "url": part.url}]} if part.url else {}),
+        "properties": [{"name": f"kiln:{name}", "value": value} for name, value in properties.items()],
     }
 
 
@@ -186,15 +192,8 @@ def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resolved(package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment; those for build and host are not part of the package at run time."""
-    place = {"externalReferences": [{"type": "distribution", "url": package.url}]} if package.url else {}
+    identity = f"{_PLACES[package.scope]}/{package.subdir}/{package.name}"
     return {
-        "type": "library",
-        "bom-ref": f"{_PLACES[package.scope]}/{package.subdir}/{package.name}",
-        "name": package.name,
-        "version": package.version,
-        "purl": package_purl(package),
+        **_library(identity, package, package_purl(package), environment=scope_text(package)),
         "scope": "required" if package.scope == "run" else "excluded",
-        **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
-        **place,
-        "properties": [{"name": "kiln:environment", "value": scope_text(package)}],
     }

@@ -81,16 +81,27 @@ def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
     declared = license_expression(record.license)
     url = purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
     return {
-        "SPDXID": identity,
-        "name": record.name,
-        "versionInfo": record.version,
+        **_package(identity, record.name, version=record.version, place=home, sha256=record.sha256, url=url),
         "packageFileName": record.file,
-        "downloadLocation": home or NO,
-        **UNSTATED,
-        "checksums": [{"algorithm": "SHA256", "checksumValue": record.sha256}],
         "licenseDeclared": declared,
-        "externalRefs": _purl(url),
         **({} if declared != NO else {"licenseComments": f"the recipe says: {record.license}"}),
+    }
+
+
+def _package(
+    identity: str, name: str, *, version: str = "", place: str = "", sha256: str = "", url: str = "", comment: str = ""
+) -> dict[str, Any]:
+    """Return a package of SPDX, with what is known of it; ``url`` is its package URL."""
+    purl_reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url}
+    return {
+        "SPDXID": identity,
+        "name": name,
+        **({"versionInfo": version} if version else {}),
+        "downloadLocation": place or NO,
+        **UNSTATED,
+        **({"checksums": [{"algorithm": "SHA256", "checksumValue": sha256}]} if sha256 else {}),
+        **({"externalRefs": [purl_reference]} if url else {}),
+        **({"comment": comment} if comment else {}),
     }
 
 
@@ -99,60 +110,45 @@ def source_package(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     url = source.get("url") or source.get("git_url") or source.get("path")
     first = url[0] if isinstance(url, (list, tuple)) else url
     address = str(first or NO)
-    checksum = source.get("sha256")
     location = address if "://" in address else NO
     if source.get("git_rev") and location != NO:
         location = f"git+{location}@{source['git_rev']}"
-    return {
-        "SPDXID": f"SPDXRef-Source-{number}",
-        "name": address.rstrip("/").split("/")[-1],
-        "downloadLocation": location,
-        **UNSTATED,
-        **({"checksums": [{"algorithm": "SHA256", "checksumValue": checksum}]} if checksum else {}),
-    }
+    name = address.rstrip("/").split("/")[-1]
+    return _package(f"SPDXRef-Source-{number}", name, place=location, sha256=source.get("sha256") or "")
 
 
 def _need(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
     version, build = exact_build(spec) or ("", "")
-    return {
-        "SPDXID": f"SPDXRef-Need-{_ID.sub('-', name)}",
-        "name": name,
-        **({"versionInfo": version} if version else {}),
-        "downloadLocation": NO,
-        **UNSTATED,
-        "externalRefs": _purl(purl(name, version, build=build)),
-        "comment": f"required: {spec}",
-    }
+    url = purl(name, version, build=build)
+    identity = f"SPDXRef-Need-{_ID.sub('-', name)}"
+    return _package(identity, name, version=version, url=url, comment=f"required: {spec}")
 
 
 def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment of the build."""
-    checksums = [{"algorithm": "SHA256", "checksumValue": package.sha256}] if package.sha256 else []
-    return {
-        "SPDXID": f"SPDXRef-{package.scope.capitalize()}-{number}-{_ID.sub('-', package.name)}",
-        "name": package.name,
-        "versionInfo": package.version,
-        "downloadLocation": package.url or NO,
-        **UNSTATED,
-        **({"checksums": checksums} if checksums else {}),
-        "externalRefs": _purl(package_purl(package)),
-        "comment": scope_text(package),
-    }
+    return _package(
+        f"SPDXRef-{package.scope.capitalize()}-{number}-{_ID.sub('-', package.name)}",
+        package.name,
+        version=package.version,
+        place=package.url,
+        sha256=package.sha256,
+        url=package_purl(package),
+        comment=scope_text(package),
+    )
 
 
 def _component(number: int, component: BundledComponent) -> dict[str, Any]:
     """Return a component that is bundled, or that the source declares; its checksum is that of its archive."""
-    return {
-        "SPDXID": f"SPDXRef-Component-{number}-{_ID.sub('-', component.name)}",
-        "name": component.name,
-        **({"versionInfo": component.version} if component.version else {}),
-        "downloadLocation": component.url or NO,
-        **UNSTATED,
-        **({"checksums": [{"algorithm": "SHA256", "checksumValue": component.sha256}]} if component.sha256 else {}),
-        "externalRefs": _purl(component.purl),
-        "comment": component.comment,
-    }
+    return _package(
+        f"SPDXRef-Component-{number}-{_ID.sub('-', component.name)}",
+        component.name,
+        version=component.version,
+        place=component.url,
+        sha256=component.sha256,
+        url=component.purl,
+        comment=component.comment,
+    )
 
 
 def _license_file(number: int, file: LicenseFile) -> dict[str, Any]:
@@ -183,10 +179,6 @@ def _extracted(declared: str, files: Sequence[LicenseFile]) -> list[dict[str, st
         {"licenseId": name, "extractedText": text or "(an empty file)", "name": names.get(name, name)}
         for name, text in sorted(entries.items())
     ]
-
-
-def _purl(url: str) -> list[dict[str, str]]:
-    return [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url}]
 
 
 def license_expression(text: str) -> str:
