@@ -10,11 +10,11 @@ from kiln.build import (
     packed_readme,
     prefix_postprocessing,
     refused_files,
-    rehearsal_exports,
     shared_workdir,
     solved_pins,
     source_fixup_lines,
     source_routing,
+    staging_run_exports,
 )
 from kiln.build.engine_build_section import index_json_entries
 from kiln.build.engine_recipe import compile_step_recipe, literal_variables, output_recipe
@@ -90,7 +90,7 @@ def plan_rehearsal(
                 as_it_is=True,
                 without={"build"},
                 extra={"rehearsal": True},
-                inherited=rehearsal_exports.of_build_section(output),
+                inherited=staging_run_exports.of_build_section(output),
             ),
             folder=folder / output.name,
             channels=channels,

@@ -1,18 +1,34 @@
-"""Read the run exports of a shared build step's requirements, which outputs take over from it."""
+"""The run exports that an output has from requirements which are not in its own engine's recipe.
+
+They are those of a shared build step, which outputs take over from it, and those of the build section that a rehearsal
+omits.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
+from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import RunExport
 from kiln.yamltext import ScalarTypes, parse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from kiln.model.rendered import Output
+
 RENDERED = "info/recipe/rendered_recipe.yaml"
+# The strong run exports of build tools that say what a machine must have, by the tools' names; {0} is their version.
+# Sources: recipe/meta.yaml of conda-forge/linux-sysroot-feedstock, recipe/recipe.yaml of microarch-level-feedstock.
+EXPORTS = {
+    "sysroot_linux-64": "__glibc >={0},<3.0.a0",
+    "x86_64-microarch-level": "_x86_64-microarch-level >={0}",
+}
+_VERSION = re.compile(r" (?:[=>]=?)?(\d+(?:\.\d+)*)")
 
 
 def run_exports_of(package: Path) -> tuple[RunExport, ...]:
@@ -35,3 +51,12 @@ def run_exports_of(package: Path) -> tuple[RunExport, ...]:
         for entry in depends
         if isinstance(entry, dict) and "run_export" in entry
     )
+
+
+def of_build_section(output: Output) -> Iterator[RunExport]:
+    """Yield what the tools in the build section of an output export: the C library and the processor."""
+    for spec in output.requirements.build:
+        name = package_name(spec)
+        version = _VERSION.search(spec)
+        if name in EXPORTS and version:
+            yield RunExport(spec=EXPORTS[name].format(version[1]), package=name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.rehearsal_exports import of_build_section
+from kiln.build.staging_run_exports import of_build_section
 from kiln.model.build_steps import RunExport
 from kiln.model.rendered import Output, Requirements, Script
 
