@@ -15,32 +15,22 @@ if TYPE_CHECKING:
 
 def package_as_json(output: Output, result: StepResult, test_result: StepResult, job: BuildJob) -> dict[str, Any]:
     """Return the report of one package, as JSON values."""
-    return report_as_json(
-        result, test_result, job, output.name, output.version, output.build_string, subdir=output.subdir
-    )
+    identity = {"name": output.name, "version": output.version, "build_string": output.build_string}
+    return report_as_json(result, test_result, job, **identity, subdir=output.subdir)
 
 
-def report_as_json(
-    result: StepResult,
-    test_result: StepResult,
-    job: BuildJob,
-    name: str,
-    version: str,
-    build_string: str,
-    *,
-    subdir: str,
-) -> dict[str, Any]:
-    """Return the report of a step's one file, as JSON values; its path is relative to the config's folder."""
+def report_as_json(result: StepResult, test_result: StepResult, job: BuildJob, **identity: str) -> dict[str, Any]:
+    """Return the report of a step's one file, as JSON values; its path is relative to the config's folder.
+
+    ``identity`` are the name, the version, the build string and the subdir of an `Artifact`.
+    """
     ((path, sha256),) = result.paths.items()
     artifact = Artifact(
         path=path.relative_to(job.folder),
         sha256=sha256,
         size=path.stat().st_size,
         config=job.config,
-        name=name,
-        version=version,
-        build_string=build_string,
-        subdir=subdir,
+        **identity,
     )
     report = PackageReport(
         artifact=artifact,

@@ -19,7 +19,7 @@ from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.job_main import remove_on_failure, test_environment
 from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_inputs import rehearsal_disk
-from kiln.builder.rehearsal_planning import python_of
+from kiln.builder.rehearsal_planning import locked_plan
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.job.step_and_output_lookup import package_file_name
 from kiln.ledger import Ledger, stored_json
@@ -29,7 +29,7 @@ from kiln.serialization import from_json_values, to_json
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
-from kiln.variants.cuda_version import cuda_arch_of, cuda_of
+from kiln.variants.cuda_version import cuda_arch_of
 from kiln.virtual_packages import machine_virtual_packages
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Rehearsal:
 def plan_of(job: BuildJob | ConfigJob, config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a job; without one, that with upstream's wheel."""
     if job.rehearsal_plan is None:
-        return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
+        return locked_plan(config)
     return from_json_values(rehearse.RehearsalPlan, job.rehearsal_plan)
 
 

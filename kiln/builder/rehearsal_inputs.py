@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kiln import expand, rehearse
-from kiln.builder.rehearsal_planning import named_python, python_of
+from kiln.builder.rehearsal_planning import locked_plan, named_python
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.required_channels_and_network import pythons_of
 from kiln.serialization import to_json
@@ -101,11 +101,6 @@ class Pythons:
     def _find(self, python: str) -> rehearse.Interpreter:
         last = rehearse.fetched_pythons(python, self.folder)
         return rehearse.find(python, first=(self.machine.python,), last=last, env=self.machine.environment)
-
-
-def locked_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
-    """Return the plan of a config's rehearsal with upstream's wheel."""
-    return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
 
 
 def inputs_for(

@@ -48,7 +48,7 @@ class RehearsalPlanner:
         """
         rendered = limits.run_bounded(lambda: render.finalise(render.render(self.feedstock, config)))
         if rehearse.has_upstream_wheel(output.name for output in rendered.outputs):
-            return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
+            return locked_plan(config)
         if not self.on_host:
             raise UsageError(
                 f"{config.name} cannot be rehearsed in a container",
@@ -89,6 +89,11 @@ class RehearsalPlanner:
             pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).python)
         newest = rehearse.first_available(env=self.machine.environment)
         return (*pythons, *([] if newest is None else [newest.python]))
+
+
+def locked_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
+    """Return the plan of a config's rehearsal with upstream's wheel."""
+    return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
 
 
 def named_python(machine: HostMachine) -> str:

@@ -46,9 +46,8 @@ class Wheels:
         test_result = self._test(WheelName.of(path_kept), kept_wheel)
         wheel = WheelName.of(path_kept)
         group = compile_cache_key.compile_group(self.config)
-        return report_as_json(
-            kept_wheel, test_result, self.engine.job, wheel.name, wheel.version, wheel.tags, subdir=f"wheels/{group}"
-        )
+        identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
+        return report_as_json(kept_wheel, test_result, self.engine.job, **identity, subdir=f"wheels/{group}")
 
     def _keep(self, path: Path, compiled: StepResult) -> StepResult:
         """Check a wheel's name, and store it under the tag that its binaries fulfill."""
