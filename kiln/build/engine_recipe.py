@@ -249,6 +249,5 @@ def _about(output: Output, recipe_folder: Path) -> dict[str, Any]:
             ABOUT.get(key, key): list(value) if isinstance(value, tuple) else value
             for key, value in output.about.items()
         }
-    names = output.about.get("license_file", ())
-    licenses = [names] if isinstance(names, str) else names
-    return {"license_file": [recipe_license_path(name, recipe_folder) for name in licenses]} if names else {}
+    licenses = [recipe_license_path(name, recipe_folder) for name in output.about_texts("license_file")]
+    return {"license_file": licenses} if licenses else {}

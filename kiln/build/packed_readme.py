@@ -40,7 +40,7 @@ def copy_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, .
         RecipeFault: a readme is not a file of the sources by its name, or has a name of the package's metadata.
     """
     target, lines = shlex.quote(str(place)), [*_readme(output), *_messages(output, recipe_folder)]
-    log = _texts(output, "recipe_log_file") or (LOG,)
+    log = output.about_texts("recipe_log_file") or (LOG,)
     lines += [
         f"for kiln_file in {shlex.quote(str(recipe_folder / log[0]))} {shlex.quote(log[0])}; do",
         f'  if [ -f "$kiln_file" ]; then cp "$kiln_file" "$kiln_about/{LOG}"; break; fi',
@@ -50,7 +50,7 @@ def copy_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, .
 
 
 def _readme(output: Output) -> Iterator[str]:
-    for name in _texts(output, "readme"):
+    for name in output.about_texts("readme"):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or {*path.parts[:1]} <= _RESERVED:
             raise RecipeFault(
@@ -66,7 +66,7 @@ def _readme(output: Output) -> Iterator[str]:
 def _messages(output: Output, recipe_folder: Path) -> Iterator[str]:
     """Yield the lines for messages, files or folders; one by an absolute path, or a dotted one, is numbered."""
     number = 0
-    for name in _texts(output, "prelink_message"):
+    for name in output.about_texts("prelink_message"):
         own, target = shlex.quote(name), f'"$kiln_about"/{MESSAGES}/{shlex.quote(name)}'
         yield f"kiln_file={own}; [ -e {own} ] || kiln_file={shlex.quote(str(recipe_folder / name))}"
         missing = f'echo "about/prelink_message is neither in the sources nor in the recipe: "{own} >&2'
@@ -75,8 +75,3 @@ def _messages(output: Output, recipe_folder: Path) -> Iterator[str]:
             target = f'"$kiln_about"/{MESSAGES}/PRELINK_MESSAGE{number}"$([ -d "$kiln_file" ] || echo .txt)"'
             number += 1
         yield f'mkdir -p "$(dirname {target})"; cp -RL "$kiln_file" {target}'
-
-
-def _texts(output: Output, key: str) -> tuple[str, ...]:
-    value = output.about.get(key, ())
-    return tuple(text for text in ((value,) if isinstance(value, str) else value) if text)

@@ -247,14 +247,14 @@ def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | Non
         return source_fixup_lines.prepare_sources_lines(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
-    return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
+    return shared_workdir.staging_copy_lines(staged.folder, output, output.about_texts("license_file"))
 
 
 def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""
     about = about_sources_folder(folder, output)
     patterns = [pattern for test in output.tests for pattern in test.source_files]
-    licenses, shared_work = _licenses(output), staging is not None and not staging.copied
+    licenses, shared_work = output.about_texts("license_file"), staging is not None and not staging.copied
     lines = (
         *(shared_workdir.test_source_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
         *prefix_postprocessing.copy_licenses_lines(licenses, recipe_folder),
@@ -283,11 +283,6 @@ def test_only_files(output: Output) -> frozenset[str]:
     """Return the names of the recipe's files that only an output's tests use; they do not affect the build."""
     tests = [test for test in output.tests if not test.by_engine]  # those of the others become part of the package
     return frozenset(name for test in tests for name in (*test.files, *test.scripts.values()))
-
-
-def _licenses(output: Output) -> tuple[str, ...]:
-    files = output.about.get("license_file", ())
-    return (files,) if isinstance(files, str) else tuple(files)
 
 
 def platforms(rendered: RenderedConfig) -> Platforms:

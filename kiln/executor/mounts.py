@@ -117,8 +117,7 @@ def _paths_of_recipe(rendered: RenderedConfig) -> Iterator[str]:
         yield from [] if script.file is None else [script.file]
     for output in rendered.outputs:
         for key in _FILES_OF_ABOUT:
-            value = output.about.get(key) or ()
-            yield from [value] if isinstance(value, str) else value
+            yield from output.about_texts(key)
         for test in output.tests:
             yield from (*test.files, *([] if test.script.file is None else [test.script.file]))
 

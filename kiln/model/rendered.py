@@ -247,6 +247,11 @@ class Output:
     sections: Mapping[str, Any] = field(default_factory=dict)
     all_keys: Mapping[str, Any] = field(default_factory=dict)
 
+    def about_texts(self, key: str) -> tuple[str, ...]:
+        """Return the texts of a key of ``about`` that the recipe has as a text or as a list, without empty ones."""
+        value = self.about.get(key) or ()
+        return tuple(filter(None, (value,) if isinstance(value, str) else value))
+
     @property
     def used_texts(self) -> dict[str, str]:
         """The keys in the hash with their values as scripts see them: truth values in lower case."""
