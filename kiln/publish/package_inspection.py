@@ -56,9 +56,8 @@ def read(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
     Raises:
         BrokenPackage: when it is not a package, or damaged.
     """
-    listed = reader.read_json(package, "paths.json")
-    inspection = _Inspection(forbidden=forbidden, prefixes=_prefixes(listed))
-    names = _listed(listed)
+    names, prefixes = _listed(reader.read_json(package, "paths.json"))
+    inspection = _Inspection(forbidden=forbidden, prefixes=prefixes)
     inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
     inspection.escapes += [f"{path}, twice" for path in repeated(names, folds_case=False)]
     about = _about(package)
@@ -172,21 +171,14 @@ def _about(package: Path) -> dict[str, Any]:
     return about
 
 
-def _listed(paths: Any) -> list[str]:
-    """Return the paths that a package lists; installers follow the list."""
+def _listed(paths: Any) -> tuple[list[str], dict[str, bytes]]:
+    """Return the paths that a package lists, which installers follow, and the placeholders of the files that have one.
+
+    Raises:
+        BrokenPackage: the list is invalid.
+    """
     try:
-        return [str(item["_path"]) for item in paths.get("paths", [])]
+        files = [(str(item["_path"]), item.get("prefix_placeholder")) for item in paths.get("paths", [])]
     except (AttributeError, KeyError, TypeError) as error:
         raise BrokenPackage("a package has an invalid paths.json", why=repr(error)) from error
-
-
-def _prefixes(paths: Any) -> dict[str, bytes]:
-    """Return the placeholders of the files that have one."""
-    try:
-        return {
-            str(item["_path"]): str(item["prefix_placeholder"]).encode()
-            for item in paths.get("paths", [])
-            if item.get("prefix_placeholder")
-        }
-    except (AttributeError, KeyError, TypeError) as error:
-        raise BrokenPackage("a package has an invalid paths.json", why=repr(error)) from error
+    return [path for path, _ in files], {path: str(prefix).encode() for path, prefix in files if prefix}
