@@ -12,6 +12,7 @@ from kiln.lazy_pattern import lazy_pattern
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
+    from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
     from kiln.run import HostMachine
@@ -78,6 +79,21 @@ def tool_environment(environment: Mapping[str, str], *more: str) -> dict[str, st
         **pip_settings(environment),
         **{name: environment[name] for name in more if name in environment},
     }
+
+
+def git_output(root: Path, environment: Mapping[str, str], *arguments: str, hint: str = "") -> str:
+    """Return the output of git in a folder.
+
+    Raises:
+        UsageError: if git fails.
+    """
+    from kiln import process_runner
+    from kiln.errors import UsageError
+
+    result = process_runner.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
+    if not result.ok:
+        raise UsageError(f"git {arguments[0]} failed in {root}", why=result.tail.strip(), hint=hint)
+    return result.stdout
 
 
 def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:

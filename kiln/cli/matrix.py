@@ -6,10 +6,12 @@ import json
 import os
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiln.cli import pinning_selection
+from kiln.cli.environment_passthrough import git_output
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
@@ -157,29 +159,15 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory(prefix="kiln-matrix-") as folder:
         archive, tree = Path(folder, "tree.tar"), Path(folder, "tree")
-        commit = git_output(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
-        names = [name for name in git_output(root, "ls-tree", "--name-only", commit).splitlines() if name in _TREE]
+        git = partial(git_output, root, {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ})
+        commit = git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
+        names = [name for name in git("ls-tree", "--name-only", commit).splitlines() if name in _TREE]
         if "recipe" not in names:
             raise UsageError(f"{revision} has no recipe in {root}")
-        git_output(root, "archive", "--format=tar", "-o", str(archive), commit, *names)
+        git("archive", "--format=tar", "-o", str(archive), commit, *names)
         with tarfile.open(archive) as file:
             file.extractall(tree, filter="data")
         yield tree
-
-
-def git_output(root: Path, *arguments: str) -> str:
-    """Return the output of git in a folder.
-
-    Raises:
-        UsageError: if git fails.
-    """
-    from kiln import process_runner
-
-    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    result = process_runner.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
-    if not result.ok:
-        raise UsageError(f"git {arguments[0]} failed in {root}", why=result.tail.strip())
-    return result.stdout
 
 
 def changes_between(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kiln import __version__
+from kiln.cli.environment_passthrough import git_output
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,14 +56,7 @@ def commit(feedstock: Feedstock, pinning: str, how: str) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    from kiln import process_runner
-
-    result = process_runner.capture(("git", *arguments), env=dict(os.environ), cwd=root, timeout=60)
-    if not result.ok:
-        raise UsageError(
-            f"git {arguments[0]} failed in {root}", why=result.tail.strip(), hint="commit the files yourself"
-        )
-    return result.stdout
+    return git_output(root, os.environ, *arguments, hint="commit the files yourself")
 
 
 def _edited(root: Path, text: str, names: list[str]) -> None:
