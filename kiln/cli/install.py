@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import attestation_arguments, common_arguments, values
+from kiln.cli import common_arguments, values
 from kiln.errors import UsageError
 from kiln.matchspec_notation import fault, package_name, strict
 from kiln.operating_system import users
@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take packages from channels of lower priority if those of higher priority do not solve",
     )
-    attestation_arguments.add(parser, of_a_channel=True)
+    common_arguments.add_attestations(parser, of_a_channel=True)
     parser.add_argument("--dry-run", action="store_true", help="show the packages to install, and exit")
     parser.add_argument(
         "--cache", metavar="DIR", type=Path, help="cache downloaded packages in this folder (default: rattler's cache)"
@@ -122,7 +122,7 @@ def attestation_rules(options: argparse.Namespace) -> RequiredSigners | None:
     return RequiredSigners.parse(
         options.require_attestation,
         channel_of=lambda text: next((name for name in channels if name in {text, named_channel(text)}), None),
-        signers=lambda text: attestation_arguments.signers(options, [text]),
+        signers=lambda text: common_arguments.attestation_signers(options, [text]),
     )
 
 

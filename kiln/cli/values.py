@@ -43,11 +43,11 @@ def new_folder(text: str) -> Path:
     return path
 
 
-def folder(text: str) -> Path:
+def folder(text: str, hint: str = "--distdir FOLDER, with the files that Bazel would download") -> Path:
     """Return the absolute path of an existing folder; builds run in other folders."""
     path = Path(text).absolute()
     if not path.is_dir():
-        raise UsageError(f"folder not found: {text}", hint="--distdir FOLDER, with the files that Bazel would download")
+        raise UsageError(f"folder not found: {text}", hint=hint)
     return path
 
 
@@ -74,10 +74,7 @@ def number(text: str) -> int:
 
 def credentials_folder(text: str) -> Path:
     """Return the absolute path of a folder of credentials."""
-    path = Path(text).absolute()
-    if not path.is_dir():
-        raise UsageError(f"folder not found: {text}", hint="--remote-credentials FOLDER, with headers or client.pem")
-    return path
+    return folder(text, hint="--remote-credentials FOLDER, with headers or client.pem")
 
 
 def credentials_setting(text: str) -> Path | str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import attestation_arguments
+from kiln.cli import common_arguments
 
 NAME_SIGNER = "; --require-attestation SIGNER names a signer"
 LONGEST = 1000  # characters of a fact that are shown
@@ -51,7 +51,7 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="require a signature by a signer in this file, see ssh-keygen(1)",
     )
-    attestation_arguments.add(parser, of_a_channel=False)
+    common_arguments.add_attestations(parser, of_a_channel=False)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a verification needs no feedstock
@@ -189,7 +189,7 @@ def attestation(
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import attestation_check, attestation_summary
 
-    required = attestation_arguments.signers(options, options.require_attestation)
+    required = common_arguments.attestation_signers(options, options.require_attestation)
     sidecar = sidecar_of(options.package, channel, read)
     if sidecar is None:
         if required:
