@@ -242,13 +242,10 @@ def _sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[
 
 def _engine_version(package: Path) -> str | None:
     """Return the engine's version, as recorded in the package's rendered recipe or metadata."""
-    with reader.read_members(package) as members:
-        for member, content in members:
-            if member.name == "info/recipe/rendered_recipe.yaml" and content is not None:
-                match = _ENGINE.search(content.read().decode(errors="replace"))
-                return match[1] if match else None
-            if not member.name.startswith("info/"):
-                break
+    rendered = reader.info_files(package).get(resolved_packages.RENDERED_V1)
+    if rendered is not None:
+        match = _ENGINE.search(rendered.decode(errors="replace"))
+        return match[1] if match else None
     about = reader.read_json_object(package, "about.json")
     engine_version = about.get("rattler_build_version") or about.get("conda_build_version")
     return None if engine_version is None else str(engine_version)
