@@ -59,6 +59,7 @@ class Cloud:
     zones: tuple[str, ...] = ("nova",)
     full: set[tuple[str, str]] = field(default_factory=set)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    caller: tuple[str, Row | None] = ("", None)  # the address and the application credential of the present request
     fixed: str = "Ext-Net"
     pool: int = 4
     addresses: dict[str, Row] = field(default_factory=dict)
@@ -202,9 +203,12 @@ class Cloud:
             fault = {"code": 500, "message": "No valid host was found. There are not enough hosts available."}
             row.update({"status": "ERROR", "fault": fault, "OS-EXT-STS:task_state": None})
         elif row["status"] == "BUILD":
-            number = len(self.servers)
-            address = {"addr": f"198.51.100.{number}", "version": 4, "OS-EXT-IPS:type": "fixed"}
+            address = {"addr": self.address_of(row), "version": 4, "OS-EXT-IPS:type": "fixed"}
             row.update({"status": "ACTIVE", "addresses": {self.fixed: [address]}, "OS-EXT-STS:task_state": None})
+
+    def address_of(self, row: Row) -> str:
+        """Return the address of a new server."""
+        return f"198.51.100.{len(self.servers)}"
 
     def _is_full(self, row: Row) -> bool:
         return (row["flavor"]["original_name"], row["OS-EXT-AZ:availability_zone"]) in self.full
@@ -390,9 +394,11 @@ def _versions(cloud: Cloud, path: str, *, query: Row, body: Row) -> Answer:
 
 
 def _call(call: Callable[..., Answer], takes: str = "") -> Callable[..., Answer]:
+    """Return a call of a cloud's method, or of what its class has in its place."""
+
     def with_what_it_takes(cloud: Cloud, *words: str, query: Row, body: Row) -> Answer:
         setting = {"query": (query,), "body": (body,), "": ()}[takes]
-        return call(cloud, *words, *setting)
+        return getattr(cloud, call.__name__)(*words, *setting)  # type: ignore[no-any-return]
 
     return with_what_it_takes
 
@@ -432,7 +438,7 @@ CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
 )
 
 
-def serve(cloud: Cloud) -> Iterator[Cloud]:
+def serve(cloud: Cloud, host: str = "127.0.0.1") -> Iterator[Cloud]:
     """Let a cloud answer on a free port of this computer while the generator waits."""
     lock = threading.Lock()
 
@@ -444,6 +450,7 @@ def serve(cloud: Cloud) -> Iterator[Cloud]:
             with lock:
                 token = self.headers.get("X-Auth-Token", "")
                 known = token in cloud.tokens and cloud.allows(token, self.command, split.path)
+                cloud.caller = self.client_address[0], cloud.tokens.get(token)
                 if not known and split.path not in {"/v3", "/v3/", "/v3/auth/tokens"}:
                     code, answer = UNAUTHORIZED
                 else:
@@ -467,8 +474,8 @@ def serve(cloud: Cloud) -> Iterator[Cloud]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    cloud.url = f"http://127.0.0.1:{server.server_port}"
+    server = ThreadingHTTPServer((host, 0), Handler)
+    cloud.url = f"http://{host}:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield cloud
