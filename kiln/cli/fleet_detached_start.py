@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import fleet_remote_execution
 from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_ansible_settings import (
+    ANSIBLE,
     INDEX,
+    PACKAGE_ROOT,
     build_options,
     keep_region,
+    playbook_environment,
     run_folder,
     site_of,
     worker_variables,
@@ -31,6 +34,7 @@ from kiln.errors import UsageError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from kiln.fleet.detached.sending import ControllerSettings
     from kiln.fleet.plan import FleetPlan
@@ -143,11 +147,13 @@ def controller_settings(
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
     from kiln.cli.fleet_prices import user_table_path
-    from kiln.fleet.detached import sending
+    from kiln.fleet.detached import playbook_variables, sending
     from kiln.fleet.detached.sending import HOME, ControllerSettings
 
     variables, certificates = sending.credentials(options.provider, os.environ)
-    texts, more = sending.variable_files(options.vars, os.environ)
+    names = playbook_variables.names_of_playbooks(ANSIBLE, options.provider)
+    vault = playbook_variables.VaultDecryption(vault_program)
+    texts = playbook_variables.variable_files(options.vars, names, vault)
     index = {name: os.environ[name] for name in INDEX if os.environ.get(name) and "file:" not in os.environ[name]}
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
     arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--json"]
@@ -165,10 +171,18 @@ def controller_settings(
         arguments=tuple(arguments),
         key=key,
         keep=seconds(options.keep or KEEP),
-        environment={**worker_variables(feedstock), **index, **variables, **more, **price, **executor, ID: run},
+        environment={**worker_variables(feedstock), **index, **variables, **price, **executor, ID: run},
         files={**texts, **certificates},
         feedstock={"fleet-sizes.yml": sending.file_text(sizes)} if sizes.is_file() else {},
     )
+
+
+def vault_program() -> tuple[Path, Mapping[str, str]]:
+    """Return the program that decrypts variables, and its environment, in which it finds the password."""
+    from kiln import bootstrap
+
+    python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
+    return python.with_name("ansible-vault"), playbook_environment(os.environ, python)
 
 
 def rebuilt_arguments(options: argparse.Namespace) -> list[str]:
@@ -224,11 +238,11 @@ def existing_host(options: argparse.Namespace) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
     import yaml
 
-    from kiln.fleet.detached import sending, ssh_config_host
+    from kiln.fleet.detached import playbook_variables, sending, ssh_config_host
 
     for path in options.vars:
         text = sending.file_text(path)
-        data = {} if sending.VAULT.search(text) else yaml.safe_load(text)
+        data = {} if playbook_variables.VAULT.search(text) else yaml.safe_load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 HOME = "/var/lib/kiln/controller"
 # The variables of each provider's modules; whoever runs the workers needs no others, and no token for publishing.
@@ -42,7 +39,6 @@ ELSEWHERE = frozenset(
         *("AWS_WEB_IDENTITY_TOKEN_FILE", "OS_CLOUD", "OS_CLIENT_CONFIG_FILE"),
     }
 )
-VAULT = re.compile(r"\A\$ANSIBLE_VAULT|!vault\b")
 LARGEST = 1 << 20  # bytes of a file that is sent with the settings
 
 
@@ -94,59 +90,6 @@ def credentials(provider: str, environment: Mapping[str, str]) -> tuple[dict[str
     names = CERTIFICATES & set(credentials)
     certificates = {f"certificates/{name}": file_text(Path(credentials[name])) for name in names}
     return {**credentials, **{name: f"{HOME}/certificates/{name}" for name in names}}, certificates
-
-
-def variable_files(paths: Sequence[Path], environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the files of variables for the playbooks there, and the variables of kiln that they need.
-
-    The keys of existing hosts are sent along. The controller's own address is not that of this computer, so
-    ``kiln_controller`` is left out. Files that Ansible Vault encrypts are sent as they are, with their password.
-    """
-    files: dict[str, str] = {}
-    more: dict[str, str] = {}
-    for number, path in enumerate(paths):
-        text = file_text(path)
-        if VAULT.search(text):
-            files[f"vars/{number}.yml"] = text
-            files["vault"], more["ANSIBLE_VAULT_PASSWORD_FILE"] = vault_password(path, environment), f"{HOME}/vault"
-            continue
-        try:
-            variables = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
-            raise UsageError(f"{path} is not YAML", why=str(error)) from error
-        if not isinstance(variables, dict):
-            raise UsageError(f"{path} holds no variables", hint="write NAME: VALUE lines, or a JSON object")
-        variables.pop("kiln_controller", None)
-        for host in variables.get("kiln_static_hosts") or ():
-            add_private_key(host, files, path)
-        files[f"vars/{number}.yml"] = json.dumps(variables, default=str)
-    return files, more
-
-
-def add_private_key(host: Any, files: dict[str, str], path: Path) -> None:
-    """Send the private key of an existing host along, and point the host at it."""
-    if not isinstance(host, dict) or not isinstance(host.get("key"), str):
-        raise UsageError(f"a host of kiln_static_hosts in {path} has no key", hint="key: the path of a private key")
-    text = file_text(Path(host["key"]).expanduser())
-    names = {content: name for name, content in files.items() if name.startswith("keys/")}
-    name = names.get(text, f"keys/{len(names)}")
-    files[name] = text
-    host["key"] = f"{HOME}/{name}"
-
-
-def vault_password(path: Path, environment: Mapping[str, str]) -> str:
-    """Return the password that decrypts a file of variables.
-
-    Raises:
-        UsageError: when it is not in a file, or that is a program, which the controller cannot run.
-    """
-    place = Path(environment.get("ANSIBLE_VAULT_PASSWORD_FILE") or "")
-    if not place.is_file() or os.access(place, os.X_OK):
-        raise UsageError(
-            f"{path} is encrypted, and its password cannot be sent to the controller",
-            hint="ANSIBLE_VAULT_PASSWORD_FILE names a file with it, which is not a program",
-        )
-    return file_text(place)
 
 
 def file_text(path: Path) -> str:

@@ -13,11 +13,14 @@ from urllib.request import Request, urlopen
 import pytest
 from moto.server import ThreadedMotoServer
 
+from kiln.cli import fleet_detached_start
+from kiln.cli.fleet_arguments import arguments
 from kiln.cli.fleet_prices import region_of
 from kiln.errors import (
     CredentialsRefused,
     UnsupportedPython,
 )
+from kiln.feedstock_loader import load
 from kiln.fleet import price_table
 from kiln.fleet.price_table import Price
 from kiln.model.fleet import WorkerState
@@ -105,3 +108,34 @@ def refused_credentials(root: Path, provider: str, told: dict[str, str], **envir
     assert {worker.state for worker in run.workers} == {WorkerState.REFUSED}
     assert_given_back(root)
     return ended.stderr
+
+
+def test_a_detached_controller_gets_what_it_needs_of_a_vault_and_no_password(
+    small: Path, tmp_path: Path, fleet_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ansible's own programs: a file that is encrypted as a whole, and one with encrypted values."""
+    password, whole, values = tmp_path / "password", tmp_path / "whole.yml", tmp_path / "values.yml"
+    password.write_text("planted-password\n")
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(password))
+    monkeypatch.setenv("OS_AUTH_URL", "https://cloud.example.org/v3")
+    whole.write_text(json.dumps({"kiln_openstack_network": "inner", "index_word": "word-1", "release": "planted-1"}))
+
+    def vault(*words: str, text: str = "") -> str:
+        argv = (str(fleet_python.with_name("ansible-vault")), *words)
+        return subprocess.run(argv, check=True, capture_output=True, text=True, input=text).stdout
+
+    vault("encrypt", str(whole))
+    inline = [vault("encrypt_string", "--stdin-name", name, text=f"planted-{name}") for name in ("kiln_pip", "token")]
+    values.write_text("\n".join(["kiln_aws_tags: '{{ token }}'", "kiln_run_user: '{{ index_word }}'", *inline]))
+    parser = argparse.ArgumentParser()
+    arguments(parser)
+    options = parser.parse_args(
+        ["run", "--provider", "openstack", "--all", "--detach", "--vars", str(whole), "--vars", str(values)]
+    )
+    settings = fleet_detached_start.controller_settings(
+        options, load(small), ["c"], run="0a1b2c3d", key="ssh-ed25519 A"
+    )
+    assert json.loads(settings.files["vars/0.yml"]) == {"kiln_openstack_network": "inner"}
+    assert json.loads(settings.files["vars/1.yml"]) == {"kiln_pip": "planted-kiln_pip"}
+    text = settings.as_json()
+    assert not [word for word in ("planted-1", "planted-token", "planted-password", "VAULT", "word-1") if word in text]

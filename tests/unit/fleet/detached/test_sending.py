@@ -58,51 +58,6 @@ def test_a_certificate_is_sent_as_a_file(tmp_path: Path) -> None:
     assert files == {"certificates/OS_CACERT": "CERTIFICATE"}
 
 
-def test_the_keys_of_existing_hosts_are_sent_once_and_their_places_named(tmp_path: Path) -> None:
-    key, other = tmp_path / "id", tmp_path / "id2"
-    key.write_text("PRIVATE KEY 1")
-    other.write_text("PRIVATE KEY 2")
-    hosts = [{"address": f"192.0.2.{number}", "key": str(path)} for number, path in enumerate((key, other, key))]
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"kiln_static_hosts": hosts, "kiln_controller": "198.51.100.0/24"}))
-    files, more = sending.variable_files([path], {})
-    variables = json.loads(files.pop("vars/0.yml"))
-    assert [host["key"] for host in variables["kiln_static_hosts"]] == [f"{HOME}/keys/{n}" for n in (0, 1, 0)]
-    assert files == {"keys/0": "PRIVATE KEY 1", "keys/1": "PRIVATE KEY 2"}
-    assert "kiln_controller" not in variables, "it is this computer's address"
-    assert more == {}
-
-
-def test_a_vault_is_sent_as_it_is_with_its_password(tmp_path: Path) -> None:
-    path, password = tmp_path / "vault.yml", tmp_path / "password"
-    path.write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
-    with pytest.raises(UsageError, match="is encrypted"):
-        sending.variable_files([path], {})
-    password.write_text("secret\n")
-    files, more = sending.variable_files([path], {"ANSIBLE_VAULT_PASSWORD_FILE": str(password)})
-    assert files == {"vars/0.yml": path.read_text(), "vault": "secret\n"}
-    assert more == {"ANSIBLE_VAULT_PASSWORD_FILE": f"{HOME}/vault"}
-    password.chmod(0o700)
-    with pytest.raises(UsageError, match="is encrypted"):
-        sending.variable_files([path], {"ANSIBLE_VAULT_PASSWORD_FILE": str(password)})
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("a: [", "is not YAML"),
-        ("- 1", "holds no variables"),
-        ("kiln_static_hosts: [{address: a}]", "has no key"),
-        ("kiln_static_hosts: [{address: a, key: /nowhere/id}]", "cannot be sent"),
-    ],
-)
-def test_faults_of_a_file_of_variables_name_it(tmp_path: Path, text: str, fault: str) -> None:
-    path = tmp_path / "mine.yml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=fault):
-        sending.variable_files([path], {})
-
-
 def test_settings_do_not_show_their_secrets() -> None:
     settings = ControllerSettings(
         run="r",
