@@ -103,6 +103,8 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if options.gpu_tests:
             tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
         plan = plan_of(options, feedstock, configs, ledger, tests)
+    if options.detach:
+        fleet_detached_start.check_credentials(options, plan, begins=False)
     terms = None if options.provider == fleet_slurm_options.SLURM else fleet_run_terms.terms_of(options, plan)
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
@@ -204,7 +206,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
             return 0
         plan = plan_of(options, feedstock, selection.configs, ledger)
         fleet_run_terms.terms_of(options, plan)
-        fleet_detached_start.require_lasting_credentials(options, plan)
+        fleet_detached_start.check_credentials(options, plan, begins=True)
         with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
             return fleet_detached_start.start(options, feedstock, selection.configs)

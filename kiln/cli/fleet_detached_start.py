@@ -89,17 +89,19 @@ def check_options(options: argparse.Namespace) -> None:
         seconds(getattr(options, name, None) or "0")
 
 
-def require_lasting_credentials(options: argparse.Namespace, plan: FleetPlan) -> None:
-    """Refuse to detach a run whose credentials expire before the end of its plan.
+def check_credentials(options: argparse.Namespace, plan: FleetPlan, *, begins: bool) -> None:
+    """Compare the expiry of the credentials with the end of the plan of a detached run, which ``begins`` or does not.
 
     Raises:
-        UsageError: when they do.
+        UsageError: when a run begins whose credentials expire before.
     """
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.detached import credential_expiry
 
-    length, now = Assumptions.read().startup + plan.selection.seconds, time.time()  # the controller, then the workers
-    credential_expiry.require_lasting(options.provider, os.environ, begin=now, end=now + length)
+    startup, now = Assumptions.read().startup, time.time()  # of the controller; then come the workers
+    limit = None if options.time_limit is None else now + startup + seconds(options.time_limit)
+    compare = credential_expiry.require_lasting if begins else credential_expiry.note_expiry
+    compare(options.provider, os.environ, begin=now, end=now + startup + plan.selection.seconds, limit=limit)
 
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:

@@ -13,31 +13,76 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 
-VARIABLES = {"aws": "AWS_CREDENTIAL_EXPIRATION"}  # as `aws configure export-credentials --format env` writes it
+EXPIRY = {"aws": "AWS_CREDENTIAL_EXPIRATION"}  # as `aws configure export-credentials --format env` writes it
+# The variables of credentials that are temporary, whatever their expiry is.
+TEMPORARY = {"aws": ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"), "openstack": ("OS_TOKEN", "OS_AUTH_TOKEN")}
+HINT = "take a longer session of the role, or keys of a user for this alone, or more --workers"
 
 
-def require_lasting(provider: str, environment: Mapping[str, str], *, begin: float, end: float) -> None:
-    """Refuse credentials that expire before the planned ``end`` of a run; note a time that cannot be read.
+def require_lasting(
+    provider: str, environment: Mapping[str, str], *, begin: float, end: float, limit: float | None = None
+) -> None:
+    """Refuse credentials that expire before the planned ``end`` of a run; note what else may end them before it.
+
+    That is an expiry before the run's ``limit``, and one that is unknown.
 
     Raises:
         UsageError: when they expire before.
     """
-    name = VARIABLES.get(provider, "")
-    text = environment.get(name, "").strip()
-    if not text:
-        return
-    try:
-        expiry = dt.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-    except ValueError:
-        LOGGER.warning("note: %s=%r is not a time: the credentials may expire before the run ends", name, text[:40])
-        return
-    if expiry.tzinfo is None:
-        expiry = expiry.replace(tzinfo=dt.timezone.utc)
-    remaining, needed = (expiry.timestamp() - begin) / 3600, (end - begin) / 3600
-    if remaining < needed:
-        when = f"expire in {remaining:.1f} h" if remaining > 0 else f"expired {-remaining:.1f} h ago"
-        raise UsageError(
-            "--detach needs credentials that last until the end of the run",
-            why=f"these {when} ({name}), and the plan takes {needed:.1f} h",
-            hint="take a longer session of the role, or keys of a user for this alone, or more --workers",
+    if fault := expiry_fault(provider, environment, begin=begin, end=end):
+        raise UsageError("--detach needs credentials that last until the end of the run", why=fault, hint=HINT)
+    if note := expiry_note(provider, environment, begin=begin, limit=limit):
+        LOGGER.warning("note: %s", note)
+
+
+def note_expiry(
+    provider: str, environment: Mapping[str, str], *, begin: float, end: float, limit: float | None = None
+) -> None:
+    """Note that `require_lasting` would refuse the credentials, and why, or what it would note."""
+    if fault := expiry_fault(provider, environment, begin=begin, end=end):
+        LOGGER.warning("warning: kiln fleet run --detach will refuse these credentials: %s\n  try: %s", fault, HINT)
+    elif note := expiry_note(provider, environment, begin=begin, limit=limit):
+        LOGGER.warning("note: %s", note)
+
+
+def expiry_fault(provider: str, environment: Mapping[str, str], *, begin: float, end: float) -> str:
+    """Return why credentials do not last until the ``end`` of a plan that begins at ``begin``; empty if they do."""
+    expiry = _moment(_expiry_text(provider, environment))
+    if expiry is None or expiry >= end:
+        return ""
+    remaining, needed = (expiry - begin) / 3600, (end - begin) / 3600
+    when = f"expire in {remaining:.1f} h" if remaining > 0 else f"expired {-remaining:.1f} h ago"
+    return f"these {when} ({EXPIRY[provider]}), and the plan takes {needed:.1f} h"
+
+
+def expiry_note(provider: str, environment: Mapping[str, str], *, begin: float, limit: float | None) -> str:
+    """Return why credentials may expire before the end of a run whose plan they outlast; empty if nothing says so."""
+    text = _expiry_text(provider, environment)
+    expiry = _moment(text)
+    if expiry is not None:
+        if limit is None or expiry >= limit:
+            return ""
+        hours = (expiry - begin) / 3600
+        return (
+            f"the credentials expire in {hours:.1f} h, before --time-limit: a run that takes longer than planned fails"
         )
+    if text:
+        return f"{EXPIRY[provider]}={text[:40]!r} is not a time: the credentials may expire before the run ends"
+    temporary = next((name for name in TEMPORARY.get(provider, ()) if environment.get(name)), "")
+    if not temporary:
+        return ""
+    known = f", and {EXPIRY[provider]} does not say when they expire" if provider in EXPIRY else ""
+    return f"the credentials are temporary ({temporary}){known}: they may expire before the run ends"
+
+
+def _expiry_text(provider: str, environment: Mapping[str, str]) -> str:
+    return environment.get(EXPIRY.get(provider, ""), "").strip()
+
+
+def _moment(text: str) -> float | None:
+    """Return a time in seconds since the epoch; None for a text that is none."""
+    try:
+        moment = dt.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)).timestamp()

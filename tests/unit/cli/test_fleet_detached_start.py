@@ -107,7 +107,10 @@ def refuse_second(_: object, feedstock: Feedstock, *__: object) -> None:
 
 @pytest.mark.processes  # git, for the options of builds
 def test_a_run_that_cannot_begin_gets_no_controller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its offers are checked here: on the controller the fault would be found once that is paid for."""
     started: list[object] = []
@@ -135,6 +138,12 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     assert cli.run(words) == UsageError.exit_code
     assert "--detach needs credentials that last until the end of the run" in capsys.readouterr().err
     assert started == []
+    plan = [*words[:3], "plan", *words[4:]]
+    assert cli.run(plan) == 0
+    assert "kiln fleet run --detach will refuse these credentials: these expire in 1.0 h" in caplog.text
+    caplog.clear()
+    assert cli.run(plan[:-1]) == 0
+    assert caplog.text == "", "here they can be renewed"
     monkeypatch.delenv("AWS_CREDENTIAL_EXPIRATION")
     assert cli.run(words) == 0
     assert len(started) == 1

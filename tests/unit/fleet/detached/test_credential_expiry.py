@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kiln.errors import UsageError
-from kiln.fleet.detached.credential_expiry import require_lasting
+from kiln.fleet.detached.credential_expiry import note_expiry, require_lasting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOON = 1795608000.0  # 2026-11-25T12:00:00Z
 NAME = "AWS_CREDENTIAL_EXPIRATION"
@@ -31,4 +36,39 @@ def test_an_expiry_that_cannot_be_read_is_noted(caplog: pytest.LogCaptureFixture
     assert "'tomorrow' is not a time" in caplog.text
     caplog.clear()
     require_lasting("aws", {}, begin=NOON, end=NOON + 60)
+    assert caplog.text == ""
+
+
+def test_a_plan_says_what_its_run_would_refuse(caplog: pytest.LogCaptureFixture) -> None:
+    note_expiry("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 9000)
+    assert "run --detach will refuse these credentials: these expire in 2.0 h" in caplog.text
+    assert "the plan takes 2.5 h" in caplog.text
+    caplog.clear()
+    note_expiry("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 7000)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("say", [require_lasting, note_expiry])
+def test_an_expiry_before_the_time_limit_is_noted(say: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    environment = {NAME: "2026-11-25T14:00:00Z"}
+    say("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7200)
+    assert caplog.text == ""
+    say("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7201)
+    assert "expire in 2.0 h, before --time-limit" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable", "text"),
+    [
+        ("aws", "AWS_SESSION_TOKEN", f"temporary (AWS_SESSION_TOKEN), and {NAME} does not say when they expire"),
+        ("openstack", "OS_TOKEN", "temporary (OS_TOKEN): they may expire before the run ends"),
+    ],
+)
+def test_temporary_credentials_of_unknown_expiry_are_noted(
+    provider: str, variable: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    require_lasting(provider, {variable: "t"}, begin=NOON, end=NOON + 60)
+    assert text in caplog.text
+    caplog.clear()
+    require_lasting("static", {variable: "t"}, begin=NOON, end=NOON + 60)
     assert caplog.text == ""
