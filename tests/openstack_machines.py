@@ -1,24 +1,23 @@
-"""An OpenStack whose servers are containers of this computer, which boot from their user data as machines do.
-
-It answers at Docker's own address, so that a server can be a controller, too: it asks for further servers, reaches them
-by ssh, and deletes itself.
-"""
+"""An OpenStack whose servers are containers of this computer, which boot from their user data as machines do."""
 
 from __future__ import annotations
 
 import base64
-import json
-import re
-import subprocess
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from kiln import files, image
+from tests.cloud_machines import (
+    LABEL,
+    MachineCall,
+    address_of,
+    boot,
+    gateway,
+    remove_all,
+    remove_soon,
+    running,
+)
 from tests.openstack_api import Cloud, serve
-from tests.playbook_programs import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,29 +25,17 @@ if TYPE_CHECKING:
 
     from tests.openstack_api import Answer, Row
 
-LABEL = "kiln-openstack"  # of all containers, with the cloud's port
-SECONDS = 0.5  # between the answer to a deletion and the server's end: it may have asked for that itself
-
-
-class ServerCall(NamedTuple):
-    """A request about a server: ``server`` is its name, ``caller`` the address of who made it.
-
-    ``restricted`` is true when the caller's credential allows this request alone.
-    """
-
-    method: str
-    server: str
-    caller: str
-    restricted: bool
-
 
 @dataclass(kw_only=True)
-class MachineCloud(Cloud):
-    """A cloud with machines; ``on_boot`` gets the name of each container, ``calls`` are the requests about servers."""
+class OpenStackMachines(Cloud):
+    """An OpenStack with machines; ``on_boot`` gets the name of each container."""
 
     folder: Path
-    on_boot: Callable[[str], None] = lambda _: None
-    calls: list[ServerCall] = field(default_factory=list)
+    on_boot: Callable[[str], None]
+    calls: list[MachineCall] = field(default_factory=list)
+    provider: str = "openstack"
+    last_action: str = "deleted"  # the server has a credential for that
+    variables: dict[str, object] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -62,37 +49,34 @@ class MachineCloud(Cloud):
 
     def container(self, name: str) -> str:
         """Return the container of a server."""
+        return container_of(self._row(name))
+
+    def address(self, name: str) -> str:
+        """Return the address of a server."""
+        (network,) = self._row(name)["addresses"].values()
+        return str(network[0]["addr"])
+
+    def _row(self, name: str) -> Row:
         (row,) = (row for row in self.servers.values() if row["name"] == name)
-        return container_of(row)
+        return row
 
     def create_server(self, body: Row) -> Answer:
         code, answer = super().create_server(body)
         if code == 202:
             row = self.servers[answer["server"]["id"]]
-            self._note("POST", row)
-            self._boot(row)
+            self._note("created", row)
+            user_data = base64.b64decode(self.user_data[row["name"]]).decode()
+            boot(container_of(row), label=self.label, seed=self.folder / row["id"], user_data=user_data)
+            self.on_boot(container_of(row))
         return code, answer
 
-    def _boot(self, row: Row) -> None:
-        seed = self.folder / row["id"]
-        files.write_text(seed / "user-data", base64.b64decode(self.user_data[row["name"]]).decode())
-        files.write_text(
-            seed / "meta-data", json.dumps({"instance-id": row["id"], "local-hostname": row["name"]}) + "\n"
-        )
-        key, _, text = self.label.partition("=")
-        docker_run = load("filter_plugins/kiln_machines.py").docker_run
-        docker("run", *docker_run({"name": container_of(row)}, {key: text}, str(seed), ""), image.worker_tag())
-        self.on_boot(container_of(row))
-
     def address_of(self, row: Row) -> str:
-        return docker(
-            "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", container_of(row)
-        ).strip()
+        return address_of(container_of(row))
 
     def list_servers(self, query: Row) -> Answer:
-        running = docker("ps", "--format", "{{.Names}}", "--filter", f"label={self.label}").split()
+        names = running(self.label)
         for row in self.servers.values():
-            if row["status"] == "ACTIVE" and container_of(row) not in running:
+            if row["status"] == "ACTIVE" and container_of(row) not in names:
                 self.shut_off(row["name"])
         return super().list_servers(query)
 
@@ -100,13 +84,28 @@ class MachineCloud(Cloud):
         row = self.servers.get(key)
         result = super().delete_server(key)
         if row is not None:
-            self._note("DELETE", row)
-            threading.Timer(SECONDS, remove, (container_of(row),)).start()
+            self._note("deleted", row)
+            remove_soon(container_of(row))
         return result
 
-    def _note(self, method: str, row: Row) -> None:
+    def delete(self, name: str) -> None:
+        """Delete a server, as somebody does by hand."""
+        self.delete_server(self._row(name)["id"])
+
+    def ssh_ranges(self, group: str) -> set[str]:
+        """Return the ranges of addresses that a security group admits to ssh."""
+        (row,) = (row for row in self.groups.values() if row["name"] == group)
+        rules = [rule for rule in row["security_group_rules"] if rule["direction"] == "ingress"]
+        return {rule["remote_ip_prefix"] for rule in rules if rule["port_range_min"] in (22, "22")}
+
+    def leftovers(self) -> list[str]:
+        """Return what a run has left."""
+        groups = [row["name"] for row in self.groups.values() if row["name"] != "default"]
+        return [*self.names, *groups, *self.credentials, *self.rules]
+
+    def _note(self, action: str, row: Row) -> None:
         address, credential = self.caller
-        self.calls.append(ServerCall(method, row["name"], address, credential is not None))
+        self.calls.append(MachineCall(action, row["name"], address, credential is not None))
 
 
 def container_of(row: Row) -> str:
@@ -114,60 +113,13 @@ def container_of(row: Row) -> str:
     return f"{row['name']}-{row['id'][:8]}"
 
 
-def docker(*arguments: str) -> str:
-    """Run Docker's client, and return its output."""
-    ended = subprocess.run(("docker", *arguments), check=False, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def remove(*names: str) -> None:
-    """Remove containers; those that have ended are as good."""
-    if names:
-        subprocess.run(("docker", "rm", "--force", "--volumes", *names), check=False, capture_output=True)
-
-
-def gateway() -> str:
-    """Return this computer's address in the network of the containers."""
-    text = docker("network", "inspect", "bridge", "--format", "{{range .IPAM.Config}}{{.Gateway}} {{end}}")
-    return next(word for word in text.split() if re.fullmatch(r"[0-9.]+", word))
-
-
-class AddressHandler(BaseHTTPRequestHandler):
-    """Answers with the address of who asks, as a public service does."""
-
-    def do_GET(self) -> None:
-        """Answer."""
-        text = f"{self.client_address[0]}\n".encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @contextmanager
-def address_service(host: str) -> Iterator[str]:
-    """Yield the URL of a service that answers with the caller's address."""
-    server = ThreadingHTTPServer((host, 0), AddressHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://{host}:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
-def machine_cloud(folder: Path, *, password: str, on_boot: Callable[[str], None]) -> Iterator[tuple[MachineCloud, str]]:
-    """Yield a cloud with machines and the URL of a service of addresses; its containers are removed at the end."""
-    cloud = MachineCloud(password=password, folder=folder, on_boot=on_boot, flavors=("c3-4", "c3-16", "c3-32"))
-    host = gateway()
-    with address_service(host) as addresses, contextmanager(serve)(cloud, host):
+def openstack_machines(folder: Path, *, password: str, on_boot: Callable[[str], None]) -> Iterator[OpenStackMachines]:
+    """Yield an OpenStack with machines; its containers are removed at the end."""
+    flavors = ("c3-4", "c3-16", "c3-32")
+    cloud = OpenStackMachines(password=password, folder=folder, on_boot=on_boot, flavors=flavors)
+    with contextmanager(serve)(cloud, gateway()):
         try:
-            yield cloud, addresses
+            yield cloud
         finally:
-            remove(*docker("ps", "--all", "--quiet", "--filter", f"label={cloud.label}").split())
+            remove_all(cloud.label)

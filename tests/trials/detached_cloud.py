@@ -2,9 +2,9 @@
 
     .venv/bin/python -m tests.trials.detached_cloud [--only TEXT ...]
 
-The cloud is a small OpenStack of our own, which speaks HTTP with the real openstacksdk (`tests/openstack_machines.py`).
-Each trial starts `kiln fleet run --detach --provider openstack`. From then on, another home directory has the run's
-key and no credentials. The controller asks the cloud for its worker by itself, builds a config of the small feedstock
+The clouds are a small OpenStack of our own, which speaks HTTP with the real openstacksdk, and moto's EC2, which does so
+with the real boto3. Each trial starts `kiln fleet run --detach`. From then on, another home directory has the run's key
+and no credentials. The controller asks the cloud for its worker by itself, builds a config of the small feedstock
 there, and deletes the worker; its packages wait; it deletes itself last. Each trial prints a line of a table.
 """
 
@@ -17,26 +17,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import WorkersLost
+from tests.cloud_machines import address_service, gateway
 from tests.integration.fleet import test_detached
 from tests.integration.fleet.helpers import PLANTED, docker, hold, let_go, words
-from tests.openstack_machines import machine_cloud
+from tests.moto_machines import moto_machines
+from tests.openstack_machines import openstack_machines
 from tests.trials.fleet import make_image
 from tests.trials.kills import ENVIRONMENT, ROOT, SMALL
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tests.openstack_machines import MachineCloud, ServerCall
+    from tests.cloud_machines import MachineCall, MachineCloud
 
 CONFIG = test_detached.CONFIG
 PASSWORD = "planted-password-0452"
-HEAD = "| trial | seconds | requests about servers | packages | what went wrong |\n|---|---|---|---|---|"
+HEAD = "| trial | seconds | machines | packages | what went wrong |\n|---|---|---|---|---|"
 # The file in which systemd reads the credentials, and the variables of the processes that it starts with them.
 ALLOWED = ("/etc/kiln-controller-environment",)
 
@@ -100,12 +103,6 @@ class DetachedRun:
         """Let the build go on."""
         let_go(self.cloud.container(self.worker))
 
-    def address_of(self, name: str) -> str:
-        """Return the address of a server."""
-        (row,) = (row for row in self.cloud.servers.values() if row["name"] == name)
-        (network,) = row["addresses"].values()
-        return str(network[0]["addr"])
-
 
 def without_credentials() -> dict[str, str]:
     """Return this program's environment without variables of clouds."""
@@ -123,10 +120,11 @@ def begun(folder: Path, cloud: MachineCloud, addresses: str, *more: str) -> Deta
     hold(start)
     elsewhere, variables = folder / "elsewhere", folder / "variables.json"
     elsewhere.mkdir()
-    variables.write_text(json.dumps({"kiln_address_service": addresses, "kiln_poll_interval": 1}))
+    told = {**cloud.variables, "kiln_address_service": addresses, "kiln_poll_interval": 1}
+    variables.write_text(json.dumps(told))
     credentials = {**cloud.environment(PASSWORD), "BINSTAR_TOKEN": PLANTED, "XDG_CONFIG_HOME": str(folder / "config")}
     environment = {**without_credentials(), **credentials}
-    options = ("--provider", "openstack", "--type", "compute-8", "--workers", "1", "--container", "none")
+    options = ("--provider", cloud.provider, "--type", "compute-8", "--workers", "1", "--container", "none")
     call = words(start, "run", CONFIG, *options, "--poll", "1s", "--vars", str(variables), "--detach", "--json", *more)
     ended = subprocess.run(call, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -146,50 +144,49 @@ def begun(folder: Path, cloud: MachineCloud, addresses: str, *more: str) -> Deta
 
 
 def collected(detached: DetachedRun) -> list[str]:
-    """Attach, look and collect from elsewhere; the controller's server deletes itself last."""
+    """Attach, look and collect from elsewhere; the controller ends itself last."""
     cloud = detached.cloud
     home = ("env", f"HOME={detached.elsewhere}")
     test_detached.assert_attached_until_ctrl_c((*home, *detached.fleet_words("attach")))
-    controller, address = cloud.container(detached.controller), detached.address_of(detached.controller)
+    controller, address = cloud.container(detached.controller), cloud.address(detached.controller)
     problems = secrets_outside(cloud.container(detached.worker), controller)
-    problems += [] if ranges(cloud, f"kiln-{detached.run}") == {f"{address}/32"} else ["others may reach the worker"]
+    ranges = cloud.ssh_ranges(f"kiln-{detached.run}")
+    problems += [] if ranges == {f"{address}/32"} else [f"the worker may be reached from {ranges}"]
     detached.let_go()
     detached.until_ended()
     problems += [] if cloud.names == [detached.controller] else [f"servers while packages wait: {cloud.names}"]
     problems += [] if "compiling with" in detached.fleet("logs", CONFIG).stdout else ["no log"]
     ended = detached.fleet("collect")
     problems += [] if ended.returncode == 0 else [ended.stderr]
-    until(lambda: not cloud.names, "the controller has deleted itself", seconds=120, pause=0.5)
-    own = [(call.method, call.server) for call in cloud.calls if call.caller == address]
-    expected = [("POST", detached.worker), ("DELETE", detached.worker), ("DELETE", detached.controller)]
-    problems += [] if own == expected else [f"the controller has requested {own}"]
-    problems += [] if cloud.calls[-1].restricted else ["not by the credential for itself alone"]
+    until(lambda: not cloud.names, "the controller has ended itself", seconds=180, pause=0.5)
+    own = [(call.action, call.machine) for call in cloud.calls if call.caller == address]
+    expected = [("created", detached.worker), ("deleted", detached.worker), (cloud.last_action, detached.controller)]
+    problems += [] if own == expected else [f"the controller has {own}"]
+    problems += [] if cloud.calls[-1].alone else ["not by the credential for itself alone"]
     return problems
 
 
 def never_collected(detached: DetachedRun) -> list[str]:
-    """Nobody collects: the controller deletes itself when the time for that is over."""
+    """Nobody collects: the controller ends itself when the time for that is over."""
     detached.until_building()
     detached.let_go()
-    until(lambda: not detached.cloud.names, "the controller has deleted itself", pause=0.5)
+    until(lambda: not detached.cloud.names, "the controller has ended itself", pause=0.5)
     last = detached.cloud.calls[-1]
-    return [] if (last.server, last.restricted) == (detached.controller, True) else [f"the last request was {last}"]
+    return [] if (last.machine, last.alone) == (detached.controller, True) else [f"the last was {last}"]
 
 
 def stopped(detached: DetachedRun) -> list[str]:
     """The run is stopped with the key, from elsewhere, while it builds."""
     detached.until_building()
     ended = detached.fleet("down")
-    until(lambda: not detached.cloud.names, "the controller has deleted itself", seconds=120, pause=0.5)
+    until(lambda: not detached.cloud.names, "the controller has ended itself", seconds=180, pause=0.5)
     return [] if ended.returncode == 0 else [ended.stderr]
 
 
 def deleted(detached: DetachedRun) -> list[str]:
-    """Somebody deletes the controller's server: `attach` at home says so, and `down` deletes the worker."""
+    """Somebody deletes the controller: `attach` at home says so, and `down` deletes the worker."""
     detached.until_building()
-    cloud = detached.cloud
-    (key,) = (key for key, row in cloud.servers.items() if row["name"] == detached.controller)
-    cloud.delete_server(key)
+    detached.cloud.delete(detached.controller)
     ended = detached.at_home("attach", detached.run)
     return (
         [] if ended.returncode == WorkersLost.exit_code else [f"attach ended with {ended.returncode}: {ended.stderr}"]
@@ -200,8 +197,9 @@ TRIALS: dict[str, tuple[Callable[[DetachedRun], list[str]], tuple[str, ...], int
     "collected from elsewhere": (collected, (), 2),
     "never collected": (never_collected, ("--keep", "15s"), 0),
     "stopped from elsewhere": (stopped, (), 0),
-    "controller's server deleted": (deleted, (), 0),
+    "controller deleted": (deleted, (), 0),
 }
+CLOUDS = ("OpenStack", "EC2")
 
 
 def secrets_outside(worker: str, controller: str) -> list[str]:
@@ -219,13 +217,6 @@ def secrets_outside(worker: str, controller: str) -> list[str]:
     return problems
 
 
-def ranges(cloud: MachineCloud, group: str) -> set[str]:
-    """Return the ranges of addresses that a security group admits to ssh."""
-    (row,) = (row for row in cloud.groups.values() if row["name"] == group)
-    rules = [rule for rule in row["security_group_rules"] if rule["direction"] == "ingress"]
-    return {rule["remote_ip_prefix"] for rule in rules if rule["port_range_min"] in (22, "22")}
-
-
 def main() -> None:
     """Run the trials and print the table; the exit code is 1 when one of them went wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -234,7 +225,7 @@ def main() -> None:
     make_image()
     print(HEAD, flush=True)
     wrong = 0
-    for name in TRIALS:
+    for name in (f"{cloud}: {trial}" for cloud in CLOUDS for trial in TRIALS):
         if any(text in name for text in options.only or [""]):
             with tempfile.TemporaryDirectory(prefix="kiln-detached-") as folder:
                 wrong += not tried(name, Path(folder))
@@ -242,38 +233,42 @@ def main() -> None:
     sys.exit(bool(wrong))
 
 
+@contextmanager
+def cloud_of(name: str, folder: Path) -> Iterator[MachineCloud]:
+    """Yield a cloud by its name; its machines can reach the package index as this computer does."""
+    on_boot = test_detached.trust_this_computers_authorities
+    if name == "EC2":
+        with moto_machines(folder, on_boot=on_boot) as cloud:
+            yield cloud
+    else:
+        with openstack_machines(folder, password=PASSWORD, on_boot=on_boot) as openstack:
+            yield openstack
+
+
 def tried(name: str, folder: Path) -> bool:
     """Carry out a trial and print its line; return whether all went well."""
-    trial, more, count = TRIALS[name]
-    with machine_cloud(folder / "cloud", password=PASSWORD, on_boot=test_detached.trust_this_computers_authorities) as (
-        cloud,
-        addresses,
-    ):
+    place, _, kind = name.partition(": ")
+    trial, more, count = TRIALS[kind]
+    with cloud_of(place, folder / "cloud") as cloud, address_service(gateway()) as addresses:
         detached = begun(folder, cloud, addresses, *more)
         began = time.monotonic()
         problems = trial(detached)
         seconds = time.monotonic() - began
         packages = sorted(path.name for path in detached.elsewhere.rglob("*.conda"))
         problems += [] if len(packages) == count else [f"{len(packages)} packages"]
-        problems += after_down(detached)
+        ended = detached.at_home("down", detached.run)  # what remains at the cloud, such as groups
+        problems += [] if ended.returncode == 0 else [f"down: {ended.stderr}"]
+        left = cloud.leftovers()
+        problems += [f"left at the cloud: {left}"] if left else []
     cells = (name, f"{seconds:.0f}", shown(cloud.calls, detached), str(len(packages)), "; ".join(problems) or "nothing")
     print(f"| {' | '.join(cells)} |", flush=True)
     return not problems
 
 
-def after_down(detached: DetachedRun) -> list[str]:
-    """Remove at home what the run has left at the cloud; return what remains."""
-    ended = detached.at_home("down", detached.run)
-    problems = [] if ended.returncode == 0 else [f"down: {ended.stderr}"]
-    cloud = detached.cloud
-    left = [*cloud.names, *(row["name"] for row in cloud.groups.values()), *cloud.credentials, *cloud.rules]
-    return problems + ([] if left == ["default"] else [f"left at the cloud: {left}"])
-
-
-def shown(calls: Sequence[ServerCall], detached: DetachedRun) -> str:
-    """Return the requests about servers in short."""
+def shown(calls: Sequence[MachineCall], detached: DetachedRun) -> str:
+    """Return what happened to the machines in short."""
     names = {detached.controller: "controller", detached.worker: "worker"}
-    return ", ".join(f"{call.method} {names.get(call.server, call.server)}" for call in calls)
+    return ", ".join(f"{names.get(call.machine, call.machine)} {call.action}" for call in calls)
 
 
 if __name__ == "__main__":
