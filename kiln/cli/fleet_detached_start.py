@@ -155,7 +155,9 @@ def controller_settings(
     variables, certificates = sending.credentials(options.provider, os.environ)
     names = playbook_variables.names_of_playbooks(ANSIBLE, options.provider)
     vault = playbook_variables.VaultDecryption(vault_program)
-    texts = playbook_variables.variable_files(options.vars, names, vault)
+    host = existing_host(options) if options.controller is not None else {}
+    place = (str(host["address"]), int(host.get("port", 22))) if host else None
+    texts = playbook_variables.variable_files(options.vars, names, vault, controller=place)
     index = {name: os.environ[name] for name in INDEX if os.environ.get(name) and "file:" not in os.environ[name]}
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
     arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--json"]

@@ -26,6 +26,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 # The controller has another address than this computer; it asks for its own.
 HERE = frozenset({"kiln_controller"})
 PROVIDERS = ("aws", "openstack", "static", "local")
+ANOTHER = "a machine that builds cannot be the controller, too: name another --controller"
 SECONDS = 60.0  # for a decryption: the program that knows the password may ask somebody
 
 
@@ -86,11 +87,18 @@ def names_of_playbooks(folder: Path, provider: str) -> frozenset[str]:
     return frozenset(name for name in names if not name.startswith(others)) - HERE
 
 
-def variable_files(paths: Sequence[Path], names: Collection[str], vault: VaultDecryption) -> dict[str, str]:
+def variable_files(
+    paths: Sequence[Path],
+    names: Collection[str],
+    vault: VaultDecryption,
+    *,
+    controller: tuple[str, int] | None = None,
+) -> dict[str, str]:
     """Return the files of variables for the playbooks on the controller, and the keys of existing hosts.
 
     They have the variables in ``names``, Ansible's own (``ansible_``), and those that these mention; others are
-    neither sent nor, by themselves, decrypted.
+    neither sent nor, by themselves, decrypted. An existing host that is the ``controller``, by its address and port,
+    is left out, with its key.
 
     Raises:
         UsageError: when a file is invalid, or cannot be decrypted.
@@ -109,6 +117,10 @@ def variable_files(paths: Sequence[Path], names: Collection[str], vault: VaultDe
                 pending |= (set(_mentioned(target[name])) & known) - done
     files: dict[str, str] = {}
     for number, (path, table) in enumerate(zip(paths, sent, strict=True)):
+        if isinstance(hosts := table.get("kiln_static_hosts"), list) and hosts:
+            table["kiln_static_hosts"] = [host for host in hosts if not _is_at(host, controller)]
+            if not table["kiln_static_hosts"]:
+                raise UsageError(f"kiln_static_hosts in {path} has no host besides the controller", hint=ANOTHER)
         for host in table.get("kiln_static_hosts") or ():
             add_private_key(host, files, path)
         files[f"vars/{number}.yml"] = json.dumps(table, default=str)
@@ -157,6 +169,13 @@ def _mentioned(value: Any) -> Iterator[str]:
         case list():
             for item in value:
                 yield from _mentioned(item)
+
+
+def _is_at(host: Any, place: tuple[str, int] | None) -> bool:
+    """Return whether an existing host is reached at an address and a port."""
+    if place is None or not isinstance(host, dict):
+        return False
+    return (host.get("address"), str(host.get("port", 22))) == (place[0], str(place[1]))
 
 
 def add_private_key(host: Any, files: dict[str, str], path: Path) -> None:

@@ -98,6 +98,21 @@ def test_the_keys_of_existing_hosts_are_sent_once_and_their_places_named(tmp_pat
     assert "kiln_controller" not in variables, "it is this computer's address"
 
 
+def test_the_controller_gets_no_key_to_itself(tmp_path: Path) -> None:
+    for name in ("id", "id2"):
+        (tmp_path / name).write_text(f"PRIVATE KEY {name}")
+    worker, controller = {"address": "a", "key": str(tmp_path / "id")}, {"address": "a", "key": str(tmp_path / "id2")}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"kiln_static_hosts": [worker, {**controller, "port": "2222"}]}))
+    names = names_of_playbooks(ANSIBLE, "static")
+    files = variable_files([path], names, Reversed(), controller=("a", 2222))
+    hosts = json.loads(files.pop("vars/0.yml"))["kiln_static_hosts"]
+    assert (hosts, files) == ([{"address": "a", "key": f"{HOME}/keys/0"}], {"keys/0": "PRIVATE KEY id"})
+    path.write_text(json.dumps({"kiln_static_hosts": [controller]}))
+    with pytest.raises(UsageError, match="no host besides the controller"):
+        variable_files([path], names, Reversed(), controller=("a", 22))
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
