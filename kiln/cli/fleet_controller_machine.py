@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.fleet.detached.attach_key import RunKey
     from kiln.model.fleet import ControllerCharge, MachineType
 
 CONTROLLER_TYPE = "controller"
@@ -41,3 +42,13 @@ def own_charge(environment: Mapping[str, str]) -> ControllerCharge | None:
         return None
     hourly, billed, since = map(float, words[:3])
     return ControllerCharge(hourly=hourly, billed=billed, since=since, currency=words[3], name=words[4])
+
+
+def end_text(key: RunKey, *, is_alive: bool, is_removed: bool) -> str:
+    """Return how a controller has ended; what it has besides its machine ``is_removed`` only where the run began."""
+    state = "still answers, and ends by its lease" if is_alive else "has ended"
+    text = f"{key.run}: its controller {state}"
+    if is_removed or key.provider not in FLAVORS:
+        return text
+    left = f"its security group remains at {key.provider}, and costs nothing"
+    return f"{text}\n{key.run}: {left}; kiln fleet down {key.run}, where the run began, removes it"

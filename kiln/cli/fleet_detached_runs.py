@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from kiln.cli import fleet_controller_machine
 from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_ansible_settings import artifact_layout, run_folder, site_of
 from kiln.cli.fleet_detached_start import remove_controller
@@ -252,6 +253,7 @@ def end_controller(
         text = f"{what}; {again}"
         print(text if feedstock is None else pasteable(text, feedstock.root), file=sys.stderr)
         return None
+    site = None
     if feedstock is not None and (folder := run_folder(feedstock, key.run)).exists():
         site = controller_site(options, feedstock, key)
         if site is not None:
@@ -263,8 +265,7 @@ def end_controller(
                 print(pasteable(text, feedstock.root), file=sys.stderr)
                 return error
         attach_key.remove(folder)
-    text = "still answers, and ends by its lease" if alive else "has ended"
-    print(f"{key.run}: its controller {text}", file=sys.stderr)
+    print(fleet_controller_machine.end_text(key, is_alive=alive, is_removed=site is not None), file=sys.stderr)
     return None
 
 

@@ -307,9 +307,12 @@ def test_a_controller_from_which_another_computer_fetches_is_not_removed(
     assert fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN), "for kiln fleet down"
 
 
-def test_a_controller_that_another_collection_has_ended_is_no_fault(tmp_path: Path, removed: list[str]) -> None:
+def test_a_controller_that_another_collection_has_ended_is_no_fault(
+    tmp_path: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """What else it has at the provider is removed all the same."""
     assert collected_here(tmp_path, ContendedController(is_gone=True)) == 0
+    assert "security group" not in capsys.readouterr().err
     assert removed == [f"controller of {RUN}"]
     assert not fleet_detached_runs.is_detached(Feedstock(root=tmp_path), RUN)
 
@@ -328,7 +331,9 @@ def test_who_has_the_key_stops_the_run_from_another_computer(
         connection = Connection("running", "ended")
         assert down_by_key(monkeypatch, tmp_path, connection, *words) == 0
         assert connection.requests == ["stop", "collected"]
-    assert "its controller has ended" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{RUN}: its controller has ended\n" in error
+    assert f"its security group remains at aws, and costs nothing; kiln fleet down {RUN}, where the run began" in error
     assert removed == [], "which takes the provider's credentials, and the folder of the run"
 
 
