@@ -256,7 +256,8 @@ class Simulation:
         answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
         expired = self._is_expired()
         listed = None if expired or self._within(self.faults.offline) else alive
-        return executor_messages.Probed(answers=answers, listed=listed, credentials=expired)
+        reason = "ExpiredToken" if expired else ""
+        return executor_messages.Probed(answers=answers, listed=listed, credentials=expired, reason=reason)
 
     def _is_expired(self) -> bool:
         """Return whether the provider allows nothing any more by the credentials."""

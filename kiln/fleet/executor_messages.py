@@ -241,13 +241,14 @@ class BuildFinished(_BuildMessage):
     """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown.
 
     ``at`` is the time of its end, where that is known better than by this event. With ``unfit`` its worker can build
-    nothing more.
+    nothing more; ``overdue`` marks one that a scheduler ended at its time limit.
     """
 
     exit_code: int | None
     reason: str = ""
     at: float | None = None
     unfit: bool = False
+    overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,12 +300,13 @@ class Renewed(_WorkerMessage):
 class Probed:
     """The workers that answer, and those that the provider lists: None when the provider could not be asked.
 
-    ``credentials`` when it did not accept the credentials.
+    ``credentials`` when it did not accept the credentials, with its ``reason``.
     """
 
     answers: frozenset[str]
     listed: frozenset[str] | None
     credentials: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

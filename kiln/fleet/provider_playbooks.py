@@ -104,7 +104,7 @@ def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
     """Probe the workers and list the provider's; if it lists silent ones, open its firewall and probe them again."""
     answers = _answering(session, workers)
     result = session.playbooks.play("list.yml")
-    listed, credentials = None, False
+    listed, credentials, reason = None, False, ""
     if result.ok and result.answer is not None:
         listed = frozenset(str(worker["name"]) for worker in result.answer["machines"] if not worker["ended"])
         if silent := tuple((listed & set(workers)) - answers):
@@ -112,8 +112,9 @@ def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
                 session.playbooks.play("admit.yml")
             answers |= _answering(session, silent)
     else:
-        credentials = CREDENTIALS.search(result.reason("localhost")) is not None
-    session.events.put(Probed(answers=answers, listed=listed, credentials=credentials))
+        reason = result.reason("localhost")
+        credentials = CREDENTIALS.search(reason) is not None
+    session.events.put(Probed(answers=answers, listed=listed, credentials=credentials, reason=reason))
 
 
 def _answering(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:

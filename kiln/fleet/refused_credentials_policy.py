@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from kiln.fleet.worker_job_inventory import Worker
 
 LOGGER = logging.getLogger(__name__)
+RENEWAL = (
+    "credentials that are renewed in their file are used at the next attempt; new variables need 'kill -9' of this"
+    " process, which leaves the workers alone, and then the same command"
+)
+LENGTH = 200  # characters of a provider's reason in a line of the view
 
 
 class CredentialRefusals:
@@ -25,13 +31,30 @@ class CredentialRefusals:
         self.state = state
         self.pool = pool
         self._is_noted = False
+        self._since: float | None = None
 
     def on_accepted(self) -> None:
         """Record that the provider accepts the credentials."""
-        self._is_noted = False
+        self._is_noted, self._since = False, None
+
+    def on_listed(self) -> None:
+        """Record that the provider lists workers, whatever else it refuses."""
+        self._since = None
+
+    def waiting_text(self, worker: str, reason: str) -> str:
+        """Return why a silent worker is waited for while the provider, refusing the credentials, cannot list it."""
+        self._record()
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._since))
+        refusal = f"the provider does not accept the credentials since {since} ({' '.join(reason.split())[:LENGTH]})"
+        return f"{worker} does not answer, and {refusal}, so it is unknown whether it exists: waiting; {RENEWAL}"
+
+    def _record(self) -> None:
+        """Record the time of the first refusal."""
+        self._since = self.state.executor.now() if self._since is None else self._since
 
     def on_refused(self, worker: Worker, reason: str) -> bool:
         """Record that the provider refused a worker by the credentials; return whether that stops the run."""
+        self._record()
         builders = self.state.inventory.builders
         if not builders or self._lacks_pool(worker):
             hint = "see that the provider's variables or files hold valid ones, then run the same command again"
@@ -40,8 +63,9 @@ class CredentialRefusals:
             self._is_noted = True
             LOGGER.warning(
                 "note: the provider does not accept the credentials any more (%s): running builds go on and are"
-                " collected, but no worker is replaced or terminated",
+                " collected, but no worker is replaced or terminated; %s",
                 reason,
+                RENEWAL,
             )
         return self.state.stop is not None
 

@@ -81,6 +81,8 @@ class SilenceManager:
         """
         now = self.state.executor.now()
         self._probing = False
+        if event.listed is not None:
+            self.workers.credentials.on_listed()
         self._next = now + min(BETWEEN, self.state.run_config.unreachable_timeout)
         for worker in [worker for worker in self.state.inventory.present if worker.name in event.answers]:
             self.on_answer(worker)
@@ -169,6 +171,8 @@ class SilenceManager:
         for worker in workers:
             if worker.assignment is not None:
                 text = f"{reason}: waiting, in case this computer's network is at fault"
+                if event.credentials:
+                    text = self.workers.credentials.waiting_text(worker.name, event.reason)
                 self.state.observer.config_line(worker.assignment.config, text, "")
 
 

@@ -125,7 +125,7 @@ class WorkerManager:
         if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
             return False
         seconds = max(0.0, self.offers.next_time(offers) - now)
-        text = f"no worker is left, and the provider refuses others; asking again in {seconds / 60:.0f} min"
+        text = f"no worker is left, and the provider refuses others; asking again {_moment(seconds)}"
         self._report_waiting(f"{text}: {event.reason}")
         return True
 
@@ -138,8 +138,8 @@ class WorkerManager:
     def report_outage(self, now: float) -> None:
         """Report that workers were lost together again, and that the next ones are requested later."""
         if now < self.losses.wait_until:
-            minutes = (self.losses.wait_until - now) / 60
-            self._report_waiting(f"workers were lost together again; the next are requested in {minutes:.0f} min")
+            moment = _moment(self.losses.wait_until - now)
+            self._report_waiting(f"workers were lost together again; the next are requested {moment}")
 
     def _useful_offers(self) -> list[Offer]:
         """Return the offers of the machine types that configs wait for."""
@@ -390,3 +390,8 @@ class WorkerManager:
         if worker.record.state is not WorkerState.REQUESTED and now >= self.renewal_due(worker):
             worker.renewal_tried_at = now
             self.state.submit(Renew(worker=worker.name, seconds=self.state.run_config.lease))
+
+
+def _moment(seconds: float) -> str:
+    """Return when something is done that is due in some seconds."""
+    return f"in {seconds / 60:.0f} min" if seconds >= 60 else "now" if seconds < 1 else f"in {seconds:.0f} s"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kiln.errors import MachinesUnknown
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
@@ -49,6 +50,32 @@ def test_the_last_worker_is_waited_for_where_the_new_one_does_not_answer_either(
     lived = sum(end - begin for name, begin, end in simulation.paid if name == THREE)
     assert 0 < lived < HOUR
     assert hours(simulation) < 5.3
+
+
+class Lines(NullObserver):
+    """An observer that stores the lines of configs."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def config_line(self, config: str, step: str, line: str) -> None:
+        self.lines.append(step)
+
+
+def test_a_silent_worker_is_waited_for_with_the_reason_why_the_provider_does_not_list_it() -> None:
+    def lines_of(faults: Faults) -> list[str]:
+        observer = Lines()
+        settings = {"id": "r1", "command": "", "machine_type": MACHINE, "estimates": UNEVEN, "max_workers": 2}
+        simulation = Simulation(UNEVEN, faults=faults)
+        run_config = FleetRunConfig(**settings)  # type: ignore[arg-type]
+        with pytest.raises(MachinesUnknown):
+            Supervisor(run_config, executor=simulation, store=NullStore(), observer=observer).execute()
+        return [line for line in observer.lines if "not answer" in line]
+
+    expired = lines_of(Faults(dies={ONE: ENDED}, expired=ENDED - HOUR))
+    assert expired[0].startswith(f"{ONE} does not answer, and the provider does not accept the credentials since 2")
+    assert "(ExpiredToken), so it is unknown whether it exists: waiting; credentials that are renewed in" in expired[0]
+    assert len({line.partition(" (")[0] for line in expired}) == 1, "since the first refusal"
 
 
 @pytest.mark.parametrize(
