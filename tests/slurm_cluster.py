@@ -40,27 +40,37 @@ AccountingStorageType=accounting_storage/none
 MpiDefault=none
 ReturnToService=2
 SlurmdTimeout=10
+SlurmdParameters=config_overrides
+GresTypes=gpu
 MessageTimeout=5
 KillWait=2
 OverTimeLimit=0
 MinJobAge=300
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=1,sched_min_interval=100000
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cores} RealMemory=4000
+NodeName={gpu_node} NodeHostname={host} NodeAddr=127.0.0.1 Port={last_port} CPUs=4 RealMemory=9000 Gres=gpu:1 Weight=9
 PartitionName=main Nodes=n[1-{nodes}] Default=YES State=UP
+PartitionName=mixed Nodes=n[1-{nodes}],{gpu_node} State=UP
 PartitionName=closed Nodes=n1 State=DOWN
 """
+# A file that all computers have stands for the device; nothing opens it.
+GRES_CONF = "NodeName={gpu_node} Name=gpu File=/dev/null\n"
 SBIN = "/usr/sbin"  # not in every user's PATH
 
 
 class SlurmCluster:
-    """A cluster below a folder; `start` and `stop` it, or one of its daemons."""
+    """A cluster below a folder; `start` and `stop` it, or one of its daemons.
+
+    Equal nodes are the partition main; with ``gpu_node``, a larger one with a GPU, they are the partition mixed.
+    """
 
     def __init__(self, folder: Path, *, nodes: int = 2, cores: int = 2) -> None:
         self.folder = folder
-        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.gpu_node = f"n{nodes + 1}"
+        self.nodes = [*(f"n{number}" for number in range(1, nodes + 1)), self.gpu_node]
         self.conf = folder / "slurm.conf"
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        ports = free_ports(nodes + 1)
+        ports = free_ports(nodes + 2)
         for name in ("munge", "state", *self.nodes):
             (folder / name).mkdir(parents=True, mode=0o755)
         key = folder / "munge" / "key"
@@ -74,9 +84,12 @@ class SlurmCluster:
             nodes=nodes,
             cores=cores,
             first=ports[1],
-            last=ports[-1],
+            last=ports[-2],
+            last_port=ports[-1],
+            gpu_node=self.gpu_node,
         )
         self.conf.write_text(text)
+        (folder / "gres.conf").write_text(GRES_CONF.format(gpu_node=self.gpu_node))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -123,18 +136,19 @@ class SlurmCluster:
         """Return the output of one of Slurm's programs."""
         return subprocess.run(words, env=self.environment, check=True, capture_output=True, text=True).stdout
 
-    def jobs(self) -> dict[str, str]:
-        """Return the names and states of all jobs that Slurm knows, those that have ended too."""
-        lines = self.call("squeue", "--noheader", "--states=all", "--format=%j %T").splitlines()
-        return dict(line.split() for line in lines)
+    def jobs(self, partition: str = "main") -> dict[str, str]:
+        """Return the names and states of all jobs of a partition that Slurm knows, those that have ended too."""
+        words = ("--noheader", f"--partition={partition}", "--states=all", "--format=%j %T")
+        return dict(line.split() for line in self.call("squeue", *words).splitlines())
 
     def job_ids(self, state: str) -> dict[str, str]:
-        """Return the configs and numbers of a run's jobs in a state."""
-        lines = self.call("squeue", "--noheader", f"--states={state}", "--format=%A %k").splitlines()
+        """Return the configs and numbers of a run's jobs in a state, in the partition main."""
+        words = ("--noheader", "--partition=main", f"--states={state}", "--format=%A %k")
+        lines = self.call("squeue", *words).splitlines()
         return {line.split()[3]: line.split()[0] for line in lines if " kiln " in line}
 
     def _states(self) -> set[str]:
-        return set(self._call("sinfo", "--noheader", "--partition=main", "--format=%T").stdout.split())
+        return set(self._call("sinfo", "--noheader", "--partition=mixed", "--format=%T").stdout.split())
 
     def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, env=self.environment, check=False, capture_output=True, text=True)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
+from kiln.console.text import duration
 from kiln.errors import (
     BudgetSpent,
     BuildFailed,
@@ -157,12 +158,13 @@ class JobManager:
             return
         if event.config in self.stopped and event.exit_code != 0:
             limit = self.state.estimates[event.config].size.time_limit or 0.0
-            reason = f"stopped at its time limit of {limit / 3600:.2f} h, which fleet-sizes.yml or the recipe sets"
+            reason = f"stopped at its time limit of {duration(limit)}, which fleet-sizes.yml or the recipe sets"
             event = dataclasses.replace(event, exit_code=FleetLimit.exit_code, reason=reason)
         if worker.is_reclaimed and event.exit_code != 0:
             event = dataclasses.replace(event, exit_code=None, reason="the provider takes the worker back")
         if event.exit_code is None:
-            self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone")
+            error = FleetLimit if event.overdue else WorkersLost
+            self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone", error)
             return
         worker.is_retired |= event.exit_code == DiskFull.exit_code
         job = self.state.inventory.keep_job(
@@ -261,8 +263,11 @@ class JobManager:
         full_disks = inventory.ended_with(name, DiskFull.exit_code)
         end = job.finished if job is not None and job.finished is not None else self.state.executor.now()
         inventory.keep_job(name, state=JobState.LOST, reason=reason, finished=end, reclaimed=worker.is_reclaimed)
-        if (attempts >= self.state.run_config.attempts and self._is_at_fault(name)) or full_disks >= FULL_DISKS:
+        is_last = attempts >= self.state.run_config.attempts and (error is FleetLimit or self._is_at_fault(name))
+        if is_last or full_disks >= FULL_DISKS:
             what = f"{name} was started on {attempts} workers, and none of them built it"
+            if self.state.run_config.is_scheduled:
+                what = f"{name} was submitted {'once' if attempts == 1 else f'{attempts} times'}, and not built"
             self._fail(name, error(what, why=f"{worker.name}: {reason}"))
             return
         if estimate.group in self.faults:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.fleet.plan import Arrangement, FleetPlan, PoolShape
     from kiln.fleet.replacement_terms import RunTerms
     from kiln.fleet.worker_test_plan import WorkerTestPlan
-    from kiln.model.fleet import FleetRun, MachineType, WorkerRecord
+    from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import RunCost
     from kiln.scheduling.simulation import Placement
 
@@ -221,7 +221,9 @@ def _status(run: FleetRun, cost: RunCost | None) -> str:
     ]
     jobs = _jobs(run, cost)
     lines += ["", table(("worker", "state", "type", "hourly", "id", "reason"), workers, right=(3,))] if workers else []
-    lines += ["", table(("config", "state", "worker", "attempt", "expected"), jobs, right=(3,))] if jobs else []
+    lines += (
+        ["", table(("config", "state", "worker", "attempt", "expected", "reason"), jobs, right=(3,))] if jobs else []
+    )
     if run.finished is None and not run.lives:
         lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
     return "\n".join(lines)
@@ -235,14 +237,20 @@ def _jobs(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
         (
             *(job.config, job.state.value, job.worker, str(job.attempt)),
             period_text(None, ends.get(job.config), now) if job.state in ON_WORKER else "",
+            _reason(job),
         )
         for job in run.jobs
     ]
     running = {job.config for job in run.jobs if job.state in ON_WORKER}
     waiting = sorted((starts.get(config, end), config) for config, end in ends.items() if config not in running)
     return rows + [
-        (config, "waiting", "", "", period_text(starts.get(config), ends[config], now)) for _, config in waiting
+        (config, "waiting", "", "", period_text(starts.get(config), ends[config], now), "") for _, config in waiting
     ]
+
+
+def _reason(job: JobRecord) -> str:
+    """Return why a build was lost or failed."""
+    return job.reason.partition("\n")[0] if job.state in {JobState.LOST, JobState.FAILED} else ""
 
 
 def offer_text(worker: WorkerRecord) -> str:

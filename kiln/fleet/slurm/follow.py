@@ -26,6 +26,7 @@ from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import AttemptFolder, has_result
 from kiln.fleet.slurm.outcome import NEVER, outcome
+from kiln.model.fleet import JobSize
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class Follower:
         if not is_settled:
             return None
         past = "" if job is not None or is_finished else self._session.client.past_state(self._attempt.id)
-        return outcome(state, job, past=past, last_words=self._attempt.last_words())
+        limit = self._session.site.sizes.get(self._command.config, JobSize()).time_limit
+        return outcome(state, job, past=past, last_words=self._attempt.last_words(), time_limit=limit)
 
     def _settling(self, job: QueuedJob | None) -> float:
         """Return how long a result is waited for: not for a job that cannot have one.
@@ -155,7 +157,12 @@ class Follower:
         if end.exit_code and self._attempt.state.get("exit_code") is None:
             self._session.reasons[config] = end.reason
         return BuildFinished(
-            worker=self._command.worker, config=config, exit_code=end.exit_code, reason=end.reason, at=end.at
+            worker=self._command.worker,
+            config=config,
+            exit_code=end.exit_code,
+            reason=end.reason,
+            at=end.at,
+            overdue=end.overdue,
         )
 
 

@@ -16,7 +16,7 @@ from kiln import files, process_runner
 from kiln.errors import SystemFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from kiln.fleet.slurm.site import SlurmSite
@@ -27,6 +27,7 @@ FEEDSTOCK = ("conda-forge.yml", "recipe", ".ci_support")
 SHARE = 0.9  # of a job's memory, which the build may use
 SETUP_SECONDS = 1800.0  # for kiln's environment, whose packages may have to be downloaded
 CONTROLLER = "controller.json"
+GRES = "--gres="
 NO_CACHES = shutil.ignore_patterns("__pycache__")
 
 
@@ -217,10 +218,26 @@ def size_options(size: JobSize) -> list[str]:
     ]
 
 
+def merge_gres(size: JobSize, options: Sequence[str]) -> list[str]:
+    """Return a job's options with one ``--gres``, since sbatch uses the last one alone.
+
+    A config's number of GPUs prevails over one in further options, which may name their type: ``--gres=gpu:a100``.
+    """
+    entries = [entry for option in options if option.startswith(GRES) for entry in option[len(GRES) :].split(",")]
+    if not size.gpus or len(entries) < 2:  # one is the config's own
+        return list(options)
+    gpus = [entry.split(":") for entry in entries if entry.split(":")[0] == "gpu"]
+    kinds = [parts[1] for parts in gpus if len(parts) > 1 and not parts[1].isdecimal()]
+    others = [entry for entry in entries if entry.split(":")[0] != "gpu"]
+    merged = ",".join([":".join(["gpu", *kinds[:1], str(size.gpus)]), *others])
+    return [*(option for option in options if not option.startswith(GRES)), f"{GRES}{merged}"]
+
+
 def submit_options(
     site: SlurmSite, attempt: AttemptFolder, *, worker: str, config: str, number: int, after: str
 ) -> list[str]:
     """Return the options of sbatch for an attempt; its build begins after the success of the job ``after``."""
+    size = site.size(config)
     output = str(attempt.folder / "slurm.out").replace("\\", "\\\\").replace("%", "%%")
     return [
         f"--job-name={worker}",
@@ -230,7 +247,6 @@ def submit_options(
         "--open-mode=append",
         "--export=NONE",  # the environment here may hold secrets, which Slurm would store
         *("--nodes=1", "--ntasks=1", "--requeue"),
-        *size_options(site.size(config)),
         *((f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()),
-        *site.settings.options(),
+        *merge_gres(size, [*size_options(size), *site.settings.options()]),
     ]

@@ -58,7 +58,8 @@ def _refusal(session: SlurmSession) -> str:
             options = job_files.submit_options(session.site, attempt, worker=name, config=config, number=0, after="")
             result = session.client.call("sbatch", "--test-only", *options, str(attempt.script))
             if not result.ok:
-                return result.tail[-500:] or "sbatch did not answer"
+                reason = result.tail[-500:] or "sbatch did not answer"
+                return f"{config} needs {session.site.size(config)}: {reason}" if config else reason
     return ""
 
 

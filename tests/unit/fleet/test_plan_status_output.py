@@ -26,7 +26,12 @@ RUN = FleetRun(
     number=3,
     lives=False,
     workers=(WorkerRecord(name="kiln-r1-1", type="t", state=WorkerState.LOST, requested=1.0, reason="gone\nmore"),),
-    jobs=(JobRecord(config="a", worker="kiln-r1-1", attempt=2, state=JobState.LOST, started=2.0),),
+    jobs=(
+        JobRecord(
+            config="a", worker="kiln-r1-1", attempt=2, state=JobState.LOST, started=2.0, reason="no answer\nmore"
+        ),
+        JobRecord(config="c", worker="kiln-r1-1", attempt=1, state=JobState.COLLECTED, started=2.0, reason="success"),
+    ),
 )
 
 
@@ -100,6 +105,12 @@ def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() 
     assert plan_status_output.status_as_text([], {}) == "the ledger has no fleet runs"
     (data,) = plan_status_output.status_as_json([RUN], {})
     assert (data["workers"][0]["state"], data["jobs"][0]["state"]) == ("lost", "lost")
+
+
+def test_the_status_of_a_run_has_the_reasons_of_builds_that_were_lost_or_failed() -> None:
+    rows = {line.split()[0]: line for line in plan_status_output.status_as_text([RUN], {}).splitlines() if line}
+    assert rows["a"].endswith(" no answer")
+    assert rows["c"].endswith(" 1"), "the others need none"
 
 
 def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> None:

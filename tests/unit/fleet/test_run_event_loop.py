@@ -248,6 +248,23 @@ def test_a_new_run_waits_for_capacity_until_its_patience_is_over() -> None:
     assert_nothing_left(run, simulation)
 
 
+def test_the_next_request_is_announced_with_a_time_that_is_not_nothing() -> None:
+    """Refusals take longer than the first pause between requests, which is then over."""
+    lines: list[str] = []
+
+    class Lines(NullObserver):
+        def config_line(self, config: str, step: str, line: str) -> None:
+            lines.append(step)
+
+    simulation = Simulation(FOUR, faults=Faults(scarce={offer.key: (0.0, HOUR / 2) for offer in OFFERS}))
+    simulation.refusal = 150.0
+    expected = run_config(FOUR, offers=OFFERS)
+    Supervisor(expected, executor=simulation, store=NullStore(), observer=Lines()).execute()
+    moments = {line.partition("asking again ")[2].partition(":")[0] for line in lines if "asking again" in line}
+    assert "now" in moments
+    assert "in 0 min" not in moments
+
+
 @pytest.mark.parametrize("scarce", [False, True])
 def test_each_offer_is_asked_for_once_before_any_is_again_however_long_a_refusal_takes(*, scarce: bool) -> None:
     """A server that is refused only when it was scheduled takes longer than the pause after the first refusal."""
@@ -1193,7 +1210,7 @@ def test_a_build_that_takes_longer_than_it_may_is_stopped_and_fails_alone() -> N
     report = run.execute()
     (config,) = [config for config in report.configs if config.config == limited.config]
     assert config.state is ConfigState.FAILED
-    assert config.reason == "stopped at its time limit of 2.00 h, which fleet-sizes.yml or the recipe sets"
+    assert config.reason == "stopped at its time limit of 2 h 00 min, which fleet-sizes.yml or the recipe sets"
     assert config.finished is not None
     assert config.started is not None
     assert config.finished - config.started == pytest.approx(2 * HOUR, abs=60)
@@ -1201,6 +1218,28 @@ def test_a_build_that_takes_longer_than_it_may_is_stopped_and_fails_alone() -> N
     assert Counter(states(report).values())[ConfigState.DONE] == 2
     assert len(commands(simulation, StopBuild)) == 1
     assert_nothing_left(run, simulation)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_build_that_a_scheduler_ends_at_its_time_limit_is_repeated_and_fails_as_such(attempts: int) -> None:
+    """However long the other builds are not lost: a limit is reached by the build itself."""
+    simulation = Simulation(estimates(2, hours=1, groups=2))
+    run = supervisor(simulation, is_scheduled=True, is_strict=False, attempts=attempts)
+    original = simulation._watched
+
+    def watched(name: str, config: str) -> Any:
+        if config != "config00":
+            return original(name, config)
+        return BuildFinished(worker=name, config=config, exit_code=None, reason="at its limit", overdue=True)
+
+    simulation._watched = watched  # type: ignore[method-assign]
+    run.execute()
+    error = run.errors["config00"]
+    assert isinstance(error, FleetLimit)
+    count = "once" if attempts == 1 else "2 times"
+    assert error.what == f"config00 was submitted {count}, and not built"
+    assert error.why.endswith(": at its limit")
+    assert sum(command.config == "config00" for command in commands(simulation, StartBuild)) == attempts
 
 
 def test_a_build_that_is_repeated_is_stopped_at_its_time_limit_too() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import MachinesUnknown, TeardownIncomplete
+from kiln.errors import FleetLimit, MachinesUnknown, TeardownIncomplete
 from kiln.fleet.executor_messages import (
     BuildFinished,
     BuildStarted,
@@ -33,7 +33,7 @@ from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.job_files import AttemptFolder
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun
+from kiln.model.fleet import FleetRun, JobSize
 from tests.unit.fleet.slurm.test_client import fake, line
 from tests.unit.fleet.slurm.test_job_files import CONFIG, PROJECT, attempt_of, site_of
 from tests.waiting import until
@@ -141,6 +141,27 @@ def test_a_cluster_that_takes_no_such_job_refuses_all_workers(site: SlurmSite, t
     script.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
     event = answer(executor_of(site), Provision(workers=(WORKER,)), ProvisionFailed)
     assert "invalid partition" in event.reason
+
+
+def test_a_refused_size_names_its_config(site: SlurmSite, tmp_path: Path) -> None:
+    script = tmp_path / "sbatch"
+    script.write_text("#!/bin/sh\necho 'sbatch: error: Requested node configuration is not available' >&2\nexit 1\n")
+    site = dataclasses.replace(site, sizes={CONFIG: JobSize(gpus=4)})
+    event = answer(executor_of(site), Provision(workers=(WORKER,)), ProvisionFailed)
+    assert event.reason.startswith(f"{CONFIG} needs 16 cores, 34.3597 GB of memory, 4 GPUs: sbatch: error: Requested")
+
+
+@pytest.mark.parametrize("limit", [None, 60.0])
+def test_the_end_of_a_job_at_its_time_limit_is_reported_as_such(
+    site: SlurmSite, tmp_path: Path, limit: float | None
+) -> None:
+    attempt_of(site).store_id("41")
+    store(site, state="ended", result="terminated", exit_code=None, started=5.0)
+    listed(tmp_path, "TIMEOUT")
+    site = dataclasses.replace(site, sizes={CONFIG: JobSize(time_limit=limit)})
+    follow = FollowBuild(worker=WORKER, config=CONFIG, log=tmp_path / "log.txt")
+    event = answer(executor_of(site), follow, BuildFinished)
+    assert (event.exit_code, event.overdue) == (None if limit is None else FleetLimit.exit_code, True)
 
 
 def test_a_finished_build_is_reported_though_slurm_is_away(site: SlurmSite, tmp_path: Path) -> None:

@@ -87,10 +87,31 @@ def test_a_config_may_have_sizes_of_its_own(tmp_path: Path) -> None:
     assert argv[argv.index("--cores") + 1] == "32"
 
 
+@pytest.mark.parametrize(
+    ("extra", "gres"),
+    [
+        ("--exclude=n1", "gpu:2"),
+        ("--gres=gpu:a100:1", "gpu:a100:2"),
+        ("--gres=gpu:1,tmpdisk:10", "gpu:2,tmpdisk:10"),
+        ("--gres=gpu:a100", "gpu:a100:2"),
+    ],
+)
+def test_a_configs_gpus_are_requested_besides_further_devices(tmp_path: Path, extra: str, gres: str) -> None:
+    site = dataclasses.replace(site_of(tmp_path, extra=(extra,)), sizes={CONFIG: JobSize(gpus=2)})
+
+    def options_of(config: str) -> list[str]:
+        options = job_files.submit_options(site, attempt_of(site), worker="w", config=config, number=1, after="")
+        return [option for option in options if option.startswith("--gres")]
+
+    assert options_of(CONFIG) == [f"--gres={gres}"]
+    assert options_of(CONFIGS[1]) == [extra] * extra.startswith("--gres")
+
+
 def test_a_warm_build_depends_on_the_success_of_its_cold_one(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     options = job_files.submit_options(site, attempt_of(site), worker="w", config=CONFIG, number=1, after="41")
-    assert options[-2:] == ["--dependency=afterok:41", "--kill-on-invalid-dep=yes"]
+    index = options.index("--dependency=afterok:41")
+    assert options[index : index + 2] == ["--dependency=afterok:41", "--kill-on-invalid-dep=yes"]
 
 
 def test_the_files_of_a_job_hold_no_secret_and_are_the_users_alone(tmp_path: Path) -> None:

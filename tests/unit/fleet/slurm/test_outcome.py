@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kiln.errors import OutOfMemory, WorkersLost
+from kiln.errors import FleetLimit, OutOfMemory, WorkersLost
 from kiln.fleet.slurm.client import QueuedJob
 from kiln.fleet.slurm.outcome import Outcome, outcome
 
@@ -35,7 +35,7 @@ def test_a_job_that_waits_or_runs_has_no_outcome(state: str) -> None:
 @pytest.mark.parametrize(
     ("state", "code", "reason"),
     [
-        ("TIMEOUT", None, "Slurm's job 12 reached its time limit (--slurm-time, or the partition's)"),
+        ("DEADLINE", FleetLimit.exit_code, "Slurm's job 12 reached its deadline (--slurm-option=--deadline)"),
         ("NODE_FAIL", None, "Slurm's job 12 was on a node that failed"),
         ("PREEMPTED", None, "Slurm's job 12 was preempted"),
         ("CANCELLED", WorkersLost.exit_code, "Slurm's job 12 was cancelled, but not by this run"),
@@ -46,6 +46,19 @@ def test_slurms_state_says_whether_a_config_is_built_again(state: str, code: int
     expected = Outcome(exit_code=code, reason=reason)
     assert outcome(RUNNING, job(state)) == outcome(TERMINATED, job(state)) == expected
     assert outcome(RUNNING, None, past=state) == expected, "the accounting knows it"
+
+
+def test_a_time_limit_of_all_jobs_lets_a_config_continue_and_one_of_its_own_does_not() -> None:
+    end = outcome(TERMINATED, job("TIMEOUT"))
+    assert end == outcome(RUNNING, None, past="TIMEOUT")
+    reason = "Slurm's job 12 reached its time limit (--slurm-time, or the partition's)"
+    assert end == Outcome(exit_code=None, reason=reason, overdue=True)
+    end = outcome(TERMINATED, job("TIMEOUT"), time_limit=7200.0)
+    assert end is not None
+    assert (end.exit_code, end.overdue) == (FleetLimit.exit_code, True)
+    assert "its time limit of 2 h 00 min, which fleet-sizes.yml or the recipe sets" in end.reason
+    late = {"state": "ended", "exit_code": 17, "result": "exit-code", "ended": 7.0}
+    assert outcome(late, job("TIMEOUT"), time_limit=60.0) == Outcome(exit_code=17, reason="exit-code", at=7.0)
 
 
 def test_a_job_whose_dependency_failed_is_submitted_again() -> None:
