@@ -228,7 +228,7 @@ class LedgerFault(KilnError):
 
 
 class SystemFault(KilnError):
-    """The operating system refused an operation on a file or folder."""
+    """The operating system refused an operation on a file or folder, or was too busy to start a program in time."""
 
     exit_code = 29
 

@@ -10,7 +10,7 @@ from kiln import bazel, build, files
 from kiln.bazel import interrupt_script
 from kiln.build import bazel_repository_record
 from kiln.builder.job_main import remove_on_failure
-from kiln.errors import BuildFailed
+from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
 from kiln.model.build_steps import StagedFiles
 from kiln.store import bazel_environment
@@ -97,6 +97,18 @@ class Compile:
         return events
 
     def _watched(self, step: CompileStep, display: ReportedStep) -> Path:
+        """Run the step, once more where the machine was too busy for Bazel's server to start."""
+        try:
+            return self._attempt(step, display)
+        except SystemFault as error:
+            if not isinstance(error.__cause__, BuildFailed):  # not what the script has met
+                raise
+            display.note("Bazel's server did not start in time, attempt 2 of 2")
+            display.line(f"attempt 2 of 2, as nothing of the recipe has failed: {error.what}")
+            files.remove(step.folder)
+            return self._attempt(step, display)
+
+    def _attempt(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, and monitor its Bazel by the events that it writes."""
         events = self.write_settings()
         try:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kiln import expand, render
 from kiln.builder.config_build import Builder, step_cache_of
 from kiln.builder.engine_calls import EngineCalls
+from kiln.errors import BuildFailed, KilnError, SystemFault
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
 from kiln.local_channel import Channel
@@ -16,6 +19,9 @@ from tests.unit.render.test_v1 import feedstock
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kiln.job.messages import ReportedStep
+    from kiln.model.build_steps import CompileStep
 
 RECIPE = """\
 recipe: {name: r, version: '1'}
@@ -27,7 +33,7 @@ outputs:
 """
 
 
-def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_path: Path) -> None:
+def builder_in(tmp_path: Path) -> Builder:
     source = feedstock(tmp_path / "feedstock", RECIPE)
     folder = tmp_path / "work"
     folder.mkdir()
@@ -43,7 +49,7 @@ def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_pat
         channel=folder / "channel",
     )
     rendered = render.finalise(render.render(source, expand.read(source, job.config)))
-    builder = Builder(
+    return Builder(
         job=job,
         rendered=rendered,
         channel=Channel(root=folder / "channel"),
@@ -52,7 +58,11 @@ def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_pat
         step_cache=step_cache_of(job, rendered, reporter := StepReporter()),
         reporter=reporter,
     )
-    (staging,) = rendered.stagings
+
+
+def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_path: Path) -> None:
+    builder = builder_in(tmp_path)
+    (staging,) = builder.rendered.stagings
 
     def key(dependencies: tuple[str, ...] | None) -> str:
         compile_ = dataclasses.replace(builder, dependencies=dependencies).compile(staging)
@@ -60,3 +70,43 @@ def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_pat
 
     assert key(("gxx-12-0.conda", "cython-3.1-0.conda")) == key(("cython-3.1-0.conda", "gxx-12-0.conda"))
     assert len({key(("gxx-12-0.conda",)), key(("gxx-13-0.conda",)), key(None)}) == 3
+
+
+BUSY = "script failed with exit code 37\nFATAL: couldn't connect to server (2776) after 120 seconds."
+
+
+@pytest.mark.parametrize(
+    ("failures", "error"),
+    [
+        ([BuildFailed("the script failed", why=BUSY)], None),
+        ([BuildFailed("the script failed", why=BUSY)] * 2, SystemFault),
+        ([BuildFailed("the script failed", why="error: expected ';'")], BuildFailed),
+        ([SystemFault("no permission")], SystemFault),
+    ],
+)
+def test_a_compile_whose_bazel_server_did_not_start_runs_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: list[KilnError], error: type[KilnError] | None
+) -> None:
+    builder, left = builder_in(tmp_path), list(failures)
+    (staging,) = builder.rendered.stagings
+    compile_ = dataclasses.replace(builder, dependencies=None).compile(staging)
+
+    def execute(_: EngineCalls, step: CompileStep, display: ReportedStep) -> Path:
+        if left:
+            raise left.pop()
+        work = tmp_path / "tree"
+        work.mkdir()
+        step.folder.mkdir(parents=True)
+        (step.folder / "work_directory").write_text(str(work))
+        package = step.folder / "s.conda"
+        package.touch()
+        return package
+
+    monkeypatch.setattr(EngineCalls, "execute", execute)
+    if error is None:
+        assert [path.name for path in compile_.run().paths] == ["s.conda"]
+        return
+    with pytest.raises(error) as raised:
+        compile_.run()
+    assert type(raised.value) is error
+    assert left == []
