@@ -13,7 +13,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.plan import FleetPlan, PoolShape
@@ -64,7 +64,7 @@ def plan_of(
     if is_slurm:
         types = [fleet_slurm_options.machine_type(options)]
     else:
-        types, cache = offers_of(options, list(sizes.values()))
+        types, cache = offers_of(options, sizes)
         pool = pool_of(options, types, assumptions)
 
     def estimates_on(cores: float) -> tuple[JobEstimate, ...]:
@@ -120,13 +120,20 @@ def pool_of(options: argparse.Namespace, types: Sequence[MachineType], assumptio
     return PoolShape(machine_type=kind, workers=options.pool, cores=cores)
 
 
-def offers_of(options: argparse.Namespace, sizes: Sequence[JobSize]) -> tuple[list[MachineType], MachineType | None]:
-    """Return the machine types to choose from, and that of the cache if there is one, with their prices."""
-    from kiln.fleet import existing_host_types
+def offers_of(
+    options: argparse.Namespace, sizes: Mapping[str, JobSize]
+) -> tuple[list[MachineType], MachineType | None]:
+    """Return the machine types to choose from, and that of the cache if there is one, with their prices.
+
+    Raises:
+        UsageError: when the provider has none that holds a config, or none of a name.
+    """
+    from kiln.fleet import existing_host_types, machine_choice
 
     offers = priced_offers(options, options.types or [])
     if not options.types and options.provider != existing_host_types.PROVIDER:
-        offers = default_types(offers, sizes)
+        machine_choice.require_offer(offers, sizes)
+        offers = default_types(offers, list(sizes.values()))
     return offers, next(iter(priced_offers(options, [options.cache]))) if options.cache else None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiln.errors import UsageError
+from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kiln.model.fleet import JobEstimate, MachineType
 
 
+NEAREST = 3  # machine types that an error names
 Tables: TypeAlias = "Mapping[MachineType, Mapping[str, JobEstimate]]"  # the estimates of each config on each type
 
 
@@ -157,7 +159,7 @@ def _spread(tables: Tables, parts: Sequence[Sequence[str]]) -> dict[str, Machine
 def _require_fitting(estimates: Mapping[MachineType, Sequence[JobEstimate]]) -> None:
     for job in next(iter(estimates.values())):
         if not any(job.size.fits(kind) for kind in estimates):
-            offers = "; ".join(f"{kind.type} has {_size_text(kind)}" for kind in estimates)
+            offers = "; ".join(f"{kind.type} has {size_text(kind)}" for kind in estimates)
             raise UsageError(
                 f"no machine type is large enough for {job.config}",
                 why=f"it needs {job.size}, and {offers}",
@@ -165,7 +167,33 @@ def _require_fitting(estimates: Mapping[MachineType, Sequence[JobEstimate]]) -> 
             )
 
 
-def _size_text(kind: MachineType) -> str:
-    sizes = ((kind.cores, "cores"), (kind.memory, "GB of memory"), (kind.disk, "GB of disk"))
-    known = [f"{size:g} {unit}" if size else f"unknown {unit}" for size, unit in sizes]
-    return ", ".join([*known, f"{kind.gpus} GPUs"])
+def require_offer(offers: Sequence[MachineType], sizes: Mapping[str, JobSize]) -> None:
+    """Refuse sizes that no machine type of a provider holds, of which `default_types` would have to take a smaller one.
+
+    Raises:
+        UsageError: with the types that come next.
+    """
+    for config, size in sizes.items():
+        if any(size.fits(kind) for kind in offers):
+            continue
+
+        def share(kind: MachineType, size: JobSize = size) -> tuple[float, ...]:
+            pairs = ((kind.gpus, size.gpus), (kind.memory, size.memory), (kind.cores, size.cores))
+            lacking = sum(1 for offer, need in pairs if offer < need)
+            return (lacking, *(-min(offer, need) for offer, need in pairs), kind.cores)
+
+        nearest = sorted(offers, key=share)[:NEAREST]
+        raise UsageError(
+            f"no machine type of {offers[0].provider} is large enough for {config}",
+            why=f"it needs {size}; the next are {'; '.join(f'{kind.type} with {size_text(kind)}' for kind in nearest)}",
+            hint="change its size in fleet-sizes.yml or the recipe (extra: worker:), or add types: kiln_machine_types"
+            " in a file for --vars",
+        )
+
+
+def size_text(kind: MachineType) -> str:
+    """Return the size of a machine type as text."""
+    sizes = {"cores": kind.cores, "memory": kind.memory, "disk": kind.disk}
+    size = JobSize(cores=kind.cores, memory=kind.memory, disk=kind.disk, gpus=kind.gpus)
+    unknown = [f"{name} unknown" for name, value in sizes.items() if not value]
+    return ", ".join([*([] if size == JobSize() else [str(size)]), *unknown, *([] if kind.gpus else ["no GPU"])])

@@ -12,7 +12,7 @@ from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.lease_expiry import greatest_cost_text
 from kiln.fleet.price_table import FREE
 from kiln.fleet.replacement_terms import plan_lines
-from kiln.model.fleet import JobState
+from kiln.model.fleet import JobSize, JobState
 from kiln.report.run_json import cost_as_json
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json
@@ -68,11 +68,14 @@ def _arrangement_as_json(way: Arrangement, controller: MachineType | None, now: 
 def _configs(plan: FleetPlan) -> Iterator[str]:
     way, source = plan.selection, {estimate.config: estimate.source for estimate in plan.estimates}
     mixed = len(way.machine_types) > 1
+    needs = {estimate.config: _needs(estimate.size) for estimate in plan.estimates}
+    sized = any(needs.values())
     rows = [
         (
             f"{placement.worker + 1}",
             *([way.worker_types[placement.worker].type] if mixed else []),
             placement.config,
+            *([needs[placement.config]] if sized else []),
             f"cold, {placement.group}" if placement.cold else "warm",
             _hours(placement.start),
             f"{duration(placement.seconds)}{'?' if source[placement.config] == DEFAULT else ''}",
@@ -80,8 +83,24 @@ def _configs(plan: FleetPlan) -> Iterator[str]:
         )
         for placement in sorted(way.placements, key=lambda placement: (placement.worker, placement.start))
     ]
-    header = ("worker", *(["type"] if mixed else []), "config", "build", "from", "takes", f"0 to {_hours(way.seconds)}")
-    yield table(header, rows, right=(0, 3 + mixed, 4 + mixed))
+    names = ("worker", *(["type"] if mixed else []), "config", *(["needs"] if sized else []), "build", "from", "takes")
+    yield table((*names, f"0 to {_hours(way.seconds)}"), rows, right=(0, len(names) - 2, len(names) - 1))
+
+
+def _needs(size: JobSize) -> str:
+    """Return what a config needs of its worker, and its time limit; empty for neither."""
+    limit = [] if size.time_limit is None else [f"at most {duration(size.time_limit)}"]
+    return ", ".join([*([] if str(size) == str(JobSize()) else [str(size)]), *limit])
+
+
+def _time_limits(plan: FleetPlan) -> Iterator[str]:
+    """Yield the configs that are expected to take longer than they may."""
+    limits = {estimate.config: estimate.size.time_limit for estimate in plan.estimates}
+    for placement in plan.selection.placements:
+        limit = limits[placement.config]
+        if limit is not None and placement.seconds > limit:
+            text = f"{duration(placement.seconds)} are expected, and it is ended after {duration(limit)}"
+            yield f"limit   {placement.config}: {text}"
 
 
 def _hours(seconds: float) -> str:
@@ -142,6 +161,7 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
         yield from _pool(way.pool, plan.without_pool)
     if plan.bounds.tests is not None:
         yield from _tests(plan.bounds.tests, way)
+    yield from _time_limits(plan)
     yield f"bound   {greatest_cost_text(way)}"
 
 

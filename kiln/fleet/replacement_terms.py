@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.fleet.existing_host_types import PROVIDER
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -64,7 +66,8 @@ def plan_lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
         )
     if terms.controller is not None:
         yield f"control {_controller(terms.controller, way.seconds, terms.keep)}"
-    yield f"life    workers end themselves after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
+    what = "machines stop building" if way.machine_type.provider == PROVIDER else "workers end themselves"
+    yield f"life    {what} after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
 
 
 def _controller(kind: MachineType, seconds: float, keep: float) -> str:

@@ -24,7 +24,8 @@ class JobSize:
         return all(not offer or need <= offer for need, offer in sizes) and self.gpus <= machine_type.gpus
 
     def __str__(self) -> str:
-        parts = [(self.cores, "cores"), (self.memory, "GB of memory"), (self.disk, "GB of disk"), (self.gpus, "GPUs")]
+        cores, gpus = "core" if self.cores == 1 else "cores", "GPU" if self.gpus == 1 else "GPUs"
+        parts = [(self.cores, cores), (self.memory, "GB of memory"), (self.disk, "GB of disk"), (self.gpus, gpus)]
         return ", ".join(f"{value:g} {unit}" for value, unit in parts if value) or "nothing"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kiln.fleet import plan_status_output
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet import FleetRun, JobEstimate, JobRecord, JobSize, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
 from kiln.scheduling.estimates import DEFAULT
 from kiln.scheduling.pool_simulation import PoolCores
@@ -70,6 +70,24 @@ def test_a_plan_with_spot_workers_shows_the_source_of_their_price() -> None:
     text = plan_status_output.plan_as_text(spot)
     assert "0.3 EUR an hour for made-up.16 (spot): my spot history, 2026-11-22" in text
     assert "made up for tests" not in text
+
+
+def test_a_plan_shows_what_configs_need_and_the_time_limits_that_are_too_short() -> None:
+    sized, plain = estimates(2, hours=3, groups=2)
+    sized = dataclasses.replace(sized, size=JobSize(cores=1, memory=4.0, time_limit=2 * 3600.0))
+
+    def lines_of(*jobs: JobEstimate) -> list[str]:
+        bounds = FleetBounds(workers=2)
+        return plan_status_output.plan_as_text(plan({MACHINE: jobs}, overheads=OVERHEADS, bounds=bounds)).splitlines()
+
+    lines = lines_of(sized, plain)
+    assert lines[0].split()[:3] == ["worker", "config", "needs"]
+    assert sum("1 core, 4 GB of memory, at most 2 h 00 min" in line for line in lines) == 1
+    (limit,) = (line for line in lines if line.startswith("limit "))
+    assert limit == "limit   config00: 3 h 00 min are expected, and it is ended after 2 h 00 min"
+    lines = lines_of(plain)
+    assert lines[0].split()[:3] == ["worker", "config", "build"]
+    assert not any(line.startswith("limit") for line in lines)
 
 
 def test_a_plan_as_json_has_all_its_arrangements() -> None:
