@@ -103,6 +103,14 @@ def hold(root: Path) -> None:
     script.write_text(script.read_text().replace("mkdir -p dist", f"{HOLD}mkdir -p dist"))
 
 
+def hold_only(root: Path, config: str) -> None:
+    """Let the compile of one config wait, wherever it is built."""
+    interpreter, cuda = config.rpartition("interpreter")[2], "None" if "None" in config else "12.9"
+    script = root / "recipe" / "build.sh"
+    waits = f'if [ "$interpreter-$cuda_compiler_version" = "{interpreter}-{cuda}" ]; then sleep 600; fi\n'
+    script.write_text(script.read_text().replace("mkdir -p dist", f"{waits}mkdir -p dist"))
+
+
 def let_go(worker: str) -> None:
     docker("exec", worker, "rm", "-f", f"/var/lib/kiln/project/{HELD}")
 

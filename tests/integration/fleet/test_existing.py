@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.errors import (
+    FleetLimit,
     ProvisionRefused,
     UnsupportedPython,
     UsageError,
@@ -30,6 +31,7 @@ from tests.integration.fleet.helpers import (
     docker,
     existing_machines,
     hold,
+    hold_only,
     ledgered,
     let_go,
     words,
@@ -53,11 +55,25 @@ def existing(tmp_path: Path, workers: None) -> Iterator[dict[str, str]]:
         yield host
 
 
-def static_words(root: Path, host: dict[str, str], action: str, *more: str) -> tuple[str, ...]:
+def static_words(root: Path, host: dict[str, Any], action: str, *more: str) -> tuple[str, ...]:
+    return words_of_hosts(root, [host], action, *more)
+
+
+def words_of_hosts(root: Path, hosts: list[dict[str, Any]], action: str, *more: str) -> tuple[str, ...]:
     told = root.parent / "hosts.json"
-    told.write_text(json.dumps({"kiln_static_hosts": [{key: host[key] for key in host if key != "name"}]}))
-    options = ("--all", "--workers", "1", "--container", "none", "--poll", "1s") if action == "run" else ()
+    entries = [{key: host[key] for key in host if key != "name"} for host in hosts]
+    told.write_text(json.dumps({"kiln_static_hosts": entries}))
+    common = ("--all", "--workers", str(len(hosts)))
+    options = {"run": (*common, "--container", "none", "--poll", "1s"), "plan": common}.get(action, ())
     return words(root, action, "--provider", "static", "--vars", str(told), *options, *more)
+
+
+def ran(root: Path, hosts: list[dict[str, Any]], action: str, *, code: int) -> str:
+    """Run a command to its end, with an exit code; return its output."""
+    call = words_of_hosts(root, hosts, action)
+    ended = subprocess.run(call, cwd=ROOT, text=True, capture_output=True, check=False)
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout + ended.stderr
 
 
 def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_others(
@@ -100,12 +116,66 @@ def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_ot
     assert left == ""
 
 
+# By the recipe, the configs with CUDA, which share a compile, need a GPU, and the last one two cores.
+SIZED_EXTRA = """  worker:
+    memory: 1
+    gpus: {{ 1 if cuda_compiler_version != "None" else 0 }}
+    cores: {{ 2 if interpreter == "3.12" else 1 }}
+"""
+SIZES = """
+- match: {cuda_compiler_version: "None", interpreter: "3.11"}
+  memory: %d
+  time_limit: 4s
+"""
+
+
+def test_configs_are_built_on_the_machines_that_hold_them(small: Path, tmp_path: Path) -> None:
+    """One machine has more memory, one more cores, one a GPU; a build that takes too long is ended, others go on."""
+    (*cuda, slow, large), sizes = CONFIGS, small / "fleet-sizes.yml"
+    recipe = small / "recipe" / "meta.yaml"
+    recipe.write_text(f"{recipe.read_text().rstrip()}\n{SIZED_EXTRA}")
+    hold_only(small, slow)
+    offers = ({"cores": 1, "memory": 4}, {"cores": 2, "memory": 2}, {"cores": 2, "memory": 2, "gpus": 1})
+    with existing_machines(tmp_path, 3) as machines:
+        hosts: list[dict[str, Any]] = [{**host, **offer} for host, offer in zip(machines, offers, strict=True)]
+        names = [host["name"] for host in hosts]
+        docker("update", "--cpuset-cpus=0", names[0])
+        install_gpu(names[2])
+        sizes.write_text(SIZES % 64)
+        refused = ran(small, hosts, "run", code=UsageError.exit_code)
+        assert f"no machine type is large enough for {slow}" in refused
+        assert "it needs 1 core, 64 GB of memory, and static-1cores-4memory has 1 core, 4 GB of memory" in refused
+        assert ledgered(small) == ()
+        sizes.write_text(SIZES % 3)
+        failed = ran(small, hosts, "run", code=FleetLimit.exit_code)
+        assert "stopped at its time limit of 4.0 s, which fleet-sizes.yml or the recipe sets" in failed
+        assert not [name for name in names if "sleep 600" in docker("exec", name, "ps", "ax")]
+    (run,) = ledgered(small)
+    workers = {worker.name: worker for worker in run.workers}
+    places = {job.config: (workers[job.worker].type, workers[job.worker].id, job.state) for job in run.jobs}
+    first, second, third = (host["address"] for host in hosts)
+    assert places == {
+        slow: ("static-1cores-4memory", first, JobState.FAILED),
+        large: ("static-2cores-2memory", second, JobState.COLLECTED),
+        **dict.fromkeys(cuda, ("static-2cores-2memory-1gpus", third, JobState.COLLECTED)),
+    }
+    assert {job.attempt for job in run.jobs} == {1}
+    assert_whole(small, [*cuda, large])
+    assert_given_back(small)
+
+
 SMI = """#!/bin/sh
 case $1 in
 -L) echo 'GPU 0: Tesla T4 (UUID: GPU-1)' ;;
 *) echo '550.54.15, Tesla T4, 7.5, 15360' ;;
 esac
 """
+
+
+def install_gpu(worker: str) -> None:
+    """Install a program that stands in for the driver's."""
+    place = "/usr/local/bin/nvidia-smi"
+    docker("exec", worker, "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
 
 
 def test_packages_of_another_run_are_tested_on_a_host_with_a_gpu(small: Path, existing: dict[str, str]) -> None:
@@ -125,8 +195,7 @@ def test_packages_of_another_run_are_tested_on_a_host_with_a_gpu(small: Path, ex
     refused = tested(config)
     assert refused.returncode == ProvisionRefused.exit_code, refused.stderr
     assert "is too small: it has 0 of 1 GPUs" in refused.stderr
-    place = "/usr/local/bin/nvidia-smi"
-    docker("exec", existing["name"], "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
+    install_gpu(existing["name"])
     done = tested(config, cpu)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
