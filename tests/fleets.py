@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet import executor_messages
+from kiln.fleet.lease_expiry import LIFETIME
+from kiln.fleet.reconcile import Machine
 from kiln.model.build_results import StepReport
 from kiln.model.fleet import JobEstimate, MachineType
 
@@ -25,6 +27,7 @@ HOUR = 3600.0
 POLL = 15.0
 LEASE = 1.5 * HOUR  # of new and prepared workers
 NEVER = float("inf")
+SECOND = "#2"  # the end of the key of a machine that has another's name, or that nobody has requested
 NOTICE = 120.0  # seconds between the notice to a spot worker and its end
 
 MACHINE = MachineType(
@@ -118,7 +121,10 @@ class Faults:
     those whose disk is read-only, ``no_room`` the span in which the controller's is full, ``no_capacity`` that in which
     the provider refuses all; ``stopped`` are the times of Ctrl-C. In the spans ``offline`` the controller has no
     network, in ``blocked`` it cannot reach its workers;
-    ``cut`` is the time from which a single worker cannot be reached. A tear-down fails (``stays``) this many times,
+    ``cut`` is the time from which a single worker cannot be reached. From the time ``shut_off`` on, a worker is
+    stopped, and its provider lists it as such; in the spans ``unlisted`` it does not list a worker, which runs. Of the
+    workers ``doubled`` it creates two machines; ``strays`` are machines that nobody has requested, with the times from
+    which they exist. A tear-down fails (``stays``) this many times,
     with or without a list of workers (``listed``). New workers are refused by their ``credentials``, or from the time
     ``expired`` on, when nothing else is allowed either.
     """
@@ -149,12 +155,17 @@ class Faults:
     offline: Sequence[tuple[float, float]] = ()
     blocked: Sequence[tuple[float, float]] = ()
     cut: Mapping[str, float] = field(default_factory=dict)
+    shut_off: Mapping[str, float] = field(default_factory=dict)
+    unlisted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    doubled: frozenset[str] = frozenset()
+    strays: Mapping[str, float] = field(default_factory=dict)
 
 
 class Simulation:
     """The simulated workers, and the executor of their commands: see `kiln.fleet.executor_messages.WorkerExecutor`."""
 
     refusal = 10.0  # seconds until the provider refuses a worker
+    lifetime = LIFETIME
 
     def __init__(
         self,
@@ -186,6 +197,7 @@ class Simulation:
         self._unwatched: set[str] = set()
         self._killed_builds: set[tuple[str, str]] = set()
         self._noticed: set[str] = set()
+        self._strays: set[str] = set()
 
     # The executor
 
@@ -255,9 +267,36 @@ class Simulation:
         alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
         answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
         expired = self._is_expired()
-        listed = None if expired or self._within(self.faults.offline) else alive
+        machines = None if expired or self._within(self.faults.offline) else self._listed()
         reason = "ExpiredToken" if expired else ""
-        return executor_messages.Probed(answers=answers, listed=listed, credentials=expired, reason=reason)
+        return executor_messages.Probed(answers=answers, machines=machines, credentials=expired, reason=reason)
+
+    def _listed(self) -> tuple[Machine, ...]:
+        """Return the machines that the provider lists."""
+        for name, since in self.faults.strays.items():
+            if self.clock >= self.began + since and name not in self._strays:
+                self._strays.add(name)
+                self._create(f"{name}{SECOND}", born=self.began + since)
+        return tuple(
+            Machine(
+                name=key.removesuffix(SECOND),
+                owner="",
+                id=str(worker.serial),
+                type=MACHINE.type,
+                ended=self._is_off(key),
+                expires=worker.born + self.lifetime,
+            )
+            for key, worker in sorted(self.workers.items())
+            if not self._within([self.faults.unlisted.get(key, (NEVER, NEVER))])
+        )
+
+    def _create(self, key: str, *, born: float, dies: float = NEVER) -> None:
+        serial = next(self._serial)
+        self.workers[key] = SimulatedWorker(born=born, dies=dies, lease=self.clock + LEASE, serial=serial)
+
+    def _is_off(self, name: str) -> bool:
+        """Return whether a worker is stopped: it is there, and charged for."""
+        return bool(self.faults.shut_off) and self.clock - self.began >= self.faults.shut_off.get(name, NEVER)
 
     def _is_expired(self) -> bool:
         """Return whether the provider allows nothing any more by the credentials."""
@@ -281,6 +320,7 @@ class Simulation:
         """Return for how long neither a worker nor its network will change."""
         changes = [*self.faults.offline, *self.faults.blocked, *((since, NEVER) for since in self.faults.cut.values())]
         changes += [(worker.dies - NOTICE - self.began, NEVER)] if self.faults.notice else []
+        changes += [(since, NEVER) for since in self.faults.shut_off.values()]
         turns = [self.began + item for item in itertools.chain(*changes) if self.began + item > self.clock]
         return max(min(worker.dies, worker.lease, self.clock + HOUR, *turns) - self.clock, 0.001)
 
@@ -315,8 +355,8 @@ class Simulation:
             case executor_messages.Collect():
                 return self.home, lambda: self._collected(command.worker, command.config)
             case executor_messages.Terminate():
-                self._unwatched.add(command.worker)
-                return self.down, lambda: self._removed(command.worker)
+                self._unwatched |= set() if command.id else {command.worker}
+                return self.down, lambda: self._terminated(command)
 
     # The effects of commands
 
@@ -328,6 +368,8 @@ class Simulation:
     def _alive(self, name: str) -> SimulatedWorker | None:
         """Return a worker unless it has died or its lease is over."""
         worker = self.workers.get(name)
+        if worker is not None and self._is_off(name):
+            return None
         if worker is not None and self.clock >= min(worker.dies, worker.lease):
             self._bury(name, min(worker.dies, worker.lease))
             return None
@@ -363,17 +405,19 @@ class Simulation:
         else:
             if name in self.faults.half_made:
                 self._soon(30.0, executor_messages.ProvisionFailed(worker=name, reason="the playbook failed"))
-            rate = self.faults.preemption
-            life = min(self.faults.life, self.random.expovariate(rate / HOUR) if rate else NEVER)
-            dies = self.faults.dies.get(name)
-            self.workers[name] = SimulatedWorker(
-                born=self.clock,
-                dies=self.clock + life if dies is None else self.began + dies,
-                lease=self.clock + LEASE,
-                serial=next(self._serial),
-            )
+            self._create_requested(name)
             if name not in self.faults.half_made:
                 self._soon(self.up / 2, lambda: self._is_up(name))
+
+    def _create_requested(self, name: str) -> None:
+        rate = self.faults.preemption
+        life = min(self.faults.life, self.random.expovariate(rate / HOUR) if rate else NEVER)
+        dies = self.faults.dies.get(name)
+        if name in self.workers:  # a stopped one is removed
+            self._bury(name, self.clock)
+        self._create(name, born=self.clock, dies=self.clock + life if dies is None else self.began + dies)
+        if name in self.faults.doubled:
+            self._create(f"{name}{SECOND}", born=self.clock)
 
     def _is_up(self, name: str) -> executor_messages.Event:
         worker = self._alive(name)
@@ -499,9 +543,21 @@ class Simulation:
             return executor_messages.CommandFailed(worker=name, reason="could not connect")
         if self._is_expired():
             return executor_messages.CommandFailed(worker=name, reason="RequestExpired")
-        if self._alive(name) is not None:
+        self._alive(name)  # one that has died is no longer charged for
+        if name in self.workers:
             self._bury(name, self.clock)
         return executor_messages.Terminated(worker=name)
+
+    def _terminated(self, command: executor_messages.Terminate) -> executor_messages.Event:
+        """Remove all machines of a worker's name, or that of an id."""
+        keys = [command.worker, f"{command.worker}{SECOND}"]
+        if command.id:
+            keys = [key for key, worker in self.workers.items() if str(worker.serial) == command.id]
+        events = [self._removed(key) for key in keys]
+        failure = next((event for event in events if isinstance(event, executor_messages.CommandFailed)), None)
+        if failure is not None:
+            return executor_messages.CommandFailed(worker=command.worker, reason=failure.reason)
+        return executor_messages.Terminated(worker=command.worker)
 
     def _all_gone(self) -> executor_messages.Event:
         if self._stays > 0:

@@ -27,7 +27,8 @@ short_description: Maintain the folder of a run of kiln's fleet on the controlle
 description:
   - C(seeded) creates the folder, the run's ssh key and the password of its cache, and for each worker a host key and
     cloud-init's user data.
-  - C(recorded) writes the settings of ssh and Ansible for each worker.
+  - C(recorded) writes the settings of ssh and Ansible for each worker; of two of the same name, those of the one that
+    was recorded before.
   - C(refused) records the workers that a provider refused, with the reasons.
   - C(unanswered) returns the names of the workers whose request the provider may not have answered - the playbook that
     requested them was killed, or the provider did not list them.
@@ -245,6 +246,22 @@ class Folder:
         (self.path / "refused" / f"{name}.json").unlink(missing_ok=True)
         return any(changes)
 
+    def one_of_each_name(self, machines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the workers without those whose name another one has: the recorded one counts, else the first."""
+        chosen: dict[str, dict[str, Any]] = {}
+        for machine in machines:
+            name = machine["name"]
+            if name not in chosen or machine.get("id") == self._recorded_id(name):
+                chosen[name] = machine
+        return list(chosen.values())
+
+    def _recorded_id(self, name: str) -> str:
+        try:
+            inventory = json.loads((self.path / "inventory" / f"{name}.json").read_text(encoding="utf-8"))
+            return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return ""
+
     def unanswered(self) -> list[str]:
         """Return the workers that have first-boot data, but are neither recorded nor refused for certain."""
         names = sorted(file.parent.name for file in self.path.glob("seed/*/user-data"))
@@ -314,7 +331,7 @@ def act(parameters: dict[str, Any]) -> list[str]:
     folder.key("run", folder.path.name)
     folder.password("cache")
     if parameters["state"] == "recorded":
-        return [machine["name"] for machine in machines if folder.record(machine)]
+        return [machine["name"] for machine in folder.one_of_each_name(machines) if folder.record(machine)]
     for machine in machines:
         if parameters["state"] == "seeded":
             folder.seed(machine, files)

@@ -66,6 +66,6 @@ class AnsibleExecutor(CommandThreads):
             case Probe():
                 provider_playbooks.probe(session, command.workers)
             case Terminate():
-                provider_playbooks.terminate(session, command.worker)
+                provider_playbooks.terminate(session, command)
             case TearDown():
                 provider_playbooks.tear_down(session)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from kiln.fleet.reconcile import Machine
     from kiln.model.build_results import PackageReport, StepReport
     from kiln.model.fleet import JobSize
 
@@ -124,7 +125,12 @@ class Renew(_WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminate(_WorkerMessage):
-    """Terminate a worker: `Terminated`, or `CommandFailed`."""
+    """Terminate a worker: `Terminated`, or `CommandFailed`.
+
+    With an ``id``, only the machine that the provider knows by it, and not another of the same name.
+    """
+
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +140,10 @@ class TearDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Find out whether workers are silent, or this computer is cut off from them: `Probed`.
+    """List the provider's machines, and find out whether workers are silent, or this computer is cut off: `Probed`.
 
-    When the provider answers and workers do not, its firewall is opened for this computer's current address.
+    When the provider lists workers that do not answer, its firewall is opened for this computer's current address.
+    Without ``workers`` none is contacted.
     """
 
     workers: tuple[str, ...]
@@ -298,15 +305,22 @@ class Renewed(_WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """The workers that answer, and those that the provider lists: None when the provider could not be asked.
+    """The workers that answer, and the machines that the provider lists: None when the provider could not be asked.
 
     ``credentials`` when it did not accept the credentials, with its ``reason``.
     """
 
     answers: frozenset[str]
-    listed: frozenset[str] | None
+    machines: tuple[Machine, ...] | None
     credentials: bool = False
     reason: str = ""
+
+    @property
+    def listed(self) -> frozenset[str] | None:
+        """The names of the machines that have not ended."""
+        if self.machines is None:
+            return None
+        return frozenset(machine.name for machine in self.machines if not machine.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ class CommandThreads:
 
     def submit(self, command: Command) -> None:
         """Execute a command in its own thread."""
-        if isinstance(command, Terminate):
+        if isinstance(command, Terminate) and not command.id:
             self._session.abandoned.add(command.worker)
         threading.Thread(target=self._execute, args=(command,), daemon=True).start()
 
@@ -80,7 +80,7 @@ def failure_events(command: Command, error: Exception) -> tuple[Event, ...]:
         case Provision():
             return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in command.workers)
         case Probe():
-            return (Probed(answers=frozenset(), listed=None),)
+            return (Probed(answers=frozenset(), machines=None),)
         case Collect():
             return (CollectFailed(worker=command.worker, config=command.config, reason=reason),)
         case _:

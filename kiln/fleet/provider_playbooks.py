@@ -19,10 +19,11 @@ from kiln.fleet.executor_messages import (
     TornDown,
 )
 from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, is_removal_confirmed, read_json
+from kiln.fleet.reconcile import Machine
 from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_messages import Provision
+    from kiln.fleet.executor_messages import Provision, Terminate
     from kiln.fleet.executor_state import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookResult
 
@@ -101,12 +102,13 @@ def _provider_id(session: PlaybookSession, name: str) -> str:
 
 
 def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
-    """Probe the workers and list the provider's; if it lists silent ones, open its firewall and probe them again."""
+    """Probe the workers and list the machines; if silent ones are listed, open the firewall and probe them again."""
     answers = _answering(session, workers)
     result = session.playbooks.play("list.yml")
-    listed, credentials, reason = None, False, ""
+    machines, credentials, reason = None, False, ""
     if result.ok and result.answer is not None:
-        listed = frozenset(str(worker["name"]) for worker in result.answer["machines"] if not worker["ended"])
+        machines = tuple(Machine.from_row(row) for row in result.answer["machines"])
+        listed = {machine.name for machine in machines if not machine.ended}
         if silent := tuple((listed & set(workers)) - answers):
             with session.provider_lock:
                 session.playbooks.play("admit.yml")
@@ -114,7 +116,7 @@ def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
     else:
         reason = result.reason("localhost")
         credentials = CREDENTIALS.search(reason) is not None
-    session.events.put(Probed(answers=answers, listed=listed, credentials=credentials, reason=reason))
+    session.events.put(Probed(answers=answers, machines=machines, credentials=credentials, reason=reason))
 
 
 def _answering(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
@@ -133,14 +135,15 @@ def _answers(session: PlaybookSession, worker: str) -> bool:
     return False
 
 
-def terminate(session: PlaybookSession, worker: str) -> None:
-    """Terminate a worker."""
+def terminate(session: PlaybookSession, command: Terminate) -> None:
+    """Terminate a worker, or only the machine of an id."""
+    chosen = {"kiln_only_ids": [command.id]} if command.id else {"kiln_only": [command.worker]}
     with session.removal():
-        result = session.playbooks.play("down.yml", variables={"kiln_only": [worker]})
+        result = session.playbooks.play("down.yml", variables=chosen)
     if is_removal_confirmed(result):
-        session.events.put(Terminated(worker=worker))
+        session.events.put(Terminated(worker=command.worker))
     else:
-        session.events.put(CommandFailed(worker=worker, reason=failure_of_removal(result)))
+        session.events.put(CommandFailed(worker=command.worker, reason=failure_of_removal(result)))
 
 
 def tear_down(session: PlaybookSession) -> None:

@@ -6,9 +6,9 @@ strangers are all the same case: what exists is the truth, what is wanted decide
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,13 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine as a provider lists it; one that ``ended`` builds no more, but may still be charged for."""
+    """A machine as a provider lists it; one that ``ended`` builds no more, but may still be charged for.
+
+    ``expires`` is the end of its lifetime, in seconds since the epoch, 0 where that is unknown.
+    """
 
     name: str
     owner: str
     id: str = ""
     type: str = ""
     ended: bool = False
+    expires: float = 0.0
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Machine:
+        """Return a machine of the answer of `list.yml`."""
+        texts = {name: str(row.get(name, "")) for name in ("name", "owner", "id", "type")}
+        return cls(**texts, ended=bool(row["ended"]), expires=float(row.get("expires") or 0.0))
 
 
 class ActionKind(str, Enum):
@@ -38,11 +48,12 @@ class ActionKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineAction:
-    """A step for a machine or a wanted worker, by its name."""
+    """A step for a wanted worker, by its name, or for a ``machine`` that the provider lists."""
 
     step: ActionKind
     name: str
     reason: str = ""
+    machine: Machine | None = field(default=None, compare=False)
 
 
 def reconcile(
@@ -51,12 +62,13 @@ def reconcile(
     """Return the actions for all machines, then for the wanted workers that are missing.
 
     ``workers`` maps the names of workers to the provider's ids, empty where none is known. ``adoptable`` are the names
-    of machines that are taken over though no worker of the run is known by them: those that answer to its key.
+    of machines that are taken over though no worker of the run is known by them: those that answer to its key. Of two
+    machines of a name, the one with the worker's id is kept.
     """
     actions: list[MachineAction] = []
     present: set[str] = set()
     adoptable = frozenset(adoptable)
-    for machine in existing:
+    for machine in sorted(existing, key=lambda machine: machine.id != workers.get(machine.name)):
         action = _action(machine, workers, owner=owner, adoptable=adoptable, present=present)
         actions.append(action)
         if action.step in {ActionKind.KEEP, ActionKind.PREPARE, ActionKind.ADOPT}:
@@ -73,18 +85,19 @@ def _action(
 ) -> MachineAction:
     name = machine.name
     if machine.owner not in {"", owner}:
-        return MachineAction(step=ActionKind.LEAVE, name=name, reason=f"it is of the owner {machine.owner}")
+        return _step(ActionKind.LEAVE, machine, f"it is of the owner {machine.owner}")
     if machine.ended:
-        return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it has ended")
+        return _step(ActionKind.TERMINATE, machine, "it has ended")
     if name in present:
-        return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it exists twice")
+        return _step(ActionKind.TERMINATE, machine, "it exists twice")
     if name in workers:
         same = workers[name] in {"", machine.id}
-        return MachineAction(
-            step=ActionKind.KEEP if same else ActionKind.PREPARE,
-            name=name,
-            reason="" if same else "it is a new machine",
-        )
+        kind, reason = (ActionKind.KEEP, "") if same else (ActionKind.PREPARE, "it is a new machine")
+        return _step(kind, machine, reason)
     if name in adoptable:
-        return MachineAction(step=ActionKind.ADOPT, name=name, reason="the ledger does not have it")
-    return MachineAction(step=ActionKind.TERMINATE, name=name, reason="it is not wanted")
+        return _step(ActionKind.ADOPT, machine, "the ledger does not have it")
+    return _step(ActionKind.TERMINATE, machine, "it is not wanted")
+
+
+def _step(kind: ActionKind, machine: Machine, reason: str) -> MachineAction:
+    return MachineAction(step=kind, name=machine.name, reason=reason, machine=machine)

@@ -129,6 +129,10 @@ class FleetRunConfig:
         """Return the name of a worker of the pool."""
         return f"kiln-{self.id}-pool-{number}"
 
+    def is_own_name(self, name: str) -> bool:
+        """Return whether a name can be that of one of the run's workers: it is a tag, which others might write."""
+        return re.fullmatch(rf"kiln-{re.escape(self.id)}-[a-z0-9-]+", name) is not None
+
     @staticmethod
     def is_pool(name: str) -> bool:
         """Return whether a name is that of a worker of a pool."""

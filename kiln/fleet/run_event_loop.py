@@ -213,9 +213,10 @@ class Supervisor:
         match event:
             case executor_messages.Provisioned():
                 self.workers.on_provisioned(worker, event.id)
+                self.silence.audit.on_provisioned()
             case executor_messages.ProvisionFailed():
                 self.workers.on_refused(worker, event)
-                self.silence.audit_later()
+                self.silence.audit.later()
             case executor_messages.Prepared() if worker.alive:
                 self.workers.on_prepared(worker, event.cache)
             case executor_messages.JobsListed():

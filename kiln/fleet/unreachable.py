@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from kiln.fleet.executor_messages import Probe, Terminate
-from kiln.fleet.reconcile import ActionKind, Machine, reconcile
+from kiln.fleet.executor_messages import Probe
+from kiln.fleet.machine_audit import MachineAudit
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ class SilenceManager:
         self.state = state
         self.workers = workers
         self.cut_off = False
-        self._probing = False
+        self.audit = MachineAudit(state)
+        self._command: Probe | None = None  # that is not answered yet
         self._next = 0.0
-        self._audit_at = math.inf
 
     def suspects(self, now: float) -> list[Worker]:
         """Return the workers that were silent for too long."""
@@ -42,28 +41,24 @@ class SilenceManager:
         ]
 
     def probe_when_due(self, now: float) -> None:
-        """Probe the workers, repeatedly while some are silent."""
-        if self._probing or now < self._next or not (now >= self._audit_at or self.suspects(now)):
+        """Probe the workers, repeatedly while some are silent; or only list the machines, when that is due."""
+        is_probe = bool(self.audit.doubtful) or (now >= self._next and bool(self.suspects(now)))
+        if self._command is not None or not (is_probe or now >= self.audit.due()):
             return
-        self._audit_at = math.inf
-        self._probing = True
-        names = [
-            worker.name for worker in self.state.inventory.alive if worker.record.state is not WorkerState.REQUESTED
-        ]
-        self.state.submit(Probe(workers=tuple(names)))
-
-    def audit_later(self) -> None:
-        """Compare soon what the provider has with what is wanted: a request that failed may have left a machine."""
-        self._audit_at = min(self._audit_at, self.state.executor.now() + BETWEEN)
+        alive = self.state.inventory.alive if is_probe else ()
+        names = [worker.name for worker in alive if worker.record.state is not WorkerState.REQUESTED]
+        self._command = Probe(workers=tuple(names))
+        self.audit.begin(now)
+        self.state.submit(self._command)
 
     def due(self, now: float) -> list[float]:
         """Return the times of the next probes."""
         timeout = self.state.run_config.unreachable_timeout
         alive = self.state.inventory.alive
         times = [worker.silent_since + timeout for worker in alive if worker.silent_since is not None]
-        if self._audit_at < math.inf:
-            times.append(self._audit_at)
-        return [] if self._probing else [max(time, self._next) if time <= now else time for time in times]
+        if self._command is not None:
+            return []
+        return [max(time, self._next) if time <= now else time for time in times] + [self.audit.due()]
 
     def on_answer(self, worker: Worker) -> None:
         """Record that a worker answers."""
@@ -80,17 +75,23 @@ class SilenceManager:
         network between them and this computer.
         """
         now = self.state.executor.now()
-        self._probing = False
-        if event.listed is not None:
+        is_probe, self._command = self._command is not None and bool(self._command.workers), None
+        if event.machines is not None:
             self.workers.credentials.on_listed()
+        gone = self.audit.confirm(event, is_probe=is_probe)
+        if not is_probe:
+            return
         self._next = now + min(BETWEEN, self.state.run_config.unreachable_timeout)
         for worker in [worker for worker in self.state.inventory.present if worker.name in event.answers]:
             self.on_answer(worker)
-        self._end_unwanted(event)
-        lost = self._lost(event, now)
+        lost = [
+            *(worker for worker in self.state.inventory.alive if worker.name in gone),
+            *(worker for worker in self._lost(event, now) if worker.name not in gone),
+        ]
         for worker in lost:
             seconds = 0.0 if worker.silent_since is None else now - worker.silent_since
-            self.workers.lose(worker, f"no answer for {seconds:.0f} s", together=len(lost) > 1 and not _is_new(worker))
+            reason = gone.get(worker.name, f"no answer for {seconds:.0f} s")
+            self.workers.lose(worker, reason, together=len(lost) > 1 and not _is_new(worker))
             if worker.has_witness:
                 self._release_witnesses()
         if lost:
@@ -121,7 +122,7 @@ class SilenceManager:
         offer = self.workers.offers.first(now, run_config.offers_of(kind))
         if offer is None or self.workers.present_count() >= self.workers.max_workers:
             return
-        self.workers.request_count += 1
+        self.workers.request_count = inventory.free_number(self.workers.request_count + 1)
         witness = inventory.add(run_config.worker_name(self.workers.request_count), offer, now=now)
         witness.is_witness = worker.has_witness = True
         queue.set_type(witness.name, kind.type)
@@ -136,17 +137,6 @@ class SilenceManager:
             if worker.is_witness:
                 worker.is_witness = False
                 self.workers.jobs.reserve(worker, self.state.executor.now())
-
-    def _end_unwanted(self, event: Probed) -> None:
-        """Terminate the machines of the run that no worker needs, such as half-made ones of refused requests."""
-        inventory = self.state.inventory
-        workers = {worker.name: "" for worker in inventory.present}
-        if event.listed is None or event.listed <= workers.keys():
-            return
-        machines = [Machine(name=name, owner="") for name in sorted(event.listed)]
-        for action in reconcile(workers, machines, owner=self.state.run_config.id):
-            if action.step is ActionKind.TERMINATE and action.name in inventory.workers:
-                self.state.submit(Terminate(worker=action.name))
 
     def _lost(self, event: Probed, now: float) -> list[Worker]:
         suspects = self.suspects(now)

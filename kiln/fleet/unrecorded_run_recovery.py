@@ -126,9 +126,7 @@ def recover(
         )
     rows = result.answer["machines"]
     machines = [
-        Machine(**{name: row[name] for name in ("name", "owner", "id", "type", "ended")})
-        for row in rows
-        if row["state"] != "unreachable" and WORKER.fullmatch(row["name"])
+        Machine.from_row(row) for row in rows if row["state"] != "unreachable" and WORKER.fullmatch(row["name"])
     ]
     if not machines:
         return None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
-from kiln.fleet.executor_messages import Provision
+from kiln.fleet.executor_messages import Provision, Terminate
 from kiln.fleet.run_config import CACHE, POOL
 from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
 
@@ -64,6 +66,8 @@ class Worker:
     one that gets no more configs, ``is_reclaimed`` one that its provider takes back, ``reclaimed_at`` this time.
     ``handover`` is the config of which what it has built is being saved. ``is_witness`` marks a worker that was
     requested to see whether a silent one, which ``has_witness``, is the only one that does not answer.
+    ``exists_since`` is the time since when its provider is known to have it, infinite while it is requested.
+    ``is_surplus`` marks a machine that is no worker's, and is terminated by its id.
     """
 
     record: WorkerRecord
@@ -84,6 +88,8 @@ class Worker:
     handover: str = ""
     is_witness: bool = False
     has_witness: bool = False
+    exists_since: float = math.inf
+    is_surplus: bool = False
 
     @property
     def name(self) -> str:
@@ -95,6 +101,11 @@ class Worker:
         """True while the worker exists or is being provisioned, and is not given up."""
         state = self.record.state  # compared by identity, as this is asked for every worker after every event
         return state is WorkerState.READY or state is WorkerState.PREPARING or state is WorkerState.REQUESTED
+
+    @property
+    def termination(self) -> Terminate:
+        """The command that terminates it."""
+        return Terminate(worker=self.name, id=self.record.id if self.is_surplus else "")
 
     @property
     def is_cache(self) -> bool:
@@ -178,8 +189,13 @@ class Inventory:
 
     def add(self, name: str, offer: Offer, *, now: float) -> Worker:
         """Add and store a worker that is about to be requested."""
+        return self.enter(self.new_record(name, offer, now=now))
+
+    @staticmethod
+    def new_record(name: str, offer: Offer, *, now: float) -> WorkerRecord:
+        """Return the record of a worker that is requested."""
         kind = offer.machine_type
-        record = WorkerRecord(
+        return WorkerRecord(
             name=name,
             type=kind.type,
             state=WorkerState.REQUESTED,
@@ -191,13 +207,35 @@ class Inventory:
             billed=kind.billed,
             currency=kind.currency,
         )
-        worker = self.workers[name] = self._present[name] = Worker(record=record, renewed_at=now)
+
+    def enter(self, record: WorkerRecord) -> Worker:
+        """Add and store a worker that exists or may exist, in the place of an earlier one of its name."""
+        worker = Worker(record=record, renewed_at=record.requested)
+        self.workers[record.name] = self._present[record.name] = worker
         self.keep(worker)
         return worker
+
+    def free_number(self, number: int) -> int:
+        """Return the first number from this one on that is in no worker's name."""
+        names = self._names
+        return next(each for each in itertools.count(number) if self._run_config.worker_name(each) not in names)
+
+    def surplus_name(self) -> str:
+        """Return a name for a machine that is no worker's."""
+        names = self._names
+        candidates = (f"kiln-{self._run_config.id}-surplus-{number}" for number in itertools.count(1))
+        return next(name for name in candidates if name not in names)
+
+    @property
+    def _names(self) -> set[str]:
+        previous = () if self._run_config.previous_run is None else self._run_config.previous_run.workers
+        return self.workers.keys() | {record.name for record in previous}
 
     def request(self, names: Iterable[str]) -> Provision:
         """Return the command that creates workers as they were requested, or finds them again."""
         workers = tuple(names)
+        for name in workers:
+            self.workers[name].exists_since = math.inf
         return Provision(workers=workers, offers={name: self.workers[name].record.offer for name in workers})
 
     def resume(self, previous: FleetRun, now: float) -> None:

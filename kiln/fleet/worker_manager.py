@@ -65,7 +65,7 @@ class WorkerManager:
             for config in tuple(worker.uncollected):
                 self.jobs.requeue(self.state.estimates[config], worker, "the worker was gone")
             worker.uncollected.clear()
-        now = self.state.executor.now()
+        now = worker.exists_since = self.state.executor.now()
         self.offers.accept(worker.record.offer)
         self.refused_since = None
         self.credentials.on_accepted()
@@ -329,7 +329,7 @@ class WorkerManager:
             if config:
                 self.jobs.collect(worker, config)
             else:
-                self.state.submit(Terminate(worker=worker.name))
+                self.state.submit(worker.termination)
 
     def request_workers(self, now: float) -> None:
         """Request workers for configs that no existing worker can take."""
@@ -344,11 +344,12 @@ class WorkerManager:
         refused = [self.offers.next_time(among) for among in self._offers if self.offers.first(now, among) is None]
         self.next_request = max(min(refused, default=0.0), self.losses.wait_until)
         while self.state.queue and not is_waiting and self.present_count() < self.max_workers:
-            name = run_config.worker_name(self.request_count + 1)
+            number = inventory.free_number(self.request_count + 1)
+            name = run_config.worker_name(number)
             offer = self._next_offer(name, now)
             if offer is None:
                 break
-            self.request_count += 1
+            self.request_count = number
             worker = inventory.add(name, offer, now=now)
             self.jobs.reserve(worker, now)
             if worker.assignment is not None and offer not in [offers[0] for offers in self._offers]:

@@ -395,6 +395,23 @@ def test_a_worker_is_unanswered_until_it_is_recorded_or_refused_for_certain(tmp_
     assert RUN.act({**common, "state": "unanswered"}) == []
 
 
+def test_of_two_machines_of_a_name_the_recorded_one_stays_recorded(tmp_path: Path) -> None:
+    common = {"folder": str(tmp_path), "user": "fleet", "ssh_options": {}, "files": {}, "lease": 60, "expires": 0}
+    (tmp_path / "keys").mkdir()
+    for name in ("run", "run.pub"):
+        (tmp_path / "keys" / name).touch()
+
+    def record(*ids: str) -> tuple[list[str], str]:
+        machines = [{"name": "f-1", "id": identity, "address": "192.0.2.7"} for identity in ids]
+        names = RUN.act({**common, "state": "recorded", "machines": machines, "names": []})
+        hosts = json.loads((tmp_path / "inventory" / "f-1.json").read_text())["kiln_machines"]["hosts"]
+        return names, hosts["f-1"]["kiln_machine"]["id"]
+
+    assert record("i-1", "i-2") == (["f-1"], "i-1")
+    assert record("i-2", "i-1") == record("i-0", "i-1", "i-2") == ([], "i-1")
+    assert record("i-2") == (["f-1"], "i-2"), "a new machine takes the place of one that is gone"
+
+
 def test_a_cache_knows_its_password_as_servers_read_it(tmp_path: Path) -> None:
     """The example is Apache's, https://httpd.apache.org/docs/2.4/misc/password_encryptions.html."""
     assert MACHINES.htpasswd("myPassword", "myName") == "myName:{SHA}VBPuJHI7uixaa6LQGWx4s+5GKNE="

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import MachinesUnknown, TeardownIncomplete
 from kiln.fleet.executor_messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
+from kiln.fleet.reconcile import Machine
 from kiln.fleet.slurm.client import SlurmClient, program_environment
 from kiln.fleet.slurm.job_files import CONTROLLER, has_result
 from kiln.ledger.fleet import is_unfinished
@@ -49,7 +50,8 @@ def probe(session: SlurmSession, workers: tuple[str, ...]) -> None:
     """Report whether Slurm answers."""
     is_silent = session.client.jobs(fresh=True) is None
     names = frozenset() if is_silent else frozenset(workers)
-    session.events.put(Probed(answers=names, listed=None if is_silent else names))
+    machines = None if is_silent else tuple(Machine(name=name, owner=session.site.run) for name in workers)
+    session.events.put(Probed(answers=names, machines=machines))
 
 
 def tear_down(session: SlurmSession) -> None:

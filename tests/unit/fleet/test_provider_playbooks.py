@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.fleet.executor_messages import Provision, Provisioned, ProvisionFailed, TearDownFailed, Terminated
+from kiln.fleet.executor_messages import (
+    Provision,
+    Provisioned,
+    ProvisionFailed,
+    TearDownFailed,
+    Terminate,
+    Terminated,
+)
 from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.provider_playbooks import probe, provision, tear_down, terminate
@@ -100,18 +107,20 @@ def test_a_tear_down_that_the_credentials_do_not_allow_is_told_from_one_without_
 
 
 def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path: Path) -> None:
-    together, played = threading.Barrier(2, timeout=20), []
+    together, played, chosen = threading.Barrier(2, timeout=20), [], []
 
     class Playbooks:
-        def play(self, name: str, **_: object) -> PlaybookResult:
+        def play(self, name: str, *, variables: dict[str, Any], **_: object) -> PlaybookResult:
             if name == "down.yml":
+                chosen.append(variables)
                 together.wait()  # broken unless both removals run at once
             played.append(name)
             return PlaybookResult(ok=True, reasons={}, answer={"up": [], "left": []})
 
     session = PlaybookSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
     with session.removal():  # holds back the creation until the first removal has begun
-        removals = [threading.Thread(target=terminate, args=(session, name), daemon=True) for name in WORKERS[:2]]
+        commands = (Terminate(worker=WORKERS[0]), Terminate(worker=WORKERS[1], id="i-2"))
+        removals = [threading.Thread(target=terminate, args=(session, each), daemon=True) for each in commands]
         creation = threading.Thread(target=provision, args=(session, requested(*WORKERS[2:])), daemon=True)
         creation.start()
         for removal in removals:
@@ -124,6 +133,7 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
     assert not session.provider_lock.locked()
     ends = {session.events.get(), session.events.get()}
     assert ends == {Terminated(worker=WORKERS[0]), Terminated(worker=WORKERS[1])}
+    assert sorted(chosen, key=str) == [{"kiln_only": [WORKERS[0]]}, {"kiln_only_ids": ["i-2"]}]
 
 
 def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -35,6 +35,13 @@ def machine(name: str, *, owner: str = "r1", identity: str = "i-1", ended: bool 
             [("keep", "a"), ("terminate", "a")],
             id="twice",
         ),
+        pytest.param(
+            {"a": "i-1"},
+            [machine("a", identity="i-0"), machine("a")],
+            (),
+            [("keep", "a"), ("terminate", "a")],
+            id="twice, the one that nobody knows listed first",
+        ),
     ],
 )
 def test_every_fault_is_a_comparison_of_wanted_and_existing(
@@ -42,6 +49,20 @@ def test_every_fault_is_a_comparison_of_wanted_and_existing(
 ) -> None:
     actions = reconcile(wanted, existing, owner="r1", adoptable=adoptable)
     assert [(action.step.value, action.name) for action in actions] == expected
+
+
+def test_of_two_machines_of_a_name_the_one_of_the_id_is_kept() -> None:
+    existing = [machine("a", identity="i-0"), machine("a"), machine("a", identity="i-2", ended=True)]
+    actions = reconcile({"a": "i-1"}, existing, owner="r1")
+    ids = {action.machine.id: action.step for action in actions if action.machine is not None}
+    assert ids == {"i-1": ActionKind.KEEP, "i-0": ActionKind.TERMINATE, "i-2": ActionKind.TERMINATE}
+
+
+def test_a_machine_is_read_from_the_answer_of_the_listing() -> None:
+    row = {"name": "a", "owner": "r1", "id": "i-1", "type": "compute-8", "ended": False, "expires": 1790000000}
+    expected = Machine(name="a", owner="r1", id="i-1", type="compute-8", expires=1790000000.0)
+    assert Machine.from_row({**row, "state": "running", "address": "192.0.2.1"}) == expected
+    assert Machine.from_row({"name": "a", "ended": True}) == Machine(name="a", owner="", ended=True)
 
 
 def test_applying_the_actions_leaves_nothing_to_do_but_to_keep() -> None:

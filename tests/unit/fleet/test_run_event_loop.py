@@ -794,7 +794,7 @@ def test_a_cache_that_dies_during_the_builds_is_terminated_and_the_run_continues
     caches = [command.cache for command in commands(simulation, StartBuild)]
     assert caches == ["http://cache"] * 2 + [""] * 6
     assert (run.workers.losses.single, run.workers.max_workers) == (0, 2)
-    assert "no answer" in run.state.inventory.workers["kiln-r1-cache"].record.reason
+    assert "does not list it" in run.state.inventory.workers["kiln-r1-cache"].record.reason
     assert_nothing_left(run, simulation)
 
 
@@ -949,7 +949,7 @@ def test_one_worker_that_is_silent_alone_is_replaced_once_the_provider_was_asked
     lost = run.state.inventory.workers[ONE].record
     assert "no answer for 18" in lost.reason
     assert run.workers.losses.single == 1
-    assert [command.workers for command in commands(simulation, Probe)] == [(ONE, TWO)]
+    assert [command.workers for command in commands(simulation, Probe)] == [(), (ONE, TWO)]
     assert_nothing_left(run, simulation)
 
 
