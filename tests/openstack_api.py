@@ -222,6 +222,16 @@ class Cloud:
         (row,) = (item for item in self.servers.values() if item["name"] == name)
         row.update({"status": "SHUTOFF", "OS-EXT-STS:vm_state": "stopped", "OS-EXT-STS:power_state": 4})
 
+    def double(self, name: str) -> str:
+        """Add another server of a name, with a floating address of its own; return its id."""
+        (row,) = (item for item in self.servers.values() if item["name"] == name)
+        key = str(uuid.uuid4())
+        self.servers[key] = {**row, "id": key}
+        (address,) = (item for item in self.addresses.values() if item["description"].startswith(f"address of {name} "))
+        copy = {**address, "id": str(uuid.uuid4()), "floating_ip_address": "203.0.113.99", "port_id": self._port(key)}
+        self.addresses[copy["id"]] = copy
+        return key
+
     def delete_server(self, key: str) -> Answer:
         for address in self.addresses.values():
             if address["port_id"] == self._port(key):

@@ -24,6 +24,10 @@ from moto.server import ThreadedMotoServer
 
 from kiln import files
 from kiln.errors import MissingTool
+from kiln.fleet import provider_playbooks
+from kiln.fleet.executor_messages import Probed, Terminate, Terminated
+from kiln.fleet.executor_state import PlaybookSession
+from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.provider_playbooks import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import remote_pool, shared_inputs
@@ -33,6 +37,8 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from kiln.fleet.executor_messages import Event
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -507,11 +513,30 @@ def test_a_server_that_is_listed_late_is_waited_for_and_removed(
     assert cloud.servers == {}
 
 
+def audited(
+    python: Path, run: Path, variables: dict[str, object], env: dict[str, str], name: str, identity: str
+) -> tuple[Probed, Event]:
+    """List a run's machines as its controller does, and terminate the one of an id; return the events."""
+    more = {**variables, "kiln_run_dir": str(run)}
+    site = PlaybookSite(
+        folder=run, playbooks=ROOT / "ansible", python=python, variables=more, environment={**os.environ, **env}
+    )
+    session = PlaybookSession.of(site)
+    provider_playbooks.probe(session, ())
+    provider_playbooks.terminate(session, Terminate(worker=f"{name}-surplus", id=identity))
+    probed, ended = session.events.get_nowait(), session.events.get_nowait()
+    assert isinstance(probed, Probed)
+    return probed, ended
+
+
 @pytest.mark.needs("ssh-keygen")
 def test_machines_on_openstack_have_floating_addresses_which_are_released_with_them(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, fleet_python: Path, tmp_path: Path
 ) -> None:
-    """The pool has two addresses for three machines; one machine goes by itself, and one by the provider's console."""
+    """The pool has two addresses for three machines; one machine goes by itself, and one by the provider's console.
+
+    Of one there are two for a while, as where a request is sent twice.
+    """
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     networks = {"kiln_openstack_network": "private", "kiln_openstack_floating_network": "Ext-Net"}
     env = cloud.environment(SECRET)
@@ -528,6 +553,20 @@ def test_machines_on_openstack_have_floating_addresses_which_are_released_with_t
 
     succeed(play("provision", env=env, **told, **networks, kiln_count=3, kiln_names=names))
     assert len(cloud.addresses) == 2, "a machine that has an address gets no other"
+
+    second = cloud.double(names[1])
+    variables = {**told, "kiln_poll_interval": 1}
+    probed, ended = audited(fleet_python, tmp_path / "run", variables, env, names[1], second)
+    assert sorted(each.name for each in probed.machines or ()) == sorted([*names, names[1]])
+    assert {each.id for each in probed.machines or ()} == {*cloud.servers, second}
+    assert isinstance(ended, Terminated)
+    assert second not in cloud.servers
+    assert sorted(str(each["name"]) for each in cloud.servers.values()) == names
+    assert inventory(tmp_path / "run", names[1])["id"] in cloud.servers
+    assert {each["description"] for each in cloud.addresses.values()} == notes, (
+        "that of the other one of its name stays"
+    )
+    assert (tmp_path / "run" / "ssh" / f"{names[1]}.config").exists()
 
     gone = next(key for key, each in cloud.servers.items() if each["name"] == names[0])
     cloud.delete_server(gone)
@@ -600,7 +639,11 @@ def test_the_group_opens_to_the_address_that_the_controller_has_now(
 
 @pytest.mark.needs("ssh-keygen")
 def test_machines_of_another_run_of_the_same_name_are_left_alone(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, moto: dict[str, object], tmp_path: Path
+    play: Callable[..., subprocess.CompletedProcess[str]],
+    cloud: Cloud,
+    moto: dict[str, object],
+    fleet_python: Path,
+    tmp_path: Path,
 ) -> None:
     """Two people call their runs the same; each run is known by its folder and computer, too."""
     one, two = ({"kiln_run_dir": str(tmp_path / each)} for each in ("one", "two"))
@@ -619,6 +662,15 @@ def test_machines_of_another_run_of_the_same_name_are_left_alone(
     some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
     more = {"kiln_machines": [{"name": "kiln-one-1", "type": "compute-8"}], "kiln_aws_image": some}
     succeed(play("provision", **moto, **more, **one))
+    (first,) = running(client).values()
+    tags = [{"ResourceType": "instance", "Tags": first["Tags"]}]  # as where a request is sent twice
+    second = client.run_instances(ImageId=some, MinCount=1, MaxCount=1, TagSpecifications=tags)["Instances"][0]
+    variables = {**moto, **more, "kiln_poll_interval": 1}
+    probed, ended = audited(fleet_python, tmp_path / "one", variables, {}, "kiln-one-1", second["InstanceId"])
+    assert [(each.name, each.ended) for each in probed.machines or ()] == [("kiln-one-1", False)] * 2
+    assert {each.id for each in probed.machines or ()} == {first["InstanceId"], second["InstanceId"]}
+    assert isinstance(ended, Terminated)
+    assert [each["InstanceId"] for each in running(client).values()] == [first["InstanceId"]]
     assert "has workers (kiln-one-1)" in play("provision", **moto, **more, **two).stdout
     play("down", **moto, **two)
     assert list(running(client)) == ["kiln-one-1"]
