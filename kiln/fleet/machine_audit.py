@@ -133,7 +133,6 @@ class MachineAudit:
         LOGGER.warning("note: %s (%s) is terminated: %s", machine.name, machine.id, action.reason)
         changes = {"state": WorkerState.LOST, "id": machine.id, "terminated": None, "reason": action.reason}
         unwanted = self.state.inventory.enter(dataclasses.replace(record, **changes))  # type: ignore[arg-type] # by name
-        unwanted.is_surplus = unwanted.name != machine.name
         self.state.submit(unwanted.termination)
 
     def _record(self, machine: Machine) -> WorkerRecord | None:

@@ -31,8 +31,9 @@ class Machine:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Machine:
         """Return a machine of the answer of `list.yml`."""
-        texts = {name: str(row.get(name, "")) for name in ("name", "owner", "id", "type")}
-        return cls(**texts, ended=bool(row["ended"]), expires=float(row.get("expires") or 0.0))
+        name, ended = str(row["name"]), bool(row["ended"])
+        texts = {key: str(row.get(key, "")) for key in ("owner", "id", "type")}
+        return cls(name=name, ended=ended, expires=float(row.get("expires") or 0.0), **texts)
 
 
 class ActionKind(str, Enum):

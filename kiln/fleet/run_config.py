@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CACHE = "cache"  # the end of the name of the worker that holds the shared cache, or the pool's server
 POOL = re.compile(r".+-pool-\d+")  # the names of the pool's workers
+SURPLUS = re.compile(r".+-surplus-\d+")  # the names of machines that are no worker's
 OVER = frozenset({WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED, WorkerState.TERMINATED})
 
 

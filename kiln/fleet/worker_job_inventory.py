@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
 from kiln.fleet.executor_messages import Provision, Terminate
-from kiln.fleet.run_config import CACHE, POOL
+from kiln.fleet.run_config import CACHE, POOL, SURPLUS
 from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ class Worker:
     ``handover`` is the config of which what it has built is being saved. ``is_witness`` marks a worker that was
     requested to see whether a silent one, which ``has_witness``, is the only one that does not answer.
     ``exists_since`` is the time since when its provider is known to have it, infinite while it is requested.
-    ``is_surplus`` marks a machine that is no worker's, and is terminated by its id.
     """
 
     record: WorkerRecord
@@ -89,7 +88,6 @@ class Worker:
     is_witness: bool = False
     has_witness: bool = False
     exists_since: float = math.inf
-    is_surplus: bool = False
 
     @property
     def name(self) -> str:
@@ -101,6 +99,11 @@ class Worker:
         """True while the worker exists or is being provisioned, and is not given up."""
         state = self.record.state  # compared by identity, as this is asked for every worker after every event
         return state is WorkerState.READY or state is WorkerState.PREPARING or state is WorkerState.REQUESTED
+
+    @property
+    def is_surplus(self) -> bool:
+        """True for a machine that is no worker's, and is terminated by its id: its tag may be another worker's name."""
+        return SURPLUS.fullmatch(self.name) is not None
 
     @property
     def termination(self) -> Terminate:

@@ -224,3 +224,19 @@ def test_no_fate_loses_a_healthy_worker_or_leaves_a_machine_and_the_cost_is_righ
         assert spent == pytest.approx(sum(machines), abs=0.08 * HOUR), seed
         surplus = [end - begin for name, begin, end in simulation.paid if name.endswith("#2")]
         assert max(surplus, default=0.0) <= INTERVAL + SETTLING + 200.0, seed
+
+
+def test_a_controller_that_was_killed_ends_a_second_machine_by_its_id_when_it_resumes(tmp_path: Path) -> None:
+    simulation = Simulation(FOUR, faults=Faults(doubled=frozenset({ONE}), killed=200.0))  # its end is under way then
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            supervisor(simulation, store=ledger).execute()
+        simulation.revive()
+        before = len(simulation.commands)
+        (previous,) = ledger.fleets()
+        assert {worker.name: worker.state for worker in previous.workers}["kiln-r1-surplus-1"] is WorkerState.LOST
+        supervisor(simulation, store=ledger, previous_run=previous).execute()
+    ends = [command for command in simulation.commands[before:] if isinstance(command, Terminate)]
+    assert [(end.worker, bool(end.id)) for end in ends] == [("kiln-r1-surplus-1", True)]
+    (span,) = paid(simulation, f"{ONE}#2")
+    assert span[1] < 300

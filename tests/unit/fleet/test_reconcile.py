@@ -63,6 +63,8 @@ def test_a_machine_is_read_from_the_answer_of_the_listing() -> None:
     expected = Machine(name="a", owner="r1", id="i-1", type="compute-8", expires=1790000000.0)
     assert Machine.from_row({**row, "state": "running", "address": "192.0.2.1"}) == expected
     assert Machine.from_row({"name": "a", "ended": True}) == Machine(name="a", owner="", ended=True)
+    with pytest.raises(TypeError):
+        Machine.from_row("a")  # type: ignore[arg-type] # from JSON
 
 
 def test_applying_the_actions_leaves_nothing_to_do_but_to_keep() -> None:
