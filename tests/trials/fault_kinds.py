@@ -325,6 +325,7 @@ FAULTS = (
         program="docker",
         script=SILENT_PROVIDER,
     ),
+    Fault(name="a worker doubled, the other one killed", strike=worker_strikes.double_worker, options=SOON),
     Fault(
         name="the cache's server killed eight times",
         strike=worker_strikes.kill_cache,

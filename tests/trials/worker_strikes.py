@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from typing import TYPE_CHECKING
 
 from tests.integration.fleet import test_runs
 from tests.integration.fleet.helpers import containers, docker, ledgered
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.trials.fault_kinds import Trial
@@ -40,6 +42,18 @@ def change_host_key(trial: Trial) -> None:
 def make_read_only(trial: Trial) -> None:
     """Make the disk of a worker read-only, as the kernel does after an error of the disk."""
     docker("exec", trial.worker(), "sh", "-c", READ_ONLY)
+
+
+def double_worker(trial: Trial) -> None:
+    """Start a second machine of a worker's tags, and kill the other worker; the second one must be ended in the run."""
+    worker = trial.worker()
+    second = f"{worker}-second"
+    labels = json.loads(docker("inspect", "--format", "{{json .Config.Labels}}", worker))
+    image = docker("inspect", "--format", "{{.Image}}", worker).strip()
+    tags = (f"--label={name}={value}" for name, value in labels.items())
+    docker("run", "--detach", "--rm", f"--name={second}", *tags, "--entrypoint=sleep", image, "3600")
+    docker("kill", trial.dice.choice([name for name in containers(trial.root) if name not in {worker, second}]))
+    until(lambda: second not in containers(trial.root), "the second machine is ended", trial.process)
 
 
 def use_cache(trial: Trial) -> None:
