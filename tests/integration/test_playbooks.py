@@ -30,7 +30,7 @@ from kiln.fleet.executor_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.provider_playbooks import SCARCE
 from kiln.model.feedstock import Feedstock
-from tests import remote_pool, shared_inputs
+from tests import iam_policy, remote_pool, shared_inputs
 from tests.openstack_api import Cloud, serve
 from tests.playbook_programs import WORKER_PROGRAMS, load
 from tests.waiting import until
@@ -314,13 +314,14 @@ def let_in(client: Any, name: str) -> list[tuple[int, int, str]]:
 
 @pytest.fixture
 def restricted(moto: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """A run on AWS with the how-to's policy, of which moto enforces the actions: it knows no conditions of EC2."""
-    page = (ROOT / "docs" / "how-to" / "fleet-on-aws.md").read_text(encoding="utf-8")
-    policy = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    """A run on AWS with the how-to's policy, of which moto enforces the actions, `iam_policy.enforce` the rest."""
+    client = ec2(moto)
+    some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
+    stranger = client.run_instances(ImageId=some, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    client.create_image(InstanceId=stranger, Name="debian-12-amd64-20261101-1")
+    policy = {"Version": "2012-10-17", "Statement": [{**each, "Resource": "*"} for each in iam_policy.STATEMENTS]}
     for statement in policy["Statement"]:
         statement.pop("Condition", None)
-        statement["Resource"] = "*"
-    images = ec2(moto).describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
     iam = boto3.client("iam", endpoint_url=moto["kiln_aws_endpoint"], region_name="us-east-1")
     iam.create_user(UserName="kiln")
     iam.put_user_policy(UserName="kiln", PolicyName="fleet", PolicyDocument=json.dumps(policy))
@@ -328,7 +329,28 @@ def restricted(moto: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
     monkeypatch.setattr(moto_settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)  # from here on every call is checked
-    return {**moto, "kiln_aws_image": images[0]["ImageId"]}
+    return {**moto, "kiln_aws_image_owner": "self", "kiln_stranger": stranger}
+
+
+def require_no_spare_rights(calls: list[tuple[iam_policy.Right, ...]]) -> None:
+    """Require that without any action of any statement of the policy one of the calls would be refused."""
+    rights = {repr(right): right for call in calls for right in call}.values()
+    for number, statement in enumerate(iam_policy.STATEMENTS):
+        for action in iam_policy.values(statement["Action"]):
+            left = [each for each in iam_policy.values(statement["Action"]) if each != action]
+            rest = [*iam_policy.STATEMENTS]
+            rest[number] = {**statement, "Action": left}
+            assert not all(iam_policy.allows(rest, right) for right in rights), f"{action} of statement {number}"
+
+
+def require_strangers_are_out_of_reach(client: Any, instance: str) -> None:
+    """Require that a machine without the tag is neither ended nor tagged, and that other actions are denied."""
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.create_vpc(CidrBlock="10.0.0.0/16")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.terminate_instances(InstanceIds=[instance])
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.create_tags(Resources=[instance], Tags=[{"Key": "kiln-fleet", "Value": "true"}])
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -363,14 +385,16 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
 
     monkeypatch.setattr(InstanceBackend, "run_instances", run)
     monkeypatch.setattr(InstanceBackend, "describe_instances", describe)
+    calls = iam_policy.enforce(monkeypatch)
     client = boto3.Session().client("ec2", endpoint_url=restricted["kiln_aws_endpoint"], region_name="us-east-1")
-    with pytest.raises(ClientError, match="AccessDenied"):
-        client.create_vpc(CidrBlock="10.0.0.0/16")
+    stranger = str(restricted["kiln_stranger"])
+    client.describe_spot_price_history()  # with which the how-to for prices reads them
+    require_strangers_are_out_of_reach(client, stranger)
     zones = {"kiln-one-1": "us-east-1b", "kiln-one-2": "us-east-1c", "kiln-one-cache": ""}
     machines = [{"name": name, "type": "compute-8", "spot": bool(zone), "zone": zone} for name, zone in zones.items()]
     done = play("provision", **restricted, kiln_machines=machines, kiln_inputs="0123456789abcdef")
     assert "1 of 3 workers were refused" in done.stdout, done.stdout[-6000:]
-    assert set(running(client)) == {"kiln-one-1", "kiln-one-cache"}
+    assert set(running(client)) == {"kiln-one-1", "kiln-one-cache", ""}
     assert omissions == []
     assert inventory(tmp_path / "run", "kiln-one-1")["id"] == running(client)["kiln-one-1"]["InstanceId"]
     first = running(client)["kiln-one-1"]
@@ -378,9 +402,10 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     assert {"Key": "kiln-inputs", "Value": "0123456789abcdef"} in first["Tags"]
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-one-2.json").read_text())
     assert SCARCE.search(refused["reason"]), refused
-    succeed(play("admit", **{**restricted, "kiln_controller": "198.51.100.0/24"}))
+    succeed(play("admit", **{**restricted, "kiln_controller": "198.51.100.0/24"}))  # without kiln_inputs: a tag changes
     succeed(play("down", **restricted))
-    assert not running(client)
+    assert [each["InstanceId"] for each in running(client).values()] == [stranger]
+    require_no_spare_rights(calls)
 
 
 @pytest.mark.needs("ssh-keygen")

@@ -1,53 +1,49 @@
 """The policy in the how-to for AWS allows what the role does, and nothing to what lacks kiln's tag.
 
-It is evaluated by IAM's rules for statements that only allow: each resource of a call needs a statement with the
-action, the resource and all its conditions. moto's enforcement does not look at the conditions of such statements.
+`tests.iam_policy` judges it by IAM's rules; an integration test enforces it while the playbooks run.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import json
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from tests import iam_policy
+from tests.iam_policy import STATEMENTS, Right, arn, values
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "fleet-on-aws.md"
-STATEMENTS = json.loads(re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0])["Statement"]
 OURS = {"aws:ResourceTag/kiln-fleet": "true"}
 TAGGED = {"aws:RequestTag/kiln-fleet": "true"}
 
 
-def arn(resource: str, region: str = "us-east-1") -> str:
-    account = "" if resource.startswith("image/") else "ACCOUNT"
-    return f"arn:aws:ec2:{region}:{account}:{resource}"
-
-
-def values(element: Any) -> list[str]:
-    return element if isinstance(element, list) else [element]
-
-
-def allows(action: str, resource: str, context: Mapping[str, str]) -> bool:
-    return any(
-        f"ec2:{action}" in values(statement["Action"])
-        and any(fnmatch.fnmatchcase(resource, pattern) for pattern in values(statement["Resource"]))
-        and all(
-            context.get(key) in values(expected)
-            for key, expected in statement.get("Condition", {}).get("StringEquals", {}).items()
-        )
-        for statement in STATEMENTS
-    )
+def allows(action: str, resource: str, context: dict[str, str]) -> bool:
+    return iam_policy.allows(STATEMENTS, Right(f"ec2:{action}", resource, context))
 
 
 def test_the_policy_only_allows_and_only_by_equality() -> None:
     assert {statement["Effect"] for statement in STATEMENTS} == {"Allow"}
     assert {operator for statement in STATEMENTS for operator in statement.get("Condition", {})} == {"StringEquals"}
     assert not [action for statement in STATEMENTS for action in values(statement["Action"]) if "*" in action]
+
+
+def test_a_call_needs_a_right_for_each_of_its_resources() -> None:
+    parameters = {
+        "NetworkInterface.1.SecurityGroupId.1": ["sg-1"],
+        "LaunchTemplate.LaunchTemplateName": ["kiln-one-spot"],
+        "ImageId": ["ami-1"],
+        "TagSpecification.1.ResourceType": ["volume"],
+        "TagSpecification.1.Tag.1.Key": ["kiln-fleet"],
+        "TagSpecification.1.Tag.1.Value": ["true"],
+    }
+    tags = {"sg-1": {"kiln-fleet": "true"}}
+    rights = iam_policy.needed_rights("ec2:RunInstances", parameters, lambda key: tags.get(key, {}))
+    assert {(right.action, right.resource.rpartition(":")[2]): dict(right.context) for right in rights} == {
+        ("ec2:RunInstances", "security-group/sg-1"): OURS,
+        ("ec2:RunInstances", "launch-template/kiln-one-spot"): {},
+        ("ec2:RunInstances", "image/ami-1"): {},
+        ("ec2:RunInstances", "instance/*"): {},
+        ("ec2:RunInstances", "volume/*"): TAGGED,
+        ("ec2:RunInstances", "network-interface/*"): {},
+        ("ec2:CreateTags", "volume/*"): {**TAGGED, "ec2:CreateAction": "RunInstances"},
+    }
 
 
 @pytest.mark.parametrize(
