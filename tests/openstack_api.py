@@ -267,6 +267,10 @@ class Cloud:
     def show_group(self, key: str) -> Answer:
         return (200, {"security_group": self.groups[key]}) if key in self.groups else (404, {"NeutronError": {}})
 
+    def update_group(self, key: str, body: Row) -> Answer:
+        self.groups[key].update(body["security_group"])
+        return self.show_group(key)
+
     def delete_group(self, key: str) -> Answer:
         name = self.groups[key]["name"]
         if any(name in (item["name"] for item in row["security_groups"]) for row in self.servers.values()):
@@ -433,6 +437,7 @@ CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     ("POST", GROUPS, _call(Cloud.create_group, "body")),
     ("GET", GROUPS, _call(Cloud.list_groups, "query")),
     ("GET", f"{GROUPS}/([0-9a-f-]{{36}})", _call(Cloud.show_group)),
+    ("PUT", f"{GROUPS}/([0-9a-f-]{{36}})", _call(Cloud.update_group, "body")),
     ("DELETE", f"{GROUPS}/([0-9a-f-]{{36}})", _call(Cloud.delete_group)),
     ("POST", RULES, _call(Cloud.create_rule, "body")),
     ("DELETE", f"{RULES}/([0-9a-f-]{{36}})", _call(Cloud.delete_rule)),

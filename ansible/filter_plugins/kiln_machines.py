@@ -1,7 +1,7 @@
 """Filters that convert the answers of item provider to machines of one shape, and refusals to their reasons.
 
-A machine is {name, id, provider, run, owner, inputs, type, flavor, state, ended, address, private, expires};
-``private`` is its address for the run's other workers, ``expires`` is in seconds since the epoch. One that
+A machine is {name, id, provider, run, owner, account_user, inputs, type, flavor, state, ended, address, private,
+expires}; ``private`` is its address for the run's other workers, ``expires`` is in seconds since the epoch. One that
 has ``ended`` builds no more, but its provider still lists it, and may charge for it.
 Name, run, type and expiry are tags of every provider's machines, by which they are guests.
 """
@@ -9,7 +9,12 @@ Name, run, type and expiry are tags of every provider's machines, by which they 
 from __future__ import annotations
 
 import base64
+import contextlib
+import getpass
 import hashlib
+import os
+import re
+import socket
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
 Machine = dict[str, Any]
 PENDING = "pending"
+LONGEST_USER = 128  # characters; descriptions and tags of all providers hold them
 GONE = {"terminated", "shutting-down", "deleted", "soft_deleted"}
 # Of OpenStack, EC2 and Docker. A container that is only created belongs to a `docker run` that was killed.
 ENDED = {
@@ -149,7 +155,15 @@ def _unstarted(request: Mapping[str, Any], state: str, fault: str) -> dict[str, 
 
 def openstack_address_notes(machines: Iterable[Machine]) -> list[str]:
     """Return the descriptions of the floating addresses of machines."""
-    return [f"address of {item['name']} of run {item['run']} of kiln" for item in machines]
+    return [
+        f"address of {item['name']} of run {item['run']} of kiln{openstack_user_note(item['account_user'])}"
+        for item in machines
+    ]
+
+
+def openstack_user_note(user: str) -> str:
+    """Return the end of the description of a group or an address, which has no tags: whose it is."""
+    return f" for {user}" if user else ""
 
 
 def _has_floating(server: Mapping[str, Any]) -> bool:
@@ -165,6 +179,49 @@ def own(machines: Iterable[Machine], owner: str) -> list[Machine]:
 def foreign(machines: Iterable[Machine], owner: str) -> list[Machine]:
     """Return the machines of other owners: those of another run of the same name."""
     return [item for item in machines if item["owner"] not in {"", owner}]
+
+
+def of_user(items: Iterable[Mapping[str, Any]], user: str) -> list[Mapping[str, Any]]:
+    """Return the machines or other resources of a user, with those that name none; all of them for no user.
+
+    A machine names its user by ``account_user``, another resource by its tags or the end of its description.
+    """
+    return [item for item in items if not user or _user(item) in {"", user}]
+
+
+def _user(item: Mapping[str, Any]) -> str:
+    if "account_user" in item:
+        return _tag_text(str(item["account_user"]))
+    if item.get("description"):
+        match = re.search(r" of kiln for (.+)$", item["description"])
+        return match[1] if match else ""
+    return str((item.get("tags") or {}).get("kiln-user", ""))
+
+
+def user_from_arn(arn: str) -> str:
+    """Return the user of an ARN of STS: an IAM user's name, or that of a role and its session.
+
+    A session whose name is generated, or an instance's, is left out: the next one of the same person has another.
+    """
+    resource = arn.rpartition(":")[2]
+    kind, _, name = resource.partition("/")
+    if kind == "assumed-role":
+        role, _, session = name.partition("/")
+        return role if re.fullmatch(r"i-[0-9a-f]+|.*[0-9]{6,}|", session) else f"{role}/{session}"
+    return name.rpartition("/")[2] or resource
+
+
+def user_text(user: str) -> str:
+    """Return a user as the value of a tag, of the characters that all providers take; by default user@host here."""
+    if not user:
+        with contextlib.suppress(KeyError, OSError):  # a user of a container may have no name
+            user = getpass.getuser()
+        user = f"{user or os.getuid()}@{socket.gethostname()}"
+    return _tag_text(user)
+
+
+def _tag_text(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9+=,.@_:/-]+", "-", text)[:LONGEST_USER]
 
 
 def refusals(results: Iterable[Mapping[str, Any]], success: str) -> list[dict[str, str]]:
@@ -212,6 +269,7 @@ def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
         "name": tags.get("kiln-worker", ""),
         "run": tags.get("kiln-run", ""),
         "owner": tags.get("kiln-owner", ""),
+        "account_user": tags.get("kiln-user", ""),
         "inputs": tags.get("kiln-inputs", ""),
         "type": tags.get("kiln-type", ""),
         "expires": int(tags.get("kiln-expires") or 0),
@@ -251,7 +309,11 @@ class FilterModule:
             "kiln_openstack_pending": openstack_pending,
             "kiln_openstack_unstarted": openstack_unstarted,
             "kiln_openstack_address_notes": openstack_address_notes,
+            "kiln_openstack_user_note": openstack_user_note,
             "kiln_own": own,
+            "kiln_of_user": of_user,
+            "kiln_user_from_arn": user_from_arn,
+            "kiln_user_text": user_text,
             "kiln_foreign": foreign,
             "kiln_refusals": refusals,
             "kiln_faults": faults,

@@ -130,8 +130,15 @@ def endpoint(host: Host) -> tuple[str, int]:
     return str(host["address"]), int(host.get("port", 22))
 
 
-def worker(host: Host, *, name: str, kind: str, run: str, owner: str, state: str, expires: int) -> dict[str, Any]:
-    """Return a host as a worker of a run."""
+def account_user() -> str:
+    """Return user@host of this computer."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def worker(
+    host: Host, *, name: str, kind: str, run: str, owner: str, account_user: str, state: str, expires: int
+) -> dict[str, Any]:
+    """Return a host as a worker of a run; ``account_user`` is user@host of the computer that has claimed it."""
     facts = {"id": host["address"], "flavor": host["address"], "private": host["address"], **host}
     return {
         **facts,
@@ -139,6 +146,7 @@ def worker(host: Host, *, name: str, kind: str, run: str, owner: str, state: str
         "provider": "static",
         "run": run,
         "owner": owner,
+        "account_user": account_user,
         "type": kind,
         "state": state,
         "ended": False,
@@ -268,7 +276,7 @@ class Hosts:
             owner=parameters["owner"],
             machine=name,
             expires=parameters["expires"],
-            origin=f"{getpass.getuser()}@{socket.gethostname()}:{parameters['folder']}",
+            origin=f"{account_user()}:{parameters['folder']}",
             since=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         )
         state, measure = "running", kiln_host_note.MEASURE if needs else ""
@@ -286,7 +294,7 @@ class Hosts:
             self._release({**host, "name": name}, {})
             return self._refuse(name, host, f"{host['address']} is too small: it has {lack}")
         facts = {"run": parameters["run"], "owner": parameters["owner"], "expires": parameters["expires"]}
-        return worker(host, name=name, kind=kind, state=state, **facts)
+        return worker(host, name=name, kind=kind, state=state, account_user=account_user(), **facts)
 
     def _refuse(self, name: str, host: Host, reason: str) -> None:
         self.reasons[str(host["address"])] = reason
@@ -324,6 +332,7 @@ class Hosts:
             kind=claim.get("type", "static"),
             run=note.get("run", ""),
             owner=note.get("owner", ""),
+            account_user=note.get("from", "").partition(":")[0],
             state=state,
             expires=int(note.get("expires") or 0),
         )

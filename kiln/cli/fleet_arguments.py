@@ -47,9 +47,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     down.add_argument("runs", nargs="*", metavar="RUN", help="run to tear down (default: all that have not ended)")
     down.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
     down.add_argument("--provider", choices=PROVIDERS, help="provider of a run that is not in the ledger")
-    sweep = commands.add_parser("sweep", help="terminate expired workers of all runs, found by their tags")
+    sweep = commands.add_parser("sweep", help="terminate your expired workers of all runs, found by their tags")
     sweep.add_argument("--provider", choices=PROVIDERS, required=True, help="provider to sweep")
-    sweep.add_argument("--all", action="store_true", help="terminate all workers, also those of runs in progress")
+    sweep.add_argument("--all", action="store_true", help=SWEEP_ALL_HELP)
+    sweep.add_argument("--user", metavar="NAME", help=SWEEP_USER_HELP)
+    sweep.add_argument("--yes", action="store_true", help="with --all: do not ask before workers are terminated")
     sweep.add_argument("--print-timer", action="store_true", help=TIMER_HELP)
     sweep.add_argument("--every", metavar="TIME", default="15min", help="interval of the timer (default: %(default)s)")
     prices = commands.add_parser("prices", help="show the prices of machine types, or read providers' price lists")
@@ -78,6 +80,8 @@ def _detached_commands(commands: Any) -> tuple[argparse.ArgumentParser, argparse
     return attach, collect
 
 
+SWEEP_ALL_HELP = "terminate all workers of all users, also those of runs in progress, after asking"
+SWEEP_USER_HELP = "terminate the workers of this user, by the tag kiln-user (default: yours; with --all everybody's)"
 VARS_HELP = "read variables for the playbooks, as ansible-playbook -e @FILE; Ansible Vault may encrypt the file"
 
 KEY_HELP = "key of a detached run, from any computer: the file that --detach has written, or its folder"

@@ -1,4 +1,4 @@
-"""``kiln fleet sweep``: terminate the expired workers of all runs, now or by a timer."""
+"""``kiln fleet sweep``: terminate the user's expired workers of all runs, now or by a timer; or everybody's workers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING
 from kiln.cli import fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, public_environment, site_of
 from kiln.cli.fleet_arguments import seconds
+from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from kiln.model.feedstock import Feedstock
 
 
 def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Remove the expired workers of all runs."""
+    """Remove the user's expired workers of all runs; with ``--all`` everybody's, once that was confirmed."""
     from kiln.fleet import run as fleet
 
+    if options.user is not None and options.provider == fleet_slurm_options.SLURM:
+        raise UsageError("--user is not for Slurm", hint="leave it out: Slurm cancels your own jobs only")
     if options.print_timer:
         print(sweep_timer_script(options, feedstock), end="")
         return 0
@@ -28,9 +33,47 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = site_of(options, feedstock, "sweep", options.provider)
-    fleet.sweep(site, everything=options.all)
-    print("no expired workers remain", file=sys.stderr)
+    if options.all and not options.yes and not confirmed(fleet.existing_workers(site), options.user):
+        return 0
+    remaining = fleet.sweep(site, everything=options.all, user=options.user)
+    print("no workers remain" if options.all else "no expired workers remain", file=sys.stderr)
+    if remaining:
+        print("still there:", file=sys.stderr)
+        print("\n".join(worker_lines(remaining)), file=sys.stderr)
     return 0
+
+
+def confirmed(workers: Sequence[Mapping[str, Any]], user: str | None) -> bool:
+    """Say whose workers would be terminated, and ask; return True at once when there are none.
+
+    Raises:
+        UsageError: when nobody can answer.
+    """
+    chosen = [worker for worker in workers if not user or worker["account_user"] in {"", user}]
+    if not chosen:
+        return True
+    users = {worker["account_user"] for worker in chosen}
+    print("\n".join(worker_lines(chosen)), file=sys.stderr)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"--all would terminate these {len(chosen)} workers of {len(users)} users, runs in progress included",
+            why="nobody can be asked here",
+            hint="--yes answers beforehand, --user NAME narrows it to a user",
+        )
+    print(f"Terminate these {len(chosen)} workers of {len(users)} users? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def worker_lines(workers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each worker: its user, run, name, type and state."""
+    from kiln.console.text import table
+
+    rows = sorted(
+        tuple(str(worker[key]) for key in ("account_user", "run", "name", "type", "state")) for worker in workers
+    )
+    return table(("user", "run", "worker", "type", "state"), [(row[0] or "unknown", *row[1:]) for row in rows]).split(
+        "\n"
+    )
 
 
 def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str:
@@ -38,6 +81,7 @@ def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str
     from kiln.fleet import lease_expiry
 
     more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
+    more += [] if options.user is None else ["--user", options.user]
     argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
     return lease_expiry.sweep_timer_script(
         options.provider,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
@@ -111,21 +111,30 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     unrecorded_run_recovery.remove_note(site.folder)
 
 
-def sweep(site: PlaybookSite, *, everything: bool) -> None:
-    """Remove the expired workers of all runs, or with ``everything`` all workers of all runs.
+def sweep(site: PlaybookSite, *, everything: bool, user: str | None = None) -> list[dict[str, Any]]:
+    """Remove the user's expired workers of all runs, or with ``everything`` all workers; return those that remain.
+
+    ``user`` is another user, whose workers alone are removed; empty for those of all users.
 
     Raises:
         TeardownIncomplete: when something remains.
         MachinesUnknown: when the provider could not be asked whether something remains.
         CredentialsRefused: when the provider does not accept the credentials.
     """
-    result = _play(site, "sweep.yml", kiln_sweep_all=everything)
-    if not is_removal_confirmed(result):
+    more = {} if user is None else {"kiln_sweep_user": user}
+    result = _play(site, "sweep.yml", kiln_sweep_all=everything, **more)
+    if result.answer is None or not is_removal_confirmed(result):
         raise _removal_error("workers of earlier runs", result)
+    return list(result.answer["machines"])
 
 
 def list_workers(site: PlaybookSite) -> str:
-    """Return the workers of all runs that the provider lists, as JSON.
+    """Return the workers of all runs that the provider lists, as JSON; see `existing_workers`."""
+    return json.dumps(existing_workers(site), indent=4)
+
+
+def existing_workers(site: PlaybookSite) -> list[dict[str, Any]]:
+    """Return the workers of all runs and users that the provider lists.
 
     Raises:
         MachinesUnknown: when it could not be asked.
@@ -134,10 +143,10 @@ def list_workers(site: PlaybookSite) -> str:
     result = _play(site, "list.yml", kiln_everywhere=True)
     if not result.ok or result.answer is None:
         raise _removal_error("workers", result)
-    return json.dumps(result.answer["machines"], indent=4)
+    return list(result.answer["machines"])
 
 
-def _play(site: PlaybookSite, name: str, **variables: bool) -> PlaybookResult:
+def _play(site: PlaybookSite, name: str, **variables: Any) -> PlaybookResult:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return PlaybookRunner(site).play(name, variables=variables)
 

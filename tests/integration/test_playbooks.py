@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
 
 from kiln import files
-from kiln.errors import MissingTool
+from kiln.errors import MissingTool, UsageError
 from kiln.fleet import provider_playbooks
 from kiln.fleet.executor_messages import Probed, Terminate, Terminated
 from kiln.fleet.executor_state import PlaybookSession
@@ -319,9 +320,8 @@ def restricted(moto: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict
     some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
     stranger = client.run_instances(ImageId=some, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
     client.create_image(InstanceId=stranger, Name="debian-12-amd64-20261101-1")
-    policy = {"Version": "2012-10-17", "Statement": [{**each, "Resource": "*"} for each in iam_policy.STATEMENTS]}
-    for statement in policy["Statement"]:
-        statement.pop("Condition", None)
+    actions = [{"Effect": "Allow", "Action": each["Action"], "Resource": "*"} for each in iam_policy.STATEMENTS]
+    policy = {"Version": "2012-10-17", "Statement": actions}
     iam = boto3.client("iam", endpoint_url=moto["kiln_aws_endpoint"], region_name="us-east-1")
     iam.create_user(UserName="kiln")
     iam.put_user_policy(UserName="kiln", PolicyName="fleet", PolicyDocument=json.dumps(policy))
@@ -369,7 +369,7 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
 
     def run(backend: Any, *words: Any, **more: Any) -> Any:
         if backend.get_subnet(more["nics"][0]["SubnetId"]).availability_zone == "us-east-1c":
-            raise EC2ClientError("InsufficientInstanceCapacity", "There is no capacity in the zone you requested.")
+            raise EC2ClientError("InsufficientHostCapacity", "There is no capacity.")  # which the module does not retry
         return run_instances(backend, *words, **more)
 
     def describe(backend: Any, filters: Any = None) -> Any:
@@ -400,6 +400,7 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     first = running(client)["kiln-one-1"]
     assert first["Placement"]["AvailabilityZone"] == "us-east-1b"
     assert {"Key": "kiln-inputs", "Value": "0123456789abcdef"} in first["Tags"]
+    assert {"Key": "kiln-user", "Value": "kiln"} in first["Tags"], "the IAM user, by STS"
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-one-2.json").read_text())
     assert SCARCE.search(refused["reason"]), refused
     succeed(play("admit", **{**restricted, "kiln_controller": "198.51.100.0/24"}))  # without kiln_inputs: a tag changes
@@ -573,7 +574,7 @@ def test_machines_on_openstack_have_floating_addresses_which_are_released_with_t
     names = sorted(str(each["name"]) for each in cloud.servers.values())
     assert len(names) == 2, "a worker without an address is terminated at once"
     assert sorted(inventory(tmp_path / "run", name)["address"] for name in names) == ["203.0.113.1", "203.0.113.2"]
-    notes = {f"address of {name} of run two of kiln" for name in names}
+    notes = {f"address of {name} of run two of kiln for kiln" for name in names}
     assert {each["description"] for each in cloud.addresses.values()} == notes
 
     succeed(play("provision", env=env, **told, **networks, kiln_count=3, kiln_names=names))
@@ -630,10 +631,35 @@ def test_a_server_that_has_shut_itself_down_is_replaced_and_those_of_other_runs_
     cloud.shut_off("kiln-two-2")
     succeed(play("list", env=env, kiln_run="one", **told))
     assert len(cloud.servers) == 2, "whoever only looks changes nothing"
+    succeed(play("sweep", env=env, kiln_run="one", **told, kiln_account_user="another"))
+    assert (len(cloud.servers), len(cloud.groups)) == (2, 2), "they are not this user's"
     succeed(play("sweep", env=env, kiln_run="one", **told))
     assert [each["name"] for each in cloud.servers.values()] == ["kiln-two-1"], "its time is not over"
-    succeed(play("down", env=env, kiln_run="two", **told))
-    assert cloud.servers == {}
+
+    refused = sweep_all(env, tmp_path)
+    assert refused.returncode == UsageError.exit_code
+    assert re.search(r"kiln +two +kiln-two-1 +compute-8 +active", refused.stderr), refused.stderr
+    assert "these 1 workers of 1 users" in refused.stderr
+    assert len(cloud.servers) == 1
+    swept = sweep_all(env, tmp_path, "--yes")
+    assert swept.returncode == 0, swept.stderr
+    assert (cloud.servers, len(cloud.groups)) == ({}, 1)
+
+
+def sweep_all(env: dict[str, str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run ``kiln fleet sweep --all`` where nobody can answer its question."""
+    root = Path(shutil.copytree(SMALL, folder / "swept", dirs_exist_ok=True))
+    argv = [sys.executable, "-m", "kiln", "-C", str(root), "fleet", "sweep", "--provider", "openstack", "--all", *more]
+    return subprocess.run(
+        argv,
+        env={**os.environ, **env},
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=CEILING,
+    )
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -643,10 +669,11 @@ def test_the_group_opens_to_the_address_that_the_controller_has_now(
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_type": "compute-8"}
     env = cloud.environment(SECRET)
     succeed(play("provision", env=env, **told, kiln_controller="192.0.2.7"))
-    succeed(play("admit", env=env, **told, kiln_controller="198.51.100.9"))
+    succeed(play("admit", env=env, **told, kiln_controller="198.51.100.9", kiln_account_user="another"))
     (group,) = (row for row in cloud.groups.values() if row["name"] == "kiln-two")
     opened = [rule["remote_ip_prefix"] for rule in group["security_group_rules"] if rule["direction"] == "ingress"]
     assert opened == ["198.51.100.9/32"]
+    assert group["description"] == "ssh from the controller of run two of kiln for another"
 
     client = ec2(moto)
     some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
@@ -677,7 +704,7 @@ def test_machines_of_another_run_of_the_same_name_are_left_alone(
     succeed(play("provision", env=env, **told, **one))
     refused = play("provision", env=env, **told, **two)
     assert refused.returncode == 2
-    assert "has workers (kiln-try-1)" in refused.stdout
+    assert "has workers (kiln-try-1) of kiln, and is not" in refused.stdout
     play("down", env=env, **told, **two)
     assert [each["name"] for each in cloud.servers.values()] == ["kiln-try-1"]
     succeed(play("down", env=env, **told, **one))

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from tests import iam_policy
 from tests.iam_policy import STATEMENTS, Right, arn, values
 
+OWN = json.loads(re.findall(r"```json\n(.*?)```", iam_policy.PAGE.read_text(encoding="utf-8"), re.DOTALL)[1])
 OURS = {"aws:ResourceTag/kiln-fleet": "true"}
 TAGGED = {"aws:RequestTag/kiln-fleet": "true"}
 
@@ -97,6 +101,14 @@ def test_what_the_role_does_is_allowed(action: str, resources: dict[str, dict[st
 @pytest.mark.parametrize("context", [{}, {"aws:RequestTag/kiln-fleet": "false"}, {"aws:ResourceTag/Name": "true"}])
 def test_nothing_is_made_changed_or_ended_without_the_tag(action: str, resource: str, context: dict[str, str]) -> None:
     assert not allows(action, arn(resource), context)
+
+
+@pytest.mark.parametrize(("user", "allowed"), [("kiln", True), ("another", False)])
+def test_of_several_users_none_ends_the_machines_of_another(user: str, allowed: bool) -> None:
+    condition = {key: text.replace("${aws:username}", "kiln") for key, text in OWN["StringEquals"].items()}
+    own = {**STATEMENTS[-1], "Condition": {"StringEquals": condition}}
+    right = Right("ec2:TerminateInstances", arn("instance/i-1"), {**OURS, "aws:ResourceTag/kiln-user": user})
+    assert iam_policy.allows([*STATEMENTS[:-1], own], right) is allowed
 
 
 @pytest.mark.parametrize("resource", ["security-group/sg-1", "launch-template/lt-1"])

@@ -132,6 +132,7 @@ def test_a_file_with_another_hash_and_a_link_are_wrong(tmp_path: Path) -> None:
 
 def test_machines_of_every_provider_have_one_shape() -> None:
     tags = {"kiln-fleet": "true", "kiln-worker": "m", "kiln-run": "r", "kiln-type": "t", "kiln-expires": "7"}
+    tags["kiln-user"] = "ann"
     aws = {
         "tags": tags,
         "instance_id": "i-1",
@@ -160,7 +161,7 @@ def test_machines_of_every_provider_have_one_shape() -> None:
         *MACHINES.from_docker([docker]),
         *MACHINES.from_openstack([server, {**server, "metadata": {}}]),
     ]
-    shape = {"name": "m", "run": "r", "type": "t", "expires": 7}
+    shape = {"name": "m", "run": "r", "type": "t", "expires": 7, "account_user": "ann"}
     assert [{key: item[key] for key in shape} for item in result] == [shape] * 3
     assert [item["address"] for item in result] == ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
     assert [item["private"] for item in result] == ["10.0.0.1", "192.0.2.2", "10.0.0.3"]
@@ -316,6 +317,47 @@ def test_of_many_claims_of_a_host_at_the_same_moment_one_succeeds(tmp_path: Path
         assert len(set(said)) == 1
         assert re.fullmatch(r"owner=\d+", said[0])
         assert [item.name for item in tmp_path.iterdir()] == ["kiln-owner"]
+
+
+@pytest.mark.parametrize(
+    ("arn", "user"),
+    [
+        ("arn:aws:iam::123456789012:user/kiln", "kiln"),
+        ("arn:aws:iam::123456789012:user/team/path/kiln", "kiln"),
+        ("arn:aws:iam::123456789012:root", "root"),
+        ("arn:aws:sts::123456789012:federated-user/ann", "ann"),
+        ("arn:aws:sts::123456789012:assumed-role/builders/ann@example.org", "builders/ann@example.org"),
+        ("arn:aws:sts::123456789012:assumed-role/builders/botocore-session-1763876000", "builders"),
+        ("arn:aws:sts::123456789012:assumed-role/builders/i-0123456789abcdef0", "builders"),
+        ("", ""),
+    ],
+)
+def test_the_user_is_whom_sts_names_without_what_each_session_has_anew(arn: str, user: str) -> None:
+    assert MACHINES.user_from_arn(arn) == user
+
+
+def test_the_user_is_a_tag_of_every_provider() -> None:
+    assert MACHINES.user_text("Ann Lee\n(CI)") == "Ann-Lee-CI-"
+    assert len(MACHINES.user_text("a" * 300)) == 128
+    assert MACHINES.user_text("") == MACHINES.user_text(STATIC.account_user()), "user@host of this computer"
+
+
+def test_a_sweep_takes_what_is_the_users_own_or_of_an_older_kiln() -> None:
+    tagged = {"tags": {"kiln-user": "ann"}, "description": ""}
+    items = [
+        {"account_user": "ann"},
+        {"account_user": "bob"},
+        {"account_user": ""},
+        tagged,
+        {"tags": [], "description": "ssh from the controller of run one of kiln for bob"},
+        {"description": "the cache of run one of kiln"},
+    ]
+    assert MACHINES.of_user(items, "ann") == [items[0], items[2], tagged, items[5]]
+    assert MACHINES.of_user(items, "") == items
+    machine = {"name": "kiln-one-1", "run": "one", "account_user": "ann"}
+    (note,) = MACHINES.openstack_address_notes([machine])
+    assert MACHINES.of_user([{"description": note}], "ann")
+    assert not MACHINES.of_user([{"description": note}], "bob")
 
 
 def test_a_server_that_is_shut_off_has_ended_and_one_of_another_owner_is_a_stranger() -> None:
