@@ -63,6 +63,7 @@ class Cloud:
     fixed: str = "Ext-Net"
     pool: int = 4
     addresses: dict[str, Row] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=lambda: {"maxTotalInstances": -1, "maxTotalCores": -1})
 
     def __post_init__(self) -> None:
         self.groups["default"] = {"id": "default", "name": "default", "description": "", "security_group_rules": []}
@@ -212,6 +213,9 @@ class Cloud:
 
     def _is_full(self, row: Row) -> bool:
         return (row["flavor"]["original_name"], row["OS-EXT-AZ:availability_zone"]) in self.full
+
+    def show_limits(self) -> Answer:
+        return 200, {"limits": {"rate": [], "absolute": self.limits}}
 
     def list_zones(self) -> Answer:
         state = {"zoneState": {"available": True}, "hosts": None}
@@ -432,6 +436,7 @@ CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     ("GET", f"{SERVERS}/([0-9a-f-]{{36}})", _call(Cloud.show_server)),
     ("DELETE", f"{SERVERS}/([0-9a-f-]{{36}})", _call(Cloud.delete_server)),
     ("GET", f"{SERVERS}/([0-9a-f-]{{36}})/os-security-groups", _call(Cloud.server_groups)),
+    ("GET", "/compute/v2.1/limits", _call(Cloud.show_limits)),
     ("GET", "/compute/v2.1/os-availability-zone(?:/detail)?", _call(Cloud.list_zones)),
     ("GET", "/compute/v2.1/flavors(?:/detail)?", _call(Cloud.list_flavors, "query")),
     ("POST", GROUPS, _call(Cloud.create_group, "body")),

@@ -72,6 +72,11 @@ def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda 
     return _ensure(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 
+def has_fleet_environment(root: Path) -> bool:
+    """Return whether the environment for ``kiln fleet`` is there and up to date."""
+    return sys.version_info >= OLDEST_FOR_THE_FLEET and not examine(root / FLEET_FOLDER, (FLEET, COLLECTIONS)).reason
+
+
 def _ensure(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
     """Return the Python of the environment in ``folder``, after creating it if needed."""
     if examine(folder, locks).reason:

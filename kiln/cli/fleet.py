@@ -19,6 +19,7 @@ from kiln.cli import (
     fleet_detached_status,
     fleet_fallbacks,
     fleet_prices,
+    fleet_quotas,
     fleet_remote_execution,
     fleet_run_terms,
     fleet_slurm_options,
@@ -102,7 +103,8 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = None
         if options.gpu_tests:
             tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
-        plan = plan_of(options, feedstock, configs, ledger, tests)
+        quotas = fleet_quotas.quotas_of(options, feedstock)
+        plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
     if options.detach:
         fleet_detached_start.check_credentials(options, plan, begins=False)
     terms = None if options.provider == fleet_slurm_options.SLURM else fleet_run_terms.terms_of(options, plan)
@@ -235,6 +237,7 @@ def configuration_and_site(
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln import masking
+    from kiln.fleet import quotas as quota_limits
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, pool_workers
 
@@ -245,7 +248,10 @@ def configuration_and_site(
         if options.pool is None and (pool := pool_workers(previous)) is not None:
             options.pool_type, options.pool = pool
         require_types(options, previous)
-    plan = plan_of(options, feedstock, selection.configs, ledger)
+    quotas = () if previous is not None else fleet_quotas.quotas_of(options, feedstock)  # it has workers already
+    plan = plan_of(options, feedstock, selection.configs, ledger, quotas=quotas)
+    if plan.without_quotas is not None:
+        print("\n".join(quota_limits.lines(quotas, plan.selection, plan.without_quotas)), file=sys.stderr)
     run_id = fleet_detached_start.new_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
     attempts, replacements = planned_loss_limits(options, plan.selection)

@@ -25,7 +25,7 @@ UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln fleet``."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    plan = commands.add_parser("plan", help="show schedule and cost without contacting the provider")
+    plan = commands.add_parser("plan", help="show schedule and cost, within the account's quotas")
     run = commands.add_parser("run", help="provision workers, build, collect the packages, tear down")
     for command in (plan, run):
         _config_arguments(command)
@@ -80,6 +80,7 @@ def _detached_commands(commands: Any) -> tuple[argparse.ArgumentParser, argparse
     return attach, collect
 
 
+OFFLINE_HELP = "do not ask the provider for the account's quotas, which is only done if credentials are at hand"
 SWEEP_ALL_HELP = "terminate all workers of all users, also those of runs in progress, after asking"
 SWEEP_USER_HELP = "terminate the workers of this user, by the tag kiln-user (default: yours; with --all everybody's)"
 VARS_HELP = "read variables for the playbooks, as ansible-playbook -e @FILE; Ansible Vault may encrypt the file"
@@ -151,6 +152,7 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
         "--optimize", choices=("time", "cost"), default="time", help="optimize for time or cost (default: %(default)s)"
     )
     parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
+    parser.add_argument("--offline", action="store_true", help=OFFLINE_HELP)
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.plan import FleetPlan, PoolShape
+    from kiln.fleet.plan import FleetBounds, FleetPlan, PoolShape
+    from kiln.fleet.quotas import Quota
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
@@ -33,14 +34,18 @@ def plan_of(
     configs: Sequence[RemoteConfig],
     ledger: FleetLedger,
     tests: WorkerTestPlan | None = None,
+    quotas: tuple[Quota, ...] = (),
 ) -> FleetPlan:
     """Return the plan for configs, and their ``tests`` on a worker after the run, within the limits of both.
+
+    Machines that are planned are within ``quotas``; `FleetPlan.without_quotas` is the plan's selection without them.
 
     Raises:
         UsageError: no config is selected, or a machine type is unknown.
         FleetLimit: when no arrangement stays within the limits.
     """
     from kiln.fleet import plan
+    from kiln.fleet import quotas as quota_limits
     from kiln.fleet.assumptions import Assumptions
     from kiln.model.fleet import JobSize
     from kiln.scheduling.estimates import RequestedJob, estimate_jobs
@@ -80,23 +85,28 @@ def plan_of(
                 by_cores[sizes[job.config].cores or types[0].cores][number] for number, job in enumerate(requests)
             )
         }
-    return plan.plan(
-        estimates,
-        overheads=assumptions.overheads,
-        bounds=plan.FleetBounds(
-            workers=worker_limit(options, len(configs)),
-            cost=options.budget,
-            seconds=None if options.time_limit is None else seconds(options.time_limit),
-            tests=tests,
-            controller=controller_hourly(options),
-        ),
-        cache=cache,
-        spot=options.spot,
-        optimize=options.optimize,
-        dependent=is_slurm,
-        pool=pool,
-        alone=() if pool is None else estimates_on(pool.machine_type.cores),
+    bounds = plan.FleetBounds(
+        workers=worker_limit(options, len(configs)),
+        cost=options.budget,
+        seconds=None if options.time_limit is None else seconds(options.time_limit),
+        tests=tests,
+        controller=controller_hourly(options),
     )
+
+    def planned(bounds: FleetBounds) -> FleetPlan:
+        return plan.plan(
+            estimates,
+            overheads=assumptions.overheads,
+            bounds=bounds,
+            cache=cache,
+            spot=options.spot,
+            optimize=options.optimize,
+            dependent=is_slurm,
+            pool=pool,
+            alone=() if pool is None else estimates_on(pool.machine_type.cores),
+        )
+
+    return quota_limits.plan_within(quotas, planned, bounds)
 
 
 def pool_of(options: argparse.Namespace, types: Sequence[MachineType], assumptions: Assumptions) -> PoolShape | None:

@@ -197,3 +197,16 @@ def size_text(kind: MachineType) -> str:
     size = JobSize(cores=kind.cores, memory=kind.memory, disk=kind.disk, gpus=kind.gpus)
     unknown = [f"{name} unknown" for name, value in sizes.items() if not value]
     return ", ".join([*([] if size == JobSize() else [str(size)]), *unknown, *([] if kind.gpus else ["no GPU"])])
+
+
+def too_few_workers(assignment: Assignment, workers: int) -> UsageError:
+    """Return the error for a run whose configs need more machine types than it has workers."""
+    needs = "; ".join(
+        f"{kind.type} for {', '.join(job.config for job in assignment.estimates if job.type == kind.type)}"
+        for kind in assignment.types
+    )
+    return UsageError(
+        f"these configs need workers of {len(assignment.types)} machine types, and --workers is {workers}",
+        why=needs,
+        hint=f"--workers {len(assignment.types)}, or a --type that is large enough for all",
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet import machine_choice
+from kiln.fleet.quotas import fits
 from kiln.scheduling import pool_simulation
 from kiln.scheduling.queue import Queue
 from kiln.scheduling.simulation import simulate
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kiln.fleet.machine_choice import Assignment
+    from kiln.fleet.quotas import Quota
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import JobEstimate, MachineType
     from kiln.scheduling.pool_simulation import PoolCores
@@ -106,6 +108,7 @@ class FleetBounds:
     """The limits of a run: workers, money in the provider's currency, seconds; ``tests`` after it are within them.
 
     ``controller`` is the price of an hour of the machine that controls the run, which the money has to pay for, too.
+    All machines are within ``quotas``.
     """
 
     workers: int
@@ -113,6 +116,7 @@ class FleetBounds:
     seconds: float | None = None
     tests: WorkerTestPlan | None = None
     controller: float = 0.0
+    quotas: tuple[Quota, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,7 @@ class FleetPlan:
     bounds: FleetBounds
     without_cache: Arrangement | None = None
     without_pool: Arrangement | None = None
+    without_quotas: Arrangement | None = None
 
 
 def schedule(
@@ -248,7 +253,7 @@ def plan(
         )
     ]
     if not arrangements:
-        raise _too_few_workers(assignments[0], bounds.workers)
+        raise machine_choice.too_few_workers(assignments[0], bounds.workers)
     within = [arrangement for arrangement in arrangements if _within(arrangement, bounds)]
     if not within:
         raise _limit_error(arrangements, bounds)
@@ -289,18 +294,6 @@ def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[
         estimates
         if way.pool is None
         else tuple(pool_simulation.placement_estimate(job, placed[job.config]) for job in estimates)
-    )
-
-
-def _too_few_workers(assignment: Assignment, workers: int) -> UsageError:
-    needs = "; ".join(
-        f"{kind.type} for {', '.join(job.config for job in assignment.estimates if job.type == kind.type)}"
-        for kind in assignment.types
-    )
-    return UsageError(
-        f"these configs need workers of {len(assignment.types)} machine types, and --workers is {workers}",
-        why=needs,
-        hint=f"--workers {len(assignment.types)}, or a --type that is large enough for all",
     )
 
 
@@ -384,7 +377,9 @@ def _within(arrangement: Arrangement, bounds: FleetBounds) -> bool:
     seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
     cost += bounds.controller * arrangement.seconds / 3600
     in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds
-    return in_time and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
+    return (
+        fits(bounds.quotas, arrangement) and in_time and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
+    )
 
 
 def _limit_error(arrangements: Sequence[Arrangement], bounds: FleetBounds) -> FleetLimit:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.console.expected_times import moment_text, period_text
 from kiln.console.text import cost_text, duration, quantity, table
 from kiln.fleet import costs as fleet_costs
+from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.lease_expiry import greatest_cost_text
 from kiln.fleet.price_table import FREE
@@ -52,6 +53,11 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
         "fastest": arrangement(plan.fastest),
         "without_pool": arrangement(plan.without_pool),
         "without_cache": arrangement(plan.without_cache),
+        "without_quotas": arrangement(plan.without_quotas),
+        "quotas": [
+            {**to_json(quota), "needed": quota.needed(quotas.machines_of(plan.selection))}
+            for quota in plan.bounds.quotas
+        ],
         "bounds": to_json(plan.bounds),
         "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
@@ -162,6 +168,7 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
     if plan.bounds.tests is not None:
         yield from _tests(plan.bounds.tests, way)
     yield from _time_limits(plan)
+    yield from quotas.lines(plan.bounds.quotas, way, plan.without_quotas)
     yield f"bound   {greatest_cost_text(way)}"
 
 

@@ -22,6 +22,7 @@ from moto import settings as moto_settings
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
+from moto.servicequotas.models import ServiceQuotasBackend
 
 from kiln import files
 from kiln.errors import MissingTool, UsageError
@@ -353,17 +354,8 @@ def require_strangers_are_out_of_reach(client: Any, instance: str) -> None:
         client.create_tags(Resources=[instance], Tags=[{"Key": "kiln-fleet", "Value": "true"}])
 
 
-@pytest.mark.needs("ssh-keygen")
-def test_the_policy_for_aws_admits_what_the_playbooks_do(
-    play: Callable[..., subprocess.CompletedProcess[str]],
-    restricted: dict[str, object],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """One of the zones has no capacity: its machine is refused, and the others are created in theirs.
-
-    The first lists lack one of these: it is waited for.
-    """
+def with_faults_of_a_zone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a zone be full, and a machine be listed late: return for how many lists it is left out."""
     run_instances, describe_instances = InstanceBackend.run_instances, InstanceBackend.describe_instances
     omissions = ["kiln-one-1"] * 2
 
@@ -383,8 +375,24 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
             omissions.pop()
         return [reservation for reservation in reservations if reservation not in late]
 
+    monkeypatch.setattr(ServiceQuotasBackend, "get_service_quota", lambda *_, **__: {"Value": 64.0})
     monkeypatch.setattr(InstanceBackend, "run_instances", run)
     monkeypatch.setattr(InstanceBackend, "describe_instances", describe)
+    return omissions
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_the_policy_for_aws_admits_what_the_playbooks_do(
+    play: Callable[..., subprocess.CompletedProcess[str]],
+    restricted: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """One of the zones has no capacity: its machine is refused, and the others are created in theirs.
+
+    The first lists lack one of these: it is waited for.
+    """
+    omissions = with_faults_of_a_zone(monkeypatch)
     calls = iam_policy.enforce(monkeypatch)
     client = boto3.Session().client("ec2", endpoint_url=restricted["kiln_aws_endpoint"], region_name="us-east-1")
     stranger = str(restricted["kiln_stranger"])
@@ -403,7 +411,12 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     assert {"Key": "kiln-user", "Value": "kiln"} in first["Tags"], "the IAM user, by STS"
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-one-2.json").read_text())
     assert SCARCE.search(refused["reason"]), refused
-    succeed(play("admit", **{**restricted, "kiln_controller": "198.51.100.0/24"}))  # without kiln_inputs: a tag changes
+    quotas = tmp_path / "quotas.json"
+    more = {**restricted, "kiln_controller": "198.51.100.0/24", "kiln_answer": str(quotas)}
+    succeed(play("quota", "admit", **more))  # without kiln_inputs: a tag changes
+    assert [(row["spot"], row["gpu"]) for row in json.loads(quotas.read_text())["quotas"] if row["used"]] == [
+        (False, False)  # moto does not say which are spot
+    ]
     succeed(play("down", **restricted))
     assert [each["InstanceId"] for each in running(client).values()] == [stranger]
     require_no_spare_rights(calls)
@@ -636,20 +649,34 @@ def test_a_server_that_has_shut_itself_down_is_replaced_and_those_of_other_runs_
     succeed(play("sweep", env=env, kiln_run="one", **told))
     assert [each["name"] for each in cloud.servers.values()] == ["kiln-two-1"], "its time is not over"
 
-    refused = sweep_all(env, tmp_path)
+    refused = kiln_fleet(env, tmp_path, "sweep", "--all")
     assert refused.returncode == UsageError.exit_code
     assert re.search(r"kiln +two +kiln-two-1 +compute-8 +active", refused.stderr), refused.stderr
     assert "these 1 workers of 1 users" in refused.stderr
     assert len(cloud.servers) == 1
-    swept = sweep_all(env, tmp_path, "--yes")
+    swept = kiln_fleet(env, tmp_path, "sweep", "--all", "--yes")
     assert swept.returncode == 0, swept.stderr
     assert (cloud.servers, len(cloud.groups)) == ({}, 1)
 
 
-def sweep_all(env: dict[str, str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run ``kiln fleet sweep --all`` where nobody can answer its question."""
-    root = Path(shutil.copytree(SMALL, folder / "swept", dirs_exist_ok=True))
-    argv = [sys.executable, "-m", "kiln", "-C", str(root), "fleet", "sweep", "--provider", "openstack", "--all", *more]
+def test_a_plan_stays_within_the_limits_of_the_project(cloud: Cloud, tmp_path: Path) -> None:
+    """Without the right password it is planned all the same."""
+    cloud.limits = {"maxTotalInstances": -1, "maxTotalCores": 20, "totalCoresUsed": 8}
+    words = ("plan", "--all", "--type", "compute-8", "--workers", "2", "--json")
+    planned = kiln_fleet(cloud.environment(SECRET), tmp_path, *words)
+    assert planned.returncode == 0, planned.stderr
+    plan = json.loads(planned.stdout)
+    assert (plan["chosen"]["workers"], plan["without_quotas"]["workers"]) == (1, 2)
+    assert [(row["measure"], row["limit"], row["needed"]) for row in plan["quotas"]] == [("cores", 20, 8)]
+    unknown = kiln_fleet(cloud.environment("wrong"), tmp_path, *words)
+    assert "quotas are not known" in unknown.stderr
+    assert json.loads(unknown.stdout)["chosen"]["workers"] == 2
+
+
+def kiln_fleet(env: dict[str, str], folder: Path, action: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run an action of ``kiln fleet`` on OpenStack where nobody can answer a question."""
+    root = Path(shutil.copytree(SMALL, folder / "feedstock", dirs_exist_ok=True))
+    argv = [sys.executable, "-m", "kiln", "-C", str(root), "fleet", action, "--provider", "openstack", *more]
     return subprocess.run(
         argv,
         env={**os.environ, **env},

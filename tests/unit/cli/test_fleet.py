@@ -305,7 +305,18 @@ def test_another_openstack_is_planned_with_its_own_types_and_without_prices(
     types = tmp_path / "types.yml"
     row = "{provider: openstack, type: big, flavor: m1.xlarge, cores: 16, memory: 64, disk: 100}"
     types.write_text(f"kiln_machine_types:\n- {row}\n")
-    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "openstack", "--all", "--vars", str(types)]
+    plan = [
+        "-C",
+        str(feedstock),
+        "fleet",
+        "plan",
+        "--provider",
+        "openstack",
+        "--all",
+        "--offline",
+        "--vars",
+        str(types),
+    ]
     assert cli.run(plan) == 0
     text = capsys.readouterr().out
     assert "big (m1.xlarge)" in text

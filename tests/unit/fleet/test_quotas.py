@@ -1,0 +1,90 @@
+"""Plans within the quotas of an account, and what to request where they are too small."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+
+from kiln.errors import FleetLimit
+from kiln.fleet import quotas
+from kiln.fleet.plan import FleetBounds, FleetPlan, Overheads, plan, schedule
+from kiln.fleet.plan_status_output import plan_as_json, plan_as_text
+from kiln.fleet.quotas import Quota
+from tests.fleets import MACHINE, estimates
+from tests.playbook_programs import load
+
+AWS, OPENSTACK = load("library/kiln_aws_quota.py"), load("library/kiln_openstack_quota.py")
+OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
+BOUNDS = FleetBounds(workers=4)
+
+
+def cores(limit: float, used: float = 0.0, **counted: bool) -> Quota:
+    return Quota(name="vCPUs of the project", measure="cores", limit=limit, used=used, **counted)
+
+
+def planned(bounds: FleetBounds) -> FleetPlan:
+    """Return the plan of four configs on machines of 16 cores."""
+    return plan({MACHINE: estimates(4)}, overheads=OVERHEADS, bounds=bounds, optimize="time")
+
+
+def test_a_plan_has_as_many_workers_as_the_quota_leaves_free() -> None:
+    plan = quotas.plan_within((cores(64, used=30),), planned, BOUNDS)
+    assert plan.selection.workers == 2
+    assert plan.without_quotas is not None
+    assert plan.without_quotas.workers == 4
+    text = plan_as_text(plan)
+    assert "quota   32 of 34 free vCPUs: vCPUs of the project, 30 of 64 in use" in text
+    assert "limits this plan to 2 workers; for 4 request 94 vCPUs of vCPUs of the project, which is 64" in text
+    data = plan_as_json(plan)
+    assert (data["quotas"][0]["needed"], data["without_quotas"]["workers"]) == (32, 4)
+
+
+def test_a_plan_that_fits_is_the_same_and_shows_what_it_needs() -> None:
+    plan = quotas.plan_within((cores(640),), planned, BOUNDS)
+    assert plan.selection == planned(BOUNDS).selection
+    assert plan.without_quotas is None
+    assert "quota   64 of 640 free vCPUs" in plan_as_text(plan)
+    assert "quota" not in plan_as_text(quotas.plan_within((), planned, BOUNDS))
+
+
+def test_where_not_one_worker_fits_the_error_says_what_to_request() -> None:
+    with pytest.raises(FleetLimit, match="within the quotas of the account") as error:
+        quotas.plan_within((cores(8),), planned, BOUNDS)
+    assert error.value.why == "8 vCPUs are free: vCPUs of the project"
+    assert "request 16 vCPUs" in error.value.hint
+
+
+def test_a_quota_counts_spot_machines_or_those_on_demand_and_the_cache_is_on_demand() -> None:
+    arrange = functools.partial(schedule, estimates(2), workers=2, machine_type=MACHINE, overheads=OVERHEADS)
+    machines = quotas.machines_of(arrange(spot=True, cache=MACHINE))
+    assert [cores(0, spot=spot).needed(machines) for spot in (True, False)] == [32, 16]
+    assert [cores(0, gpu=gpu).needed(machines) for gpu in (True, False)] == [0, 48]
+    graphics = dataclasses.replace(MACHINE, gpus=1)
+    assert cores(0, spot=False, gpu=True).needed([(graphics, False), (graphics, True), (MACHINE, False)]) == 16
+    count, memory = (Quota(name="", measure=measure, limit=0) for measure in ("machines", "memory"))
+    assert (count.needed(machines), memory.needed(machines)) == (3, 3 * 64)
+
+
+def test_the_quotas_of_aws_count_families_and_spot_apart() -> None:
+    def instance(kind: str, cores: int, **more: str) -> dict[str, object]:
+        return {"InstanceType": kind, "CpuOptions": {"CoreCount": cores, "ThreadsPerCore": 2}, **more}
+
+    spot = {"InstanceLifecycle": "spot"}
+    running = [instance("c7i.2xlarge", 4), instance("m5.large", 1, **spot), instance("g5.xlarge", 2)]
+    running += [instance("p4d.24xlarge", 48), instance("inf1.xlarge", 2)]
+    rows = AWS.quotas({code: 64.0 for code, *_ in AWS.CODES}, running)
+    assert [(row["used"], row["spot"], row["gpu"]) for row in rows] == [
+        (8, False, False),
+        (2, True, False),
+        (4, False, True),
+        (0, True, True),
+    ]
+    assert Quota.parse(rows[0]).free == 56
+
+
+def test_the_limits_of_a_project_that_has_none_are_left_out() -> None:
+    limits = {"maxTotalInstances": -1, "maxTotalCores": 20, "totalCoresUsed": 4, "maxTotalRAMSize": 51200}
+    rows = [Quota.parse(row) for row in OPENSTACK.quotas(limits)]
+    assert [(row.measure, row.limit, row.free) for row in rows] == [("cores", 20, 16), ("memory", 50, 50)]
