@@ -41,11 +41,13 @@ SECONDS = 5  # for a connection, and for an answer
 
 
 def used_cores(instances: Iterable[Mapping[str, Any]], family: re.Pattern[str], *, spot: bool) -> int:
-    """Return the vCPUs of the instances that a quota counts."""
+    """Return the vCPUs of the instances that a quota counts; those of which EC2 does not say them are left out."""
     return sum(
         item["CpuOptions"]["CoreCount"] * item["CpuOptions"]["ThreadsPerCore"]
         for item in instances
-        if family.match(item["InstanceType"]) and (item.get("InstanceLifecycle") == "spot") == spot
+        if item.get("CpuOptions")
+        and family.match(item["InstanceType"])
+        and (item.get("InstanceLifecycle") == "spot") == spot
     )
 
 
