@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln.cli import (
     build,
@@ -18,6 +19,7 @@ from kiln.cli import (
     fleet_detached_start,
     fleet_detached_status,
     fleet_fallbacks,
+    fleet_gpu_tests,
     fleet_prices,
     fleet_quotas,
     fleet_remote_execution,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.slurm.site import SlurmSite
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
@@ -99,10 +102,10 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
-        configs = select(options, feedstock).configs
-        tests = None
-        if options.gpu_tests:
-            tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
+        selection = select(options, feedstock)
+        configs = selection.configs
+        stage = fleet_gpu_tests.stage_of(options, feedstock, selection.all, ledger)
+        tests = fleet_gpu_tests.plan_of(stage, selection.cached, configs)
         quotas = fleet_quotas.quotas_of(options, feedstock)
         plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
     if options.detach:
@@ -161,6 +164,7 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
 def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln import files, process_runner, signals
+    from kiln.cli.run_view import config_view
     from kiln.fleet import run as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
@@ -172,27 +176,52 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     if options.detach:
         return start_detached(options, feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
-        selection = select(options, feedstock)
-        previous = fleet.run_to_resume(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
-        if previous is None:
-            previous = fleet_unrecorded_runs.recover(options, feedstock, selection.all, ledger)
-        if previous is not None:
-            selection = select(options, feedstock, tuple(job.config for job in previous.jobs))
-            print(f"resuming the fleet run {previous.id}", file=sys.stderr)
-        if not selection.configs:
+        selection, previous = selection_and_run(options, feedstock, ledger)
+        stage = fleet_gpu_tests.stage_of(options, feedstock, selection.all, ledger)
+        tests = fleet_gpu_tests.plan_of(stage, selection.cached, selection.configs)
+        if not (selection.configs or tests):
             print(UP_TO_DATE, file=sys.stderr)
+            fleet_gpu_tests.record_passed(stage, selection.cached, ledger)
             if previous is not None:
                 tear_down(teardown_site(options, feedstock, previous.id, previous.provider), previous.id, ledger)
             return 0
-        run_config, site = configuration_and_site(options, feedstock, selection, previous, ledger)
-        view = view_of(feedstock, selection.all)
-        keep = ChannelUpdater(feedstock, selection.all)
+        previous = fleet_gpu_tests.resumable(
+            previous,
+            builds=bool(selection.configs),
+            ledger=ledger,
+            tear_down=lambda run: tear_down(teardown_site(options, feedstock, run.id, run.provider), run.id, ledger),
+        )
+        build_stage = None
+        if selection.configs:
+            run_config, site = configuration_and_site(options, feedstock, selection, previous, ledger, tests)
+            keep = ChannelUpdater(feedstock, selection.all)
+            build_stage = functools.partial(fleet.execute, run_config, site, keep=keep)
+        view = config_view(feedstock, [config.config for config in selection.all])
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
-            observer = lost_terminal.ExpendableView(view)
-            report, errors = fleet.execute(run_config, site, ledger=ledger, observer=observer, keep=keep)
+            observer, key = lost_terminal.ExpendableView(view), selection.all[0].inputs.shared
+            report, errors = fleet_gpu_tests.execute(
+                stage, build_stage, selection.cached, previous, key=key, ledger=ledger, observer=observer
+            )
     if options.json:
         print(json.dumps(report_as_json(report), indent=2))
     return build.exit_code(report, errors)
+
+
+def selection_and_run(
+    options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger
+) -> tuple[FleetSelection, FleetRun | None]:
+    """Return the selected configs, and the run to resume, whose configs are among them."""
+    from kiln.fleet import run as fleet
+    from kiln.fleet.worker_test_records import config_of
+
+    selection = select(options, feedstock)
+    previous = fleet.run_to_resume(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
+    if previous is None:
+        previous = fleet_unrecorded_runs.recover(options, feedstock, selection.all, ledger)
+    if previous is not None:
+        selection = select(options, feedstock, tuple(config_of(job.config) for job in previous.jobs))
+        print(f"resuming the fleet run {previous.id}", file=sys.stderr)
+    return selection, previous
 
 
 def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
@@ -206,7 +235,9 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
-        plan = plan_of(options, feedstock, selection.configs, ledger)
+        stage = fleet_gpu_tests.stage_of(options, feedstock, selection.configs, ledger)
+        tests = fleet_gpu_tests.plan_of(stage, (), selection.configs)
+        plan = plan_of(options, feedstock, selection.configs, ledger, tests)
         fleet_run_terms.terms_of(options, plan)
         fleet_detached_start.check_credentials(options, plan, begins=True)
         with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
@@ -234,6 +265,7 @@ def configuration_and_site(
     selection: FleetSelection,
     previous: FleetRun | None,
     ledger: FleetLedger,
+    tests: WorkerTestPlan | None = None,
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln import masking
@@ -249,7 +281,7 @@ def configuration_and_site(
             options.pool_type, options.pool = pool
         require_types(options, previous)
     quotas = () if previous is not None else fleet_quotas.quotas_of(options, feedstock)  # it has workers already
-    plan = plan_of(options, feedstock, selection.configs, ledger, quotas=quotas)
+    plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
     if plan.without_quotas is not None:
         print("\n".join(quota_limits.lines(quotas, plan.selection, plan.without_quotas)), file=sys.stderr)
     run_id = fleet_detached_start.new_id(os.environ) if previous is None else previous.id
@@ -289,23 +321,12 @@ def configuration_and_site(
         cached_configs=selection.cached,
         previous_run=previous,
         logs=run_folder(feedstock, run_id) / "logs",
+        tests=tests,
     )
     if is_slurm:
         sizes = config_sizes(feedstock, selection.all)
         return run_config, fleet_slurm_options.run_site(options, feedstock, run_id, sizes)
     return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
-
-
-def view_of(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Any:
-    """Return the view of a run on standard error."""
-    from kiln import expand
-    from kiln.cli.run_view import view
-    from kiln.report import labels
-
-    configs = [entry.config for entry in entries]
-    pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
-    variants = {config: entry.variant for config, entry in pairs}
-    return view(sys.stderr, os.environ, labels(configs, variants))
 
 
 # Runs in the ledger, and at a provider

@@ -30,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for command in (plan, run):
         _config_arguments(command)
         _worker_arguments(command)
+        _gpu_test_arguments(command)
         _pool_arguments(command)
         _slurm_arguments(command)
         _detach_arguments(command)
@@ -37,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     build_arguments.add_remote_executor(run)
     attach, collect = _detached_commands(commands)
     test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
-    _test_arguments(test, plan)
+    _test_arguments(test)
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="show this run only")
     status.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
@@ -105,7 +106,10 @@ PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv
 
 LEASE = f"{lease_expiry.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
-GPU_TESTS_HELP = "plan the tests of the CUDA configs on a GPU, too, which 'kiln fleet test --gpu' runs afterwards"
+GPU_TESTS_HELP = "test the CUDA configs, once all are built, on a worker with a GPU; without that they are not done"
+GPU_TYPE_HELP = (
+    "machine type of the GPU tests, and those to take where the provider refuses it (default: the cheapest with a GPU)"
+)
 KEEP_GOING_HELP = "build the other configs of a group, too, after its first build failed in the compile that they share"
 SLURM_FOLDER_HELP = "folder on a filesystem that this computer and all nodes share, under the same path"
 ZONE_HELP = "request workers in these zones, the next one where one refuses (default: the provider's first)"
@@ -161,11 +165,12 @@ def _pool_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
 
 
-def _test_arguments(parser: argparse.ArgumentParser, plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
-    plan.add_argument(
-        "--gpu-type", metavar="TYPE", help="machine type of the GPU tests (default: the cheapest with a GPU)"
-    )
+def _gpu_test_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
+    parser.add_argument("--gpu-type", metavar="TYPE,...", help=GPU_TYPE_HELP)
+
+
+def _test_arguments(parser: argparse.ArgumentParser) -> None:
     common_arguments.add_selection(parser)
     parser.set_defaults(rehearsal=False)
     parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
@@ -175,8 +180,11 @@ def _test_arguments(parser: argparse.ArgumentParser, plan: argparse.ArgumentPars
         action="append",
         dest="types",
         metavar="TYPE",
-        help="machine type of the worker, such as gpu-l4 (default: with --gpu the cheapest with a GPU)",
+        help="machine type of the worker, such as gpu-l4; repeat to name others where the provider refuses it (default:"
+        " with --gpu the cheapest with a GPU)",
     )
+    parser.add_argument("--zone", metavar="ZONE,...", action="append", default=[], help=ZONE_HELP)
+    parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
     parser.add_argument("--spot", action="store_true", help="use a spot worker, which is cheaper and can be reclaimed")
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
     parser.add_argument("--json", action="store_true", help="write the results as JSON to standard output")

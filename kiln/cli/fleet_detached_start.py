@@ -100,8 +100,10 @@ def check_credentials(options: argparse.Namespace, plan: FleetPlan, *, begins: b
 
     startup, now = Assumptions.read().startup, time.time()  # of the controller; then come the workers
     limit = None if options.time_limit is None else now + startup + seconds(options.time_limit)
+    tests = 0.0 if plan.bounds.tests is None else plan.bounds.tests.seconds
+    end = now + startup + plan.selection.seconds + tests
     compare = credential_expiry.require_lasting if begins else credential_expiry.note_expiry
-    compare(options.provider, os.environ, begin=now, end=now + startup + plan.selection.seconds, limit=limit)
+    compare(options.provider, os.environ, begin=now, end=end, limit=limit)
 
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:

@@ -43,11 +43,12 @@ def check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
     if getattr(options, "gpu_type", None) and not options.gpu_tests:
         raise UsageError("--gpu-type requires --gpu-tests")
-    for zone in _zones(options):
+    for zone in requested_zones(options):
         _require_zone_of_region(options, zone)
 
 
-def _zones(options: argparse.Namespace) -> list[str]:
+def requested_zones(options: argparse.Namespace) -> list[str]:
+    """Return the zones of ``--zone``, in their order."""
     return [zone for text in getattr(options, "zone", None) or () for zone in _split(text)]
 
 
@@ -84,8 +85,8 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
     """
     from kiln.fleet import fallback_offers
 
-    words = [word for text in options.fallback for word in _split(text)]
-    zones = _zones(options)
+    words = fallback_words(options)
+    zones = requested_zones(options)
     types = _types(options, [word for word in words if word != fallback_offers.ON_DEMAND]) if words else {}
     if fallback_offers.ON_DEMAND in words and not options.spot:
         raise UsageError(f"--fallback {fallback_offers.ON_DEMAND} needs --spot", hint="workers are on demand already")
@@ -100,6 +101,11 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
                 hint="write a table of prices for --prices, or leave one of the options out",
             )
     return result
+
+
+def fallback_words(options: argparse.Namespace) -> list[str]:
+    """Return the machine types of ``--fallback`` and the word for workers on demand, in their order."""
+    return [word for text in getattr(options, "fallback", None) or () for word in _split(text)]
 
 
 def _split(text: str) -> list[str]:

@@ -5,43 +5,59 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import config_selection
-from kiln.cli.fleet_ansible_settings import artifact_layout, keep_region, site_of, worker_variables
-from kiln.cli.fleet_arguments import seconds
+from kiln.cli import config_selection, fleet_controller_machine, lost_terminal
+from kiln.cli.fleet_ansible_settings import (
+    artifact_layout,
+    keep_region,
+    run_folder,
+    site_of,
+    worker_variables,
+)
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, loss_limits, seconds
+from kiln.cli.fleet_detached_start import new_id
+from kiln.cli.fleet_fallbacks import fallback_words, requested_zones
 from kiln.cli.fleet_plan_inputs import default_types, priced_offers, sizes_by_name
-from kiln.errors import UsageError
+from kiln.errors import FleetLimit, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.worker_test_executor import ConfigTestResult, TestedPackages
     from kiln.fleet.worker_test_plan import WorkerTestPlan
-    from kiln.fleet.worker_tests import ConfigTestResult, WorkerTestInputs
+    from kiln.fleet.worker_tests import WorkerTestInputs
+    from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun, MachineType
+    from kiln.model.fleet import FleetRun, MachineType, Offer
     from kiln.model.run import RunCost
 
 
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
     from kiln import files, process_runner, signals
+    from kiln.cli.run_view import config_view
     from kiln.errors import BuildFailed
     from kiln.fleet import costs, worker_tests
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
-        tests = prepare(options, feedstock)
+        tests = prepare(options, feedstock, ledger)
         for program in ("ssh", "ssh-keygen", "rsync"):
             process_runner.find(program, env=os.environ)
-        with signals.termination_as_interrupt():
-            results = worker_tests.execute(tests, ledger, lambda line: print(line, file=sys.stderr))
+        view = config_view(feedstock, tuple(tests.tested.packages))
+        with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
+            report, errors = worker_tests.execute(tests, ledger, lost_terminal.ExpendableView(view))
         fleet = ledger.fleet(tests.run)
+    results = worker_tests.results(tests, report, errors)
     cost = None if fleet is None else costs.of_run(fleet, None, time.time())
     print(
         json.dumps(results_as_json(tests.run, results, fleet, cost), indent=2)
@@ -52,16 +68,18 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
 
 
-def prepare(options: argparse.Namespace, feedstock: Feedstock) -> WorkerTestInputs:
-    """Return what is tested and where; nothing is requested yet.
+def prepare(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger) -> WorkerTestInputs:
+    """Return what is tested and where; nothing is requested yet. Tests that were killed are resumed.
 
     Raises:
         UsageError: when the packages of a config are not built, or no machine type has a GPU.
+        FleetLimit: when the plan exceeds the budget.
     """
+    from kiln.fleet import worker_tests
     from kiln.fleet.worker_tests import WorkerTestInputs
     from kiln.release import built_packages
 
-    kind = machine_type(options)
+    offers = worker_offers(options, machine_types(options))
     names = tested_configs(feedstock, config_selection.selected_configs(feedstock, options), gpu=options.gpu)
     packages = built_packages.of_configs(feedstock, names)
     if absent := [name for name in names if name not in packages]:
@@ -71,22 +89,120 @@ def prepare(options: argparse.Namespace, feedstock: Feedstock) -> WorkerTestInpu
             why="build_artifacts has none from its last runs, unchanged",
             hint="kiln fleet run builds them; name the configs that are built, or narrow them with --filter",
         )
-    run_id = secrets.token_hex(4)
-    site = site_of(options, feedstock, run_id, options.provider)
-    keep_region(options, site.folder, options.provider)
-    variables = {"kiln_lease": int(seconds(options.lease)), "kiln_environment": worker_variables(feedstock)}
-    sizes = sizes_by_name(feedstock, names)
-    return WorkerTestInputs(
-        run=run_id,
-        site=dataclasses.replace(site, variables={**site.variables, **variables}),
-        machine_type=kind,
-        channel=artifact_layout(feedstock).root.absolute(),
-        packages={name: tuple(path.absolute() for path in packages[name]) for name in names},
-        limits={name: size.time_limit for name, size in sizes.items() if size.time_limit},
-        gpu=options.gpu,
-        spot=options.spot,
-        lease=seconds(options.lease),
+    plan = plan_of_tests(options, names, offers[0].machine_type)
+    if options.budget is not None and plan.cost > options.budget:
+        limit = f"{options.budget:.2f} {plan.machine_type.currency}"
+        raise FleetLimit(
+            f"the tests would cost {plan.cost:.2f}, more than the budget of {limit}", hint="raise --budget"
+        )
+    previous = run_to_resume(ledger.fleets(), options.provider)
+    tested = tested_packages(feedstock, packages, gpu=options.gpu)
+    run_config = run_config_of(
+        options,
+        feedstock,
+        offers=offers,
+        plan=plan,
+        tested=tested,
+        previous=previous,
+        passed=worker_tests.passed(() if previous is None else (previous,)),
     )
+    return WorkerTestInputs(run_config=run_config, site=worker_site(options, feedstock, run_config), tested=tested)
+
+
+def run_to_resume(runs: Iterable[FleetRun], provider: str) -> FleetRun | None:
+    """Return the tests to resume: those whose process was killed, on workers of the same provider."""
+    from kiln.fleet.worker_tests import ALONE
+
+    matches = (run for run in runs if run.finished is None and run.key == ALONE and run.provider == provider)
+    previous = next(matches, None)
+    if previous is not None:
+        print(f"resuming the tests {previous.id}", file=sys.stderr)
+    return previous
+
+
+def tested_packages(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> TestedPackages:
+    """Return the packages to test, with the time that the tests of each config may take."""
+    from kiln.fleet.worker_test_executor import TestedPackages
+
+    sizes = sizes_by_name(feedstock, tuple(packages))
+    return TestedPackages(
+        channel=artifact_layout(feedstock).root.absolute(),
+        packages={name: tuple(path.absolute() for path in paths) for name, paths in packages.items()},
+        limits={name: size.time_limit for name, size in sizes.items() if size.time_limit},
+        gpu=gpu,
+    )
+
+
+def run_config_of(
+    options: argparse.Namespace,
+    feedstock: Feedstock,
+    *,
+    offers: Sequence[Offer],
+    plan: WorkerTestPlan,
+    tested: TestedPackages,
+    previous: FleetRun | None,
+    passed: Iterable[tuple[str, str]],
+    key: str = "",
+) -> FleetRunConfig:
+    """Return the configuration of the tests: one worker, which gets the jobs that have not ``passed`` one by one.
+
+    ``key`` is that of the run whose packages are tested; without one the tests are no part of a run.
+    """
+    from kiln.fleet import worker_tests
+    from kiln.fleet.assumptions import Assumptions
+    from kiln.fleet.run_config import FleetRunConfig
+
+    assumptions = Assumptions.read()
+    attempts, replacements = loss_limits(options, workers=1, worker_seconds=plan.seconds)
+    run_id = new_id(os.environ) if previous is None else previous.id
+    time_limit = getattr(options, "time_limit", None)
+    return FleetRunConfig(
+        id=run_id,
+        command=command_line(),
+        machine_type=offers[0].machine_type,
+        estimates=tuple(worker_tests.jobs_of(tested, seconds=assumptions.gpu_test, passed=passed)),
+        max_workers=1,
+        offers=tuple(offers),
+        capacity_timeout=seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
+        controller=fleet_controller_machine.own_charge(os.environ),
+        spot=options.spot,
+        attempts=attempts,
+        replacements=replacements,
+        reclaims=replacements,
+        lease=seconds(options.lease),
+        unreachable_timeout=seconds(getattr(options, "unreachable_timeout", None) or "3min"),
+        budget=options.budget,
+        time_limit=None if time_limit is None else seconds(time_limit),
+        startup=assumptions.startup,
+        teardown=assumptions.teardown,
+        collect=0.0,
+        key=key or worker_tests.ALONE,
+        previous_run=previous,
+        logs=run_folder(feedstock, run_id) / "logs",
+        prefix=worker_tests.PREFIX,
+    )
+
+
+def command_line() -> str:
+    """Return the command of this process, as a report has it."""
+    from kiln import masking
+
+    return masking.masked(shlex.join(("kiln", *sys.argv[1:])))
+
+
+def worker_site(options: argparse.Namespace, feedstock: Feedstock, run_config: FleetRunConfig) -> PlaybookSite:
+    """Return the site of tests, whose workers need neither container engine nor images."""
+    site = site_of(options, feedstock, run_config.id, options.provider)
+    if run_config.previous_run is None:
+        keep_region(options, site.folder, options.provider)
+    variables = {
+        "kiln_lease": int(run_config.lease),
+        "kiln_lifetime": int(run_config.lifetime),
+        "kiln_environment": worker_variables(feedstock),
+    }
+    if hasattr(options, "poll"):
+        site = dataclasses.replace(site, poll=seconds(options.poll))
+    return dataclasses.replace(site, variables={**site.variables, **variables})
 
 
 def tested_configs(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
@@ -111,39 +227,73 @@ def tested_configs(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> 
     return tuple(configs)
 
 
-def machine_type(options: argparse.Namespace) -> MachineType:
-    """Return the machine type of the worker: the named one, or the cheapest with a GPU.
+def machine_types(options: argparse.Namespace) -> list[MachineType]:
+    """Return the machine types of the worker: the named ones in their order, or the cheapest with a GPU.
 
     A host of unknown sizes is accepted here: what it has is measured when it is claimed.
 
     Raises:
-        UsageError: when it, or none of the provider's, has a GPU.
+        UsageError: when one of them, or each of the provider's, lacks a GPU.
     """
     offers = priced_offers(options, options.types or [])
     if not options.gpu:
-        return offers[0] if options.types else default_types(offers, [])[0]
+        return offers if options.types else default_types(offers, [])[:1]
     having = [kind for kind in offers if kind.gpus or (kind.provider == "static" and not kind.cores)]
-    having.sort(key=lambda kind: (not kind.gpus, not kind.is_priced, kind.price(spot=False)))
-    if not having:
-        what = f"{options.types[0]} has no GPU" if options.types else f"no machine type of {options.provider} has a GPU"
+    lacking = [kind for kind in offers if kind not in having]
+    if not having or (options.types and lacking):
+        what = f"{lacking[0].type} has no GPU" if options.types else f"no machine type of {options.provider} has a GPU"
         hint = (
             'kiln_static_hosts gives a host\'s GPUs as "gpus": 1' if options.provider == "static" else "--provider aws"
         )
         raise UsageError(what, hint=hint)
-    return having[0]
+    return having if options.types else [min(having, key=_by_price)]
 
 
-def plan_of(options: argparse.Namespace, feedstock: Feedstock, names: Sequence[str]) -> WorkerTestPlan:
-    """Return the plan of the tests of configs on a GPU."""
+def _by_price(kind: MachineType) -> tuple[bool, bool, float]:
+    return not kind.gpus, not kind.is_priced, kind.price(spot=False)
+
+
+def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> tuple[Offer, ...]:
+    """Return the offers by which the worker is requested: the first type in all zones, then the others.
+
+    Raises:
+        UsageError: when a price is unknown that --budget or --spot needs.
+    """
+    from kiln.fleet import fallback_offers
+
+    on_demand = [fallback_offers.ON_DEMAND] if fallback_offers.ON_DEMAND in fallback_words(options) else []
+    offers = fallback_offers.ordered_offers(
+        kinds[0], [*kinds[1:], *on_demand], zones=requested_zones(options), spot=options.spot
+    )
+    for offer in offers:
+        kind = offer.machine_type
+        if options.budget is not None and not kind.is_priced:
+            raise UsageError(
+                f"the price of {kind.name} is unknown, so --budget cannot be kept",
+                hint="write a table of prices for --prices, or leave the option out",
+            )
+        if offer.spot and kind.spot_hourly is None:
+            raise UsageError(
+                f"no spot price of {kind.name} is known, so --spot cannot be planned",
+                hint="kiln fleet prices --from reads spot prices",
+            )
+    return offers
+
+
+def gpu_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
+    """Return the offers of the worker of ``--gpu-tests``: those of --gpu-type, or of the cheapest type with a GPU."""
     from argparse import Namespace
 
+    types = [word.strip() for word in (options.gpu_type or "").split(",") if word.strip()]
+    return worker_offers(options, machine_types(Namespace(**{**vars(options), "gpu": True, "types": types})))
+
+
+def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
+    """Return the plan of the tests of configs on a machine type."""
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.worker_test_plan import WorkerTestPlan
 
-    configs = tested_configs(feedstock, names, gpu=True)
-    types = [options.gpu_type] if options.gpu_type else None
-    kind = machine_type(Namespace(**{**vars(options), "gpu": True, "types": types}))
-    return WorkerTestPlan.of(configs, kind, spot=options.spot, assumptions=Assumptions.read())
+    return WorkerTestPlan.of(names, kind, spot=options.spot, assumptions=Assumptions.read())
 
 
 def results_as_json(

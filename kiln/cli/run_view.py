@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kiln.console.command_steps import Steps
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView
+    from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
     from kiln.variants.varying_keys import Variants
 
@@ -38,6 +39,15 @@ def view(
     if stream.isatty() and environment.get("TERM", "dumb") != "dumb":
         return LiveView(stream, labels=labels, color=has_color(environment))
     return PlainView(stream, labels=labels)
+
+
+def config_view(feedstock: Feedstock, configs: Sequence[str]) -> GitHubView | LiveView | PlainView:
+    """Return the view of a run of configs on standard error, with their labels."""
+    from kiln import expand
+    from kiln.report import labels
+
+    pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
+    return view(sys.stderr, os.environ, labels(configs, {config: entry.variant for config, entry in pairs}))
 
 
 def steps_view() -> Steps:

@@ -117,7 +117,9 @@ def forecast(
             cost += _cost(worker.record, last.get(worker.name, now) + after if worker.builds else end)
     for name, (kind, requested) in first.items():
         cost += worker_cost(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
-    cost += of_controller(run_config.controller, end) - of_controller(run_config.controller, now)
+    tests_cost, tests_seconds = (0.0, 0.0) if (tests := run_config.tests) is None else (tests.cost, tests.seconds)
+    end += tests_seconds
+    cost += of_controller(run_config.controller, end) - of_controller(run_config.controller, now) + tests_cost
     traffic = sum(types[config].egress for config in ends) * run_config.packages
     so_far, over = inventory.spent(now), inventory.spent(now) - of_workers((item.record for item in inventory), (), now)
     return RunCost(

@@ -194,7 +194,7 @@ def _tests(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:
     text = (
         f"{len(tests.configs)} configs on 1 {_type_text(kind, 0, spot=tests.spot)}, {duration(tests.seconds)}?, {cost}"
     )
-    yield f"gpu     {text}{sum_text}: kiln fleet test --gpu, after the run"
+    yield f"gpu     {text}{sum_text}, after the builds"
     yield f"price   {_price(kind, spot=tests.spot)}"
 
 

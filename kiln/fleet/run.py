@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
@@ -17,38 +17,47 @@ from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
 from kiln.fleet.unrecorded_run_recovery import RunNote
+from kiln.fleet.worker_job_inventory import RunStore
 from kiln.model.fleet import TYPES_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.errors import KilnError
-    from kiln.fleet.executor_messages import KeepPackages
+    from kiln.fleet.executor_messages import KeepPackages, WorkerExecutor
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.ledger.fleet import FleetLedger
     from kiln.model.fleet import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
+
+
+class FleetStore(RunStore, Protocol):
+    """The store of runs, which has fleet runs with their workers: the ledger."""
+
+    def fleet(self, run: str) -> FleetRun | None:
+        """Return a fleet run, or None."""
 
 
 def execute(
     run_config: FleetRunConfig,
     site: PlaybookSite | SlurmSite,
     *,
-    ledger: FleetLedger,
+    ledger: FleetStore,
     observer: RunObserver,
-    keep: KeepPackages,
+    keep: KeepPackages = lambda _, packages: tuple(packages),
+    executor: WorkerExecutor | None = None,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build the configs of a run; return the state of every config, and the errors of those that failed.
 
-    The processes that a killed process of the same run left on this computer are ended first. Raises the errors of
-    `Supervisor.execute`.
+    The processes that a killed process of the same run left on this computer are ended first. ``executor`` is by
+    default that of the site's builds, which hands packages to ``keep``. Raises the errors of `Supervisor.execute`.
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stale_processes.end(site.folder)
     files.create_reserve_file(site.disk_reserve_file, RESERVE)
-    executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
+    if executor is None:
+        executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
     supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
     _note_of(run_config).write(site.folder)
     try:

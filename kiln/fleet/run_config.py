@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import ControllerCharge, FleetRun, JobEstimate, MachineType
     from kiln.model.run import ConfigRun
 
@@ -55,6 +56,9 @@ class FleetRunConfig:
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs. All compiles run in a pool of ``pool_workers`` machines of the type ``pool``, whose
     server is the machine of the ``cache``.
+
+    The planned ``tests`` follow the run: its limits and its cost have a place for them. The names of the workers begin
+    with ``prefix``, after that of the run.
     """
 
     id: str
@@ -91,6 +95,8 @@ class FleetRunConfig:
     cached_configs: tuple[ConfigRun, ...] = ()
     previous_run: FleetRun | None = None
     logs: Path | None = None
+    tests: WorkerTestPlan | None = None
+    prefix: str = ""
 
     @property
     def counts(self) -> Mapping[MachineType, int]:
@@ -119,12 +125,13 @@ class FleetRunConfig:
     @property
     def currency(self) -> str:
         """The currency of the run's cost; empty when a price is unknown, and so the cost."""
-        kinds = (*self.counts, *(kind for kind in (self.cache, self.pool) if kind is not None))
+        tests = None if self.tests is None else self.tests.machine_type
+        kinds = (*self.counts, *(kind for kind in (self.cache, self.pool, tests) if kind is not None))
         return self.machine_type.currency if all(kind.is_priced for kind in kinds) else ""
 
     def worker_name(self, number: int | None) -> str:
         """Return the name of a worker; without a number, that of the cache's."""
-        return f"kiln-{self.id}-{CACHE if number is None else number}"
+        return f"kiln-{self.id}-{CACHE if number is None else f'{self.prefix}{number}'}"
 
     def pool_name(self, number: int) -> str:
         """Return the name of a worker of the pool."""

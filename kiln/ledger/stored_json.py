@@ -21,7 +21,18 @@ RUN_FIELDS = (
     *("commit", "remote_url", "kiln_version", "ci_url"),
     "cost",
 )
-CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages", "earlier_seconds")
+CONFIG_FIELDS = (
+    "group",
+    "cold",
+    "worker",
+    "estimate",
+    "reason",
+    "log",
+    "steps",
+    "packages",
+    "earlier_seconds",
+    "is_built",
+)
 KINDS = (
     *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
     *(PackageReport, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),

@@ -189,7 +189,7 @@ class JobRecord:
 
     ``started`` and ``finished`` are seconds since the epoch, ``exit_code`` is that of kiln on the worker, ``traffic``
     the size of the collected packages in bytes. ``reclaimed`` marks a build whose worker the provider took back, which
-    is not a failure of the config.
+    is not a failure of the config. ``key`` is a hash over what a job has tested, empty for a build.
     """
 
     config: str
@@ -203,6 +203,7 @@ class JobRecord:
     exit_code: int | None = None
     traffic: int = 0
     reason: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,8 @@ class ConfigRun:
     ``started`` is None for a config that waits or is cached; ``group`` is the configs that share a cache, such as
     ``cuda12.9``, whose first build is ``cold``; ``worker`` is the worker of the fleet that builds it, if one does;
     ``reason`` says why it failed or was not built. ``earlier_seconds`` is the duration of the jobs that this one
-    continues.
+    continues. ``is_built`` marks a config whose packages are complete in another state than those of `GOOD`: their
+    tests on a worker have not passed.
     """
 
     config: str
@@ -56,6 +57,7 @@ class ConfigRun:
     steps: tuple[StepReport, ...] = ()
     packages: tuple[PackageReport, ...] = ()
     earlier_seconds: float = 0.0
+    is_built: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ def of_configs(feedstock: Feedstock, configs: Iterable[str]) -> dict[str, tuple[
     result: dict[str, tuple[Path, ...]] = {}
     for report in history:
         for config in report.configs:
-            if config.config in names - result.keys() and config.state in BUILT and config.packages:
+            is_built = config.is_built or config.state in BUILT
+            if config.config in names - result.keys() and is_built and config.packages:
                 paths = _packages(config)
                 result |= {config.config: paths} if paths else {}
     return result

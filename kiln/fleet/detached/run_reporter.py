@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
 
 UNIT = "kiln-controller.service"
+TESTS = ".test.log"  # the end of the names of logs of tests
 LOOK = 1.0  # seconds between two looks at the ledger
 PULSE = 20.0  # seconds after which a message is sent in any case, so that a lost connection is noticed
 LINES = 50  # of a log that are sent at a time; the rest of what came in between is left out
@@ -103,10 +104,12 @@ class Reporter:
         return tail(self.folder / "output.log")
 
     def log(self, config: str) -> Path | None:
-        """Return the latest log of a config's build."""
+        """Return the latest log of a config: of its build, or of its tests on a worker."""
+        return max(self._logs(config), key=lambda path: path.stat().st_mtime, default=None)
+
+    def _logs(self, config: str) -> list[Path]:
         folder = self.layout.place("fleet", self.run, "logs")
-        logs = [path for path in folder.glob("*.log") if path.name.rpartition(".log")[0].rpartition(".")[0] == config]
-        return max(logs, key=lambda path: path.stat().st_mtime, default=None)
+        return [path for path in folder.glob("*.log") if path.name.rpartition(".log")[0].rpartition(".")[0] == config]
 
     def follow(self) -> None:
         """Send the run's state whenever it changes, and the new lines of the logs, until the run is over."""
@@ -166,8 +169,10 @@ class Reporter:
             for package in config["packages"]:
                 path = Path(package["artifact"]["path"])
                 link_result(path, target / "packages" / package["artifact"]["subdir"] / path.name)
-            if log := self.log(config["config"]):
-                link_result(log, target / "logs" / f"{config['config']}.log")
+            logs = sorted(self._logs(config["config"]), key=lambda path: path.stat().st_mtime)
+            last = {f"{config['config']}{TESTS if log.name.endswith(TESTS) else '.log'}": log for log in logs}
+            for name, log in last.items():
+                link_result(log, target / "logs" / name)
         link_result(self.folder / "output.log", target / "output.log")
         link_result(self.layout.place("fleet", self.run, "playbooks.log"), target / "playbooks.log")
         text, path = json.dumps(state), target / "state.json"

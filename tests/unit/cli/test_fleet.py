@@ -18,11 +18,11 @@ from kiln.cli.fleet_arguments import arguments, loss_limits, planned_loss_limits
 from kiln.cli.fleet_plan_inputs import require_types
 from kiln.cli.fleet_prices import region_of
 from kiln.cli.pasteable_commands import pasteable
-from kiln.errors import AlreadyRunning, FleetLimit, MalformedYaml, UsageError
+from kiln.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests
 from kiln.fleet.plan import Overheads, PoolShape, schedule
 from kiln.fleet.price_table import Price
-from kiln.fleet.worker_tests import ConfigTestResult
+from kiln.fleet.worker_test_executor import ConfigTestResult
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
 from kiln.scheduling.pool_simulation import PoolCores
@@ -370,16 +370,19 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
         currency="USD",
     )
 
-    def execute(tests: Namespace, ledger: FleetLedger, _: object) -> tuple[ConfigTestResult, ...]:
+    def execute(tests: Namespace, ledger: FleetLedger, _: object) -> tuple[None, dict[str, KilnError]]:
         run = FleetRun(id=tests.run, provider="aws", type="gpu-t4", started=1.0, finished=None, number=0, lives=True)
         ledger.begin_fleet(run)
         ledger.keep_worker(tests.run, worker)
         ledger.end_fleet(tests.run)
-        return (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
+        return None, {}
 
+    results = (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
     monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
     monkeypatch.setattr(worker_tests, "execute", execute)
-    monkeypatch.setattr("kiln.cli.fleet_test.prepare", lambda *_: Namespace(run="a1"))
+    monkeypatch.setattr(worker_tests, "results", lambda *_: results)
+    tests = Namespace(run="a1", tested=Namespace(packages={}))
+    monkeypatch.setattr("kiln.cli.fleet_test.prepare", lambda *_: tests)
     words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]
     assert cli.run(words) == 0
     assert capsys.readouterr().out.endswith("\n\ncost 0.55 USD\n")

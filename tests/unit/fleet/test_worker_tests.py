@@ -2,140 +2,249 @@
 
 from __future__ import annotations
 
-import json
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import process_runner
-from kiln.errors import ProvisionRefused, TestsFailed, WorkersLost
+from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import costs, worker_tests
-from kiln.fleet.executor_state import PlaybookSession
-from kiln.fleet.playbook_runner import PlaybookResult
-from kiln.fleet.worker_tests import ConfigTestResult, WorkerTestInputs
+from kiln.fleet.executor_messages import Provision, StartBuild
+from kiln.fleet.playbook_runner import PlaybookSite
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages
+from kiln.fleet.worker_tests import WorkerTestInputs
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import WorkerState
-from tests.fleets import MACHINE
+from kiln.model.fleet import FleetRun, JobRecord, JobState, Offer, WorkerRecord, WorkerState
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, Simulation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-REPORT = {"package": "a", "verdict": "passed", "tests": 2, "seconds": 0.1, "gpus": ["T4"], "log": "/x"}
+    from kiln.errors import KilnError
+
+GPU = dataclasses.replace(MACHINE, type="gpu-t4", name="g4dn.xlarge", hourly=1.0, gpus=1)
+OTHER = dataclasses.replace(GPU, type="gpu-l4", name="g6.xlarge", hourly=2.0)
+FIRST, SECOND = "kiln-r1-test-1", "kiln-r1-test-2"
+CONFIGS = ("first", "second", "third")
+SECONDS = 600.0
 
 
-class Site:
-    """Playbooks and ssh that answer as a worker would: ``failing`` is a playbook, ``answers`` are by config."""
-
-    def __init__(self, failing: str = "", answers: dict[str, process_runner.Result] | None = None) -> None:
-        self.failing, self.answers = failing, answers or {}
-        self.played: list[str] = []
-        self.variables: list[Any] = []
-        self.commands: list[str] = []
-        self.sent: list[str] = []
-
-    def play(self, name: str, **more: Any) -> PlaybookResult:
-        self.played.append(name)
-        self.variables.append(more.get("variables"))
-        ok = name != self.failing
-        return PlaybookResult(ok=ok, reasons={} if ok else {"localhost": "no capacity"}, answer={"left": []})
-
-    def ssh(self, _: str, words: str, **more: object) -> process_runner.Result:
-        self.commands.append(words)
-        good = process_runner.Result(argv=(), exit_code=0, tail="", stdout=json.dumps([REPORT]), seconds=1.0)
-        return next((answer for config, answer in self.answers.items() if config in words), good)
-
-    def send(self, _: str, paths: list[str], target: str) -> process_runner.Result:
-        self.sent += [*paths, target]
-        return process_runner.Result(argv=(), exit_code=0, tail="", stdout="", seconds=1.0)
+def packages(tmp_path: Path) -> TestedPackages:
+    folder = tmp_path / "channel" / "linux-64"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in CONFIGS:
+        if not (folder / f"{name}.conda").exists():
+            (folder / f"{name}.conda").write_text(name)
+    paths = {name: (folder / f"{name}.conda",) for name in CONFIGS}
+    return TestedPackages(channel=tmp_path / "channel", packages=paths, gpu=True)
 
 
-def execute(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ConfigTestResult, ...]:
-    session = SimpleNamespace(playbooks=site, ssh=site.ssh, send=site.send)
-    monkeypatch.setattr(PlaybookSession, "of", lambda _: session)
-    monkeypatch.setattr("kiln.fleet.run.down", lambda *_: site.played.append("down.yml"))
-    channel = tmp_path / "channel"
-    (channel / "linux-64").mkdir(parents=True)
-    packages = {name: (channel / "linux-64" / f"{name}.conda",) for name in ("one", "two")}
-    for (path,) in packages.values():
-        path.write_text("package")
-    tests = WorkerTestInputs(
-        run="r1",
-        site=cast("Any", SimpleNamespace(folder=tmp_path / "run")),
-        machine_type=MACHINE,
-        channel=channel,
-        packages=packages,
-        limits={},
-        gpu=True,
-        spot=False,
-        lease=60.0,
+def inputs(tmp_path: Path, *, report: MatrixReport | None = None, passed: Any = (), **more: Any) -> WorkerTestInputs:
+    tested = packages(tmp_path)
+    run_config = FleetRunConfig(
+        **{
+            "id": "r1",
+            "command": "",
+            "machine_type": GPU,
+            "estimates": tuple(worker_tests.jobs_of(tested, seconds=SECONDS, passed=passed)),
+            "max_workers": 1,
+            "startup": 240.0,
+            "collect": 0.0,
+            "key": worker_tests.ALONE,
+            "prefix": worker_tests.PREFIX,
+            **more,
+        }
     )
+    site = PlaybookSite(
+        folder=tmp_path / "run", playbooks=tmp_path, python=tmp_path / "python", variables={}, environment={}
+    )
+    return WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
+
+
+def simulation(tests: WorkerTestInputs, **faults: Any) -> Simulation:
+    return Simulation(tests.run_config.estimates, faults=Faults(**faults), home=0.1)
+
+
+def execute(
+    tests: WorkerTestInputs, ledger: FleetLedger, executor: Simulation
+) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    return worker_tests.execute(tests, ledger, NullObserver(), executor=executor)
+
+
+def begun(executor: Simulation) -> list[str]:
+    """Return the configs whose tests were begun, in their order."""
+    return [command.config.removesuffix(SUFFIX) for command in executor.commands if isinstance(command, StartBuild)]
+
+
+def offers(executor: Simulation) -> list[str]:
+    """Return the machine types that were requested."""
+    return [kind for item in executor.commands if isinstance(item, Provision) for kind, _, _ in item.offers.values()]
+
+
+def test_configs_are_tested_one_by_one_on_a_worker_that_is_terminated(tmp_path: Path) -> None:
+    tests = inputs(tmp_path)
+    executor = simulation(tests)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-        try:
-            return worker_tests.execute(tests, ledger, lambda _: None)
-        finally:
-            (run,) = ledger.fleets()
-            assert run.finished is not None
-            (worker,) = run.workers
-            cost = costs.of_run(run, None, run.finished)
-            assert cost is not None
-            assert cost.currency == MACHINE.currency
-            if site.failing == "provision.yml":
-                assert (worker.state, worker.reason, cost.spent) == (WorkerState.REFUSED, "no capacity", 0.0)
-            else:
-                assert worker.state is WorkerState.TERMINATED
-                assert cost.spent >= MACHINE.hourly / 3600  # its billing increment is a second
+        report, errors = execute(tests, ledger, executor)
+        (run,) = ledger.fleets()
+        assert ledger.runs() == (), "tests alone are no run over the matrix"
+    assert ({config.config for config in report.configs}, errors) == (set(CONFIGS), {})
+    assert begun(executor) == list(CONFIGS)
+    (worker,) = run.workers
+    assert (worker.name, worker.state, worker.type) == (FIRST, WorkerState.TERMINATED, "gpu-t4")
+    assert {(job.config, job.state) for job in run.jobs} == {
+        (f"{name}{SUFFIX}", JobState.COLLECTED) for name in CONFIGS
+    }
+    assert {name for name, _ in worker_tests.passed([run])} == set(CONFIGS)
+    assert not executor.workers
+    cost = costs.of_run(run, None, executor.now())
+    assert cost is not None
+    assert cost.spent == pytest.approx((120 + 120 + 3 * 600) / HOUR, rel=0.2)
+    (needs,) = [
+        needs for command in executor.commands if isinstance(command, Provision) for needs in command.needs.values()
+    ]
+    assert needs.gpus == 1
 
 
-def failed(exit_code: int, tail: str, stdout: str = "") -> process_runner.Result:
-    return process_runner.Result(argv=(), exit_code=exit_code, tail=tail, stdout=stdout, seconds=1.0)
+def test_a_failed_config_does_not_stop_the_others(tmp_path: Path) -> None:
+    tests = inputs(tmp_path)
+    executor = simulation(tests, codes={f"first{SUFFIX}": TestsFailed.exit_code})
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        report, errors = execute(tests, ledger, executor)
+        passed = {name for name, _ in worker_tests.passed(ledger.fleets())}
+    assert {config.config: config.state for config in report.configs}["first"] is ConfigState.FAILED
+    assert {name: type(error) for name, error in errors.items()} == {"first": TestsFailed}
+    assert passed == {"second", "third"}
+    results = {result.config: result for result in worker_tests.results(tests, report, errors)}
+    assert results["first"].exit_code == TestsFailed.exit_code
+    assert results["first"].reason
 
 
-def test_each_config_is_tested_with_its_packages_on_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site()
-    one, two = execute(site, tmp_path, monkeypatch)
-    assert site.played == ["provision.yml", "prepare.yml", "down.yml"]
-    (request,) = site.variables[0]["kiln_machines"]
-    assert (request["name"], request["needs"]) == ("kiln-r1-1", {"gpus": 1})
-    target = "/var/lib/kiln/project/build_artifacts"
-    assert site.sent == [f"{tmp_path}/channel/./linux-64/{name}.conda" for name in ("one", "two")] + [target]
-    assert site.commands[0].endswith(f"test --json --gpu {target}/linux-64/one.conda")
-    assert (one.config, one.exit_code, one.reports[0]["gpus"]) == ("one", 0, ["T4"])
-    assert "log" not in two.reports[0], "of the worker's report only what is known"
-    assert json.loads((tmp_path / "run" / "logs" / "two.test.log").read_text()) == [REPORT]
+def test_a_refused_worker_is_requested_by_the_next_offer_then_again(tmp_path: Path) -> None:
+    kinds = (Offer(machine_type=GPU), Offer(machine_type=OTHER))
+    tests = inputs(tmp_path, offers=kinds)
+    scarce = {("gpu-t4", False, ""): (0.0, 1000.0), ("gpu-l4", False, ""): (0.0, 100.0)}
+    executor = simulation(tests, scarce=scarce)
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        _, errors = execute(tests, ledger, executor)
+    assert not errors
+    assert offers(executor)[:2] == ["gpu-t4", "gpu-l4"]
+    assert offers(executor)[-1] == "gpu-l4", "asked for again, when there is one"
+    tests = inputs(tmp_path)
+    with FleetLedger(tmp_path / "other.sqlite") as ledger, pytest.raises(ProvisionRefused):
+        execute(tests, ledger, simulation(tests, refused=frozenset({FIRST})))
 
 
-def test_a_failed_config_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(answers={"one.conda": failed(19, "error: the tests of a fail\n")})
-    one, two = execute(site, tmp_path, monkeypatch)
-    assert (one.exit_code, one.reason, one.reports) == (19, "error: the tests of a fail", ())
-    assert two.exit_code == 0
+def test_a_lost_worker_is_replaced_and_what_has_passed_is_not_tested_again(tmp_path: Path) -> None:
+    tests = inputs(tmp_path)
+    executor = simulation(tests, dies={FIRST: 240 + SECONDS + 300})
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        _, errors = execute(tests, ledger, executor)
+        (run,) = ledger.fleets()
+    assert not errors
+    assert begun(executor) == ["first", "second", "second", "third"]
+    assert [worker.name for worker in run.workers] == [FIRST, SECOND]
+    tests = inputs(tmp_path, replacements=0)
+    with FleetLedger(tmp_path / "other.sqlite") as ledger, pytest.raises(WorkersLost):
+        execute(tests, ledger, simulation(tests, dies={FIRST: 500.0}))
 
 
-@pytest.mark.parametrize(
-    ("answer", "exit_code", "reason"),
-    [
-        (failed(255, ""), WorkersLost.exit_code, "did not answer"),
-        (failed(0, "", stdout="no JSON"), TestsFailed.exit_code, "invalid report"),
-        (failed(0, "", stdout='[{"package": "a"}]'), TestsFailed.exit_code, "invalid report"),
-        (failed(0, "", stdout="[]"), TestsFailed.exit_code, "invalid report"),
-    ],
-)
-def test_an_answer_that_is_no_report_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: process_runner.Result, exit_code: int, reason: str
-) -> None:
-    one, _ = execute(Site(answers={"one.conda": answer}), tmp_path, monkeypatch)
-    assert one.exit_code == exit_code
-    assert reason in one.reason
+def test_killed_tests_go_on_with_their_worker(tmp_path: Path) -> None:
+    tests = inputs(tmp_path)
+    executor = simulation(tests, killed=240 + 2 * SECONDS + 300)
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            execute(tests, ledger, executor)
+        (previous,) = ledger.fleets()
+        assert previous.finished is None
+        executor.revive()
+        before = len(executor.commands)
+        again = inputs(tmp_path, previous_run=previous, passed=worker_tests.passed([previous]))
+        assert [job.config for job in again.run_config.estimates] == [f"third{SUFFIX}"]
+        execute(again, ledger, executor)
+        (run,) = ledger.fleets()
+    assert run.finished is not None
+    assert [worker.name for worker in run.workers] == [FIRST]
+    assert "third" not in {command.config for command in executor.commands[before:] if isinstance(command, StartBuild)}
+    assert {name for name, _ in worker_tests.passed([run])} == set(CONFIGS)
 
 
-@pytest.mark.parametrize(("playbook", "error"), [("provision.yml", ProvisionRefused), ("prepare.yml", WorkersLost)])
-def test_a_worker_that_is_refused_or_unprepared_is_torn_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, playbook: str, error: type[Exception]
-) -> None:
-    site = Site(failing=playbook)
-    with pytest.raises(error) as refused:
-        execute(site, tmp_path, monkeypatch)
-    assert "no capacity" in str(refused.value)
-    assert site.played[-1] == "down.yml"
-    assert site.commands == []
+def built(tmp_path: Path) -> tuple[MatrixReport, FleetRun]:
+    """Return the report of a run that has built all configs on a worker, and the fleet run."""
+    report = MatrixReport(
+        run=0,
+        command="kiln fleet run",
+        started=1_789_990_000.0,
+        finished=None,
+        machine="1 x c7i",
+        cores=16,
+        jobs=1,
+        engine="rattler-build",
+        container="fleet r1",
+        configs=tuple(ConfigRun(config=name, state=ConfigState.DONE, group="g") for name in (*CONFIGS, "cpu")),
+    )
+    worker = WorkerRecord(
+        name="kiln-r1-1",
+        type="compute-16",
+        state=WorkerState.TERMINATED,
+        requested=1_789_990_000.0,
+        terminated=1_789_993_600.0,
+        hourly=0.8,
+        currency="EUR",
+    )
+    job = JobRecord(config="first", worker=worker.name, attempt=1, state=JobState.COLLECTED, started=report.started)
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        report = dataclasses.replace(report, run=ledger.begin(report))
+        run = FleetRun(
+            id="r1",
+            provider="local",
+            type="compute-16",
+            started=report.started,
+            finished=None,
+            number=report.run,
+            lives=True,
+            key="inputs",
+        )
+        ledger.begin_fleet(run)
+        ledger.keep_worker("r1", worker)
+        ledger.keep_job("r1", job)
+        ledger.end_fleet("r1")
+        (run,) = ledger.fleets()
+    return report, run
+
+
+def test_the_tests_of_a_run_are_part_of_its_report_its_cost_and_its_budget(tmp_path: Path) -> None:
+    report, run = built(tmp_path)
+    tests = inputs(tmp_path, report=report, previous_run=run, key="inputs")
+    executor = simulation(tests, codes={f"second{SUFFIX}": TestsFailed.exit_code})
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        result, errors = execute(tests, ledger, executor)
+        stored, (fleet,) = ledger.report(report.run), ledger.fleets()
+        assert ledger.runs() == (report.run,)
+    assert list(errors) == ["second"]
+    assert stored is not None
+    assert {config.config: config.state for config in stored.configs} == {
+        "first": ConfigState.DONE,
+        "second": ConfigState.FAILED,
+        "third": ConfigState.DONE,
+        "cpu": ConfigState.DONE,
+    }
+    assert stored.configs == result.configs
+    assert "its packages are built, and their tests on kiln-r1-test-2 failed" in stored.configs[1].reason
+    assert (fleet.type, fleet.number, fleet.key) == ("compute-16", report.run, "inputs")
+    assert [worker.name for worker in fleet.workers] == ["kiln-r1-1", SECOND], "numbers are given once"
+    assert result.cost is not None
+    assert result.cost.currency == "EUR"
+    assert result.cost.spent == pytest.approx(0.8 + 2040 / HOUR, rel=0.1)
+    report, run = built(tmp_path / "poor")
+    tests = inputs(tmp_path, report=report, previous_run=run, key="inputs", budget=1.0)
+    with FleetLedger(tmp_path / "poor" / "ledger.sqlite") as ledger:
+        with pytest.raises(FleetLimit, match=r"budget of 1\.00 EUR"):
+            execute(tests, ledger, simulation(tests))
+        stored = ledger.report(report.run)
+    assert stored is not None
+    states = {config.config: config.state for config in stored.configs}
+    assert ConfigState.DONE not in {states["second"], states["third"]}, "which no test has passed"

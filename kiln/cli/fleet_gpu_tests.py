@@ -1,0 +1,209 @@
+"""``kiln fleet run --gpu-tests``: the tests of what a run has built, on a worker with a GPU, before it is done.
+
+The worker is requested when all configs are built: one that waits for builds is paid for, and its tests take minutes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from kiln.cli import fleet_test
+from kiln.model.fleet import WorkerState
+from kiln.model.run import GOOD, MatrixReport
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from kiln.errors import KilnError
+    from kiln.fleet.run import FleetStore
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
+    from kiln.ledger.fleet import FleetLedger
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.fleet import FleetRun, Offer
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import ConfigRun
+    from kiln.store.worker_results import RemoteConfig
+
+GONE = frozenset({WorkerState.TERMINATED, WorkerState.REFUSED})
+
+
+class BuildStage(Protocol):
+    """The builds of a run; see `kiln.fleet.run.execute`."""
+
+    def __call__(self, *, ledger: FleetStore, observer: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+        """Build the configs of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTestStage:
+    """The tests of a run: ``configs`` are those for CUDA, ``offers`` those by which the worker is requested.
+
+    ``passed`` are configs that have passed their tests before, each with the hash over what was tested.
+    """
+
+    options: argparse.Namespace
+    feedstock: Feedstock
+    configs: tuple[str, ...]
+    offers: tuple[Offer, ...]
+    passed: frozenset[tuple[str, str]]
+
+    def packages(self, entries: Iterable[ConfigRun]) -> dict[str, tuple[Path, ...]]:
+        """Return the packages of configs that are built and have not passed their tests."""
+        from kiln.fleet.worker_test_executor import TestedPackages
+
+        packages = {
+            entry.config: tuple(item.artifact.path for item in entry.packages if not item.artifact.is_wheel)
+            for entry in entries
+            if entry.config in self.configs and entry.state in GOOD
+        }
+        tested = TestedPackages(channel=Path(), packages=packages, gpu=True)
+        return {
+            config: paths
+            for config, paths in packages.items()
+            if paths and (config, tested.key(config)) not in self.passed
+        }
+
+    def execute(
+        self, report: MatrixReport, previous: FleetRun | None, *, key: str, ledger: FleetLedger, observer: RunObserver
+    ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+        """Test what a run has built; return its report with the configs as their tests make them."""
+        from kiln.fleet import worker_tests
+        from kiln.fleet.worker_tests import WorkerTestInputs
+
+        packages = self.packages(report.configs)
+        tested = fleet_test.tested_packages(self.feedstock, packages, gpu=True)
+        run_config = fleet_test.run_config_of(
+            self.options,
+            self.feedstock,
+            offers=self.offers,
+            plan=fleet_test.plan_of_tests(self.options, tuple(packages), self.offers[0].machine_type),
+            tested=tested,
+            previous=previous,
+            passed=(),
+            key=key,
+        )
+        if not report.run:
+            report = dataclasses.replace(report, command=run_config.command, container=f"fleet {run_config.id}")
+        site = fleet_test.worker_site(self.options, self.feedstock, run_config)
+        tests = WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
+        return worker_tests.execute(tests, ledger, observer)
+
+
+def stage_of(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+) -> GpuTestStage | None:
+    """Return the tests of a run of configs, None without ``--gpu-tests``.
+
+    Raises:
+        UsageError: when no config is for CUDA, or no machine type has a GPU.
+    """
+    from kiln.fleet import worker_tests
+
+    if not options.gpu_tests:
+        return None
+    offers = fleet_test.gpu_offers(options)
+    names = fleet_test.tested_configs(feedstock, [config.config for config in configs], gpu=True)
+    return GpuTestStage(
+        options=options,
+        feedstock=feedstock,
+        configs=names,
+        offers=offers,
+        passed=frozenset(worker_tests.passed(ledger.fleets())),
+    )
+
+
+def plan_of(
+    stage: GpuTestStage | None, cached: Iterable[ConfigRun], configs: Iterable[RemoteConfig]
+) -> WorkerTestPlan | None:
+    """Return the plan of the tests of ``cached`` configs, and of those to build; None without any."""
+    if stage is None:
+        return None
+    names = [*stage.packages(cached), *(config.config for config in configs if config.config in stage.configs)]
+    return fleet_test.plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
+
+
+def report_of_cached(cached: Sequence[ConfigRun]) -> MatrixReport:
+    """Return the report of a run that builds nothing, and has not begun."""
+    from kiln import __version__
+
+    return MatrixReport(
+        run=0,
+        command="",
+        started=time.time(),
+        finished=None,
+        machine="",
+        cores=0,
+        jobs=1,
+        engine="rattler-build",
+        container="",
+        kiln_version=__version__,
+        configs=tuple(cached),
+    )
+
+
+def record_passed(stage: GpuTestStage | None, cached: Sequence[ConfigRun], ledger: FleetLedger) -> None:
+    """Record that configs are up to date which the last run left untested, and which have passed since."""
+    report = None if stage is None else ledger.report()
+    names = {entry.config for entry in cached}
+    if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
+        return
+    ledger.end(ledger.begin(dataclasses.replace(report_of_cached(cached), command=fleet_test.command_line())))
+
+
+def resumable(
+    previous: FleetRun | None, *, builds: bool, ledger: FleetLedger, tear_down: Callable[[FleetRun], None]
+) -> FleetRun | None:
+    """Return the run to resume: one that has no workers of another stage, and whose machine types are those to use."""
+    from kiln.fleet import worker_tests
+
+    if previous is None:
+        return None
+    alive = [worker.name for worker in previous.workers if worker.state not in GONE]
+    if any(worker_tests.is_test_worker(name) == builds for name in alive):
+        tear_down(previous)
+        previous = ledger.fleet(previous.id) or previous
+    has_only_tested = all(worker_tests.is_test_worker(worker.name) for worker in previous.workers)
+    if builds and previous.workers and has_only_tested:
+        if previous.finished is None:
+            tear_down(previous)
+        return None
+    return previous
+
+
+def execute(
+    stage: GpuTestStage | None,
+    build: BuildStage | None,
+    cached: Sequence[ConfigRun],
+    previous: FleetRun | None,
+    *,
+    key: str,
+    ledger: FleetLedger,
+    observer: RunObserver,
+) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
+    from kiln.fleet.worker_test_records import UntestedRecords
+
+    if build is None:
+        assert stage is not None, "there is something to build or to test"
+        return stage.execute(report_of_cached(cached), previous, key=key, ledger=ledger, observer=observer)
+    if stage is None:
+        return build(ledger=ledger, observer=observer)
+    passed = {entry.config for entry in cached} - stage.packages(cached).keys()
+    records = UntestedRecords(ledger, observer, set(stage.configs) - passed)
+    try:
+        report, errors = build(ledger=records, observer=records)
+        packages = stage.packages(report.configs)
+    except BaseException:
+        records.close()
+        raise
+    if not packages:
+        records.close()
+        return report, errors
+    run = ledger.fleet(report.container.removeprefix("fleet "))
+    report, test_errors = stage.execute(report, run, key=key, ledger=ledger, observer=observer)
+    return report, {**errors, **test_errors}

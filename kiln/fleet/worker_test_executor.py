@@ -1,0 +1,255 @@
+"""The executor of a supervisor's commands for tests: a job installs built packages on a worker and runs their tests.
+
+Workers are provisioned, prepared and terminated as those that build. A job is ``kiln test`` in a systemd unit, so that
+one whose connection is lost can be ended before it is begun again; its result is stored here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln import files, process_runner
+from kiln.errors import FleetLimit, TestsFailed
+from kiln.fleet.ansible_executor import AnsibleExecutor
+from kiln.fleet.executor_messages import (
+    BuildFinished,
+    BuildStarted,
+    Collect,
+    Collected,
+    CollectFailed,
+    CommandUndelivered,
+    FollowBuild,
+    Heartbeat,
+    JobsListed,
+    QueryJobs,
+    StartBuild,
+    StopBuild,
+    Unreachable,
+)
+from kiln.fleet.playbook_runner import read_json
+from kiln.fleet.worker_commands import LOST_CONNECTION
+from kiln.model.build_results import StepReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.fleet.executor_messages import Command, Event
+    from kiln.fleet.playbook_runner import PlaybookSite
+
+PROJECT = "/var/lib/kiln/project"  # kiln_home of the playbooks
+ARTIFACTS = f"{PROJECT}/build_artifacts"
+SECONDS = 7200.0  # for the tests of a config that has no time limit
+REASON_LENGTH = 2000
+UNIT = "kiln-test.service"
+NO_ANSWER = 255  # the exit code of ssh itself
+SUFFIX = " (tests)"  # of the names of jobs, which differ from those of the builds of the same configs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigTestResult:
+    """The tests of a config's packages: ``reports`` are those of ``kiln test --json``, ``exit_code`` is kiln's."""
+
+    config: str
+    exit_code: int
+    seconds: float
+    reports: tuple[Mapping[str, Any], ...] = ()
+    reason: str = ""
+
+    @property
+    def step(self) -> StepReport:
+        """The tests as a step of the config's run, with the GPUs that they ran on."""
+        gpus = dict.fromkeys(gpu for report in self.reports for gpu in report["gpus"])
+        count = sum(report["tests"] for report in self.reports)
+        notes = (f"{count} tests of {len(self.reports)} packages", *gpus) if self.reports else ()
+        return StepReport(title="test on a worker", seconds=self.seconds, notes=notes, failed=self.exit_code != 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestedPackages:
+    """The packages to test: files below ``channel``, by config.
+
+    With ``gpu`` the worker must have a GPU, and the tests are refused without one. ``limits`` are the seconds that the
+    tests of configs may take.
+    """
+
+    __test__ = False  # pytest would take it for a class of tests
+
+    channel: Path
+    packages: Mapping[str, Sequence[Path]]
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    gpu: bool = False
+
+    def key(self, config: str) -> str:
+        """Return a hash over the packages of a config and how they are tested."""
+        digests = sorted(_digest(path, path.stat().st_mtime_ns) for path in self.packages[config])
+        return hashlib.sha256("\n".join((f"gpu {self.gpu}", *digests)).encode()).hexdigest()
+
+    def argv(self, config: str) -> tuple[str, ...]:
+        """Return the command on the worker that tests a config's packages."""
+        paths = [f"{ARTIFACTS}/{path.relative_to(self.channel)}" for path in self.packages[config]]
+        words = (f"{PROJECT}/.venv/bin/python", "-I", "-m", "kiln", "-C", PROJECT, "test", "--json")
+        return (*words, *(["--gpu"] if self.gpu else []), *paths)
+
+    def seconds(self, config: str) -> float:
+        """Return the seconds that the tests of a config may take."""
+        return self.limits.get(config, SECONDS)
+
+
+@functools.cache
+def _digest(path: Path, _changed: int) -> str:
+    """Return the hash of a package, which is asked for several times; ``_changed`` is the time of its last change."""
+    return files.sha256(path)
+
+
+class WorkerTestExecutor(AnsibleExecutor):
+    """Executes commands on real machines; a config's job tests its packages, of which nothing is fetched."""
+
+    def __init__(self, site: PlaybookSite, tested: TestedPackages) -> None:
+        """``tested`` are the packages of all configs."""
+        super().__init__(site, keep=lambda _, packages: tuple(packages))
+        self.tested = tested
+
+    def _carry_out(self, command: Command) -> None:
+        handlers: dict[type, Callable[[Any], None]] = {
+            StartBuild: self._start,
+            FollowBuild: self._follow,
+            Collect: self._collect,
+            QueryJobs: self._query,
+            StopBuild: lambda _: None,  # nothing stops a test but its time limit
+        }
+        handlers.get(type(command), super()._carry_out)(command)
+
+    def _start(self, command: StartBuild) -> None:
+        self.session.configs[command.worker] = command.config
+        self._put(BuildStarted(worker=command.worker, config=command.config))
+
+    def _query(self, command: QueryJobs) -> None:
+        """Report that tests run on a worker that answers: what follows them begins them again."""
+        if self.session.ssh(command.worker, "true").ok:
+            self._put(JobsListed(worker=command.worker, jobs=dict.fromkeys(command.keys, "running")))
+        else:
+            self._put(CommandUndelivered(command=command, reason="no answer"))
+
+    def _collect(self, command: Collect) -> None:
+        """Report the stored result of a config's tests, unless it is of other packages."""
+        config = command.config.removesuffix(SUFFIX)
+        result = stored_result(self.session.site.folder, config, key=command.key)
+        if result is None:
+            reason = "the result of its tests is missing, or of other packages"
+            self._put(CollectFailed(worker=command.worker, config=command.config, reason=reason, foreign=True))
+            return
+        log = _log(self.session.site.folder, config)
+        steps = (result.step,)
+        self._put(Collected(worker=command.worker, config=command.config, steps=steps, log=log, reason=result.reason))
+
+    def _follow(self, command: FollowBuild) -> None:
+        """Run the tests of a config until their end; after a lost connection, again."""
+        worker, config = command.worker, command.config.removesuffix(SUFFIX)
+        self.session.configs[worker] = command.config
+        while self.session.follows(worker):
+            sent = self._send(command, config)
+            if not sent.ok and sent.exit_code not in LOST_CONNECTION:
+                reason = f"the packages could not be sent: {sent.tail[-REASON_LENGTH:].strip()}"
+                self._put(BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason))
+                return
+            if sent.ok:
+                self._put(Heartbeat(worker=worker))
+                self.session.report_step(command.config, f"test on {worker}")
+                answer = self._run(worker, config)
+                if answer is not None:
+                    code, reason = answer.exit_code, answer.reason
+                    self._put(BuildFinished(worker=worker, config=command.config, exit_code=code, reason=reason))
+                    return
+            self._put(Unreachable(worker=worker))
+            self.session.stopped.wait(self.session.site.poll)
+
+    def _send(self, command: FollowBuild, config: str) -> process_runner.Result:
+        """End earlier tests on a worker, and copy the packages of a config there that it lacks."""
+        worker, tested = command.worker, self.tested
+        stopped = self.session.ssh(worker, f"sudo systemctl stop {UNIT} 2>/dev/null || true")
+        if not stopped.ok:
+            return dataclasses.replace(stopped, exit_code=NO_ANSWER)
+        paths = tested.packages[config]
+        size = files.size_text(sum(path.stat().st_size for path in paths))
+        self.session.report_step(command.config, f"send {len(paths)} packages ({size}) to {worker}")
+        return self.session.send(
+            worker, [f"{tested.channel}/./{path.relative_to(tested.channel)}" for path in paths], ARTIFACTS
+        )
+
+    def _run(self, worker: str, config: str) -> ConfigTestResult | None:
+        """Run the tests of a config in a unit of their own, and store their result; None for a lost connection."""
+        words = (
+            *("sudo", "systemd-run", "--quiet", "--wait", "--pipe", "--collect", f"--unit={UNIT}"),
+            *("--uid=kiln", "--setenv=HOME=/var/lib/kiln", "--setenv=LC_ALL=C.UTF-8", "--"),
+            *self.tested.argv(config),
+        )
+        result = self.session.ssh(worker, shlex.join(words), seconds=self.tested.seconds(config))
+        if result.exit_code == NO_ANSWER or result.exit_code < 0 or not self.session.follows(worker):
+            return None
+        folder = self.session.site.folder
+        log = _log(folder, config)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text(log, f"{result.tail}\n{result.stdout}")
+        answer = self._result(config, result)
+        _store(folder, answer, self.tested.key(config))
+        return answer
+
+    def _result(self, config: str, result: process_runner.Result) -> ConfigTestResult:
+        reports = _reports(result.stdout) if result.ok else ()
+        code, reason = result.exit_code, "" if result.ok else result.tail[-REASON_LENGTH:].strip()
+        if code == process_runner.TIMED_OUT:
+            code, reason = FleetLimit.exit_code, f"the tests took longer than {self.tested.seconds(config):.0f} s"
+        elif result.ok and not reports:
+            code, reason = TestsFailed.exit_code, "the worker sent an invalid report"
+        return ConfigTestResult(config=config, exit_code=code, seconds=result.seconds, reports=reports, reason=reason)
+
+    def _put(self, event: Event) -> None:
+        self.session.events.put(event)
+
+
+def _log(folder: Path, config: str) -> Path:
+    return folder / "logs" / f"{config}.test.log"
+
+
+def _place(folder: Path, config: str) -> Path:
+    return folder / "tests" / f"{config}.json"
+
+
+def _store(folder: Path, result: ConfigTestResult, key: str) -> None:
+    place = _place(folder, result.config)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(place, json.dumps({"key": key, **dataclasses.asdict(result)}))
+
+
+def stored_result(folder: Path, config: str, *, key: str) -> ConfigTestResult | None:
+    """Return the result of the tests of a config's packages in a run's folder; None without one of these packages."""
+    data = read_json(_place(folder, config))
+    if data.pop("key", None) != key:
+        return None
+    return ConfigTestResult(**{**data, "reports": tuple(data["reports"])})
+
+
+def _reports(text: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the reports in a worker's answer, which is not trusted; none if it is something else."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        reports = json.loads(text)
+        if isinstance(reports, list):
+            return tuple(
+                {
+                    "package": str(report["package"]),
+                    "verdict": str(report["verdict"]),
+                    "tests": int(report["tests"]),
+                    "seconds": float(report["seconds"]),
+                    "gpus": [str(gpu) for gpu in report.get("gpus", [])],
+                }
+                for report in reports
+            )
+    return ()

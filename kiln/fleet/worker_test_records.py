@@ -1,0 +1,274 @@
+"""The records of the tests of a run: a config is done once its packages were built and tested.
+
+A run's supervisors know the configs that they build and the jobs that test them; the ledger and the views see one run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kiln.fleet.worker_test_executor import SUFFIX
+from kiln.model.run import GOOD, ConfigRun, ConfigState, MatrixReport
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from kiln.ledger.fleet import FleetLedger
+    from kiln.model.compile_report import Progress
+    from kiln.model.fleet import FleetRun, JobRecord, WorkerRecord
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import RunCost
+
+PENDING = "built; its packages wait for their tests on a worker"
+
+
+class _Records:
+    """A run's store and observer, which hand on what they are given."""
+
+    def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
+        self.ledger = ledger
+        self.observer = observer
+
+    def begin(self, report: MatrixReport) -> int:
+        """Store a run, and return its number."""
+        return self.ledger.begin(report)
+
+    def update_config(self, run: int, config: ConfigRun) -> None:
+        """Store the state of a config."""
+        self.ledger.update_config(run, config)
+
+    def update_cost(self, run: int, cost: RunCost) -> None:
+        """Store the cost of a run so far and in the end."""
+        self.ledger.update_cost(run, cost)
+
+    def end(self, run: int) -> None:
+        """Store that a run is over."""
+        self.ledger.end(run)
+
+    def fleet(self, run: str) -> FleetRun | None:
+        """Return a fleet run with its workers and jobs, or None."""
+        return self.ledger.fleet(run)
+
+    def begin_fleet(self, run: FleetRun) -> None:
+        """Store that a fleet run begins or is resumed."""
+        self.ledger.begin_fleet(run)
+
+    def end_fleet(self, run: str) -> None:
+        """Store that nothing of a fleet run remains."""
+        self.ledger.end_fleet(run)
+
+    def keep_worker(self, run: str, worker: WorkerRecord) -> None:
+        """Store the state of a worker."""
+        self.ledger.keep_worker(run, worker)
+
+    def keep_job(self, run: str, job: JobRecord) -> None:
+        """Store the state of a job."""
+        self.ledger.keep_job(run, job)
+
+    def run_began(self, report: MatrixReport) -> None:
+        """Show that a run begins."""
+        self.observer.run_began(report)
+
+    def config_changed(self, config: ConfigRun) -> None:
+        """Show a config's new state."""
+        self.observer.config_changed(config)
+
+    def config_line(self, config: str, step: str, line: str) -> None:
+        """Show a line of output of a config's step."""
+        self.observer.config_line(config, step, line)
+
+    def config_progress(self, config: str, progress: Progress) -> None:
+        """Show the progress of the compile in a config's step."""
+        self.observer.config_progress(config, progress)
+
+    def run_cost(self, cost: RunCost) -> None:
+        """Show the cost of a run on workers."""
+        self.observer.run_cost(cost)
+
+    def run_ended(self, report: MatrixReport) -> None:
+        """Show that the run is over."""
+        self.observer.run_ended(report)
+
+
+class UntestedRecords(_Records):
+    """The records of a run's builds, whose ``tested`` configs then wait for their tests: the run goes on."""
+
+    def __init__(self, ledger: FleetLedger, observer: RunObserver, tested: Collection[str]) -> None:
+        super().__init__(ledger, observer)
+        self._tested = tested
+        self._number = 0
+        self._report: MatrixReport | None = None
+
+    def begin(self, report: MatrixReport) -> int:
+        """Store a run, and return its number."""
+        self._number = super().begin(self._waiting_report(report))
+        return self._number
+
+    def update_config(self, run: int, config: ConfigRun) -> None:
+        """Store the state of a config."""
+        super().update_config(run, self._waiting(config))
+
+    def end(self, run: int) -> None:
+        """Leave the run open for the tests, until it is closed."""
+
+    def run_began(self, report: MatrixReport) -> None:
+        """Show that a run begins."""
+        super().run_began(self._waiting_report(report))
+
+    def config_changed(self, config: ConfigRun) -> None:
+        """Show a config's new state."""
+        super().config_changed(self._waiting(config))
+
+    def run_ended(self, report: MatrixReport) -> None:
+        """Keep the report until the run is closed."""
+        self._report = self._waiting_report(report)
+
+    def close(self) -> None:
+        """Store and show that the run is over, as no tests follow."""
+        super().end(self._number)
+        if self._report is not None:
+            super().run_ended(self._report)
+
+    def _waiting_report(self, report: MatrixReport) -> MatrixReport:
+        return dataclasses.replace(report, configs=tuple(map(self._waiting, report.configs)))
+
+    def _waiting(self, config: ConfigRun) -> ConfigRun:
+        if config.config not in self._tested or config.state not in GOOD:
+            return config
+        return dataclasses.replace(config, state=ConfigState.WAITING, reason=PENDING, is_built=True)
+
+
+class WorkerTestRecords(_Records):
+    """The records of a run's tests, as states of its configs.
+
+    ``report`` is that of the builds, whose run has begun if it has a number; without one, there is nothing but jobs.
+    ``keys`` are the hashes over what is tested, by config, ``previous`` is the fleet run that the tests continue.
+    """
+
+    def __init__(
+        self,
+        ledger: FleetLedger,
+        observer: RunObserver,
+        *,
+        report: MatrixReport | None,
+        keys: Mapping[str, str],
+        previous: FleetRun | None,
+    ) -> None:
+        super().__init__(ledger, observer)
+        self._builds = {} if report is None else {config.config: config for config in report.configs}
+        self._report = report
+        self._keys = keys
+        self._previous = previous
+        self._has_begun = report is not None and report.run > 0
+
+    def report_of(self, tests: MatrixReport) -> MatrixReport:
+        """Return the report of a run whose tests are in a report of their own."""
+        states = {config.config: config for config in map(self._merged, tests.configs)}
+        report = tests if self._report is None else self._report
+        configs = tuple(states.get(config.config, config) for config in report.configs)
+        if self._report is None:
+            return dataclasses.replace(tests, configs=tuple(states.values()))
+        machine = report.machine if report.machine == tests.machine else f"{report.machine}; tests: {tests.machine}"
+        machine = tests.machine if not report.machine else machine
+        cost = tests.cost and self._cost(tests.cost)
+        finished = tests.finished
+        return dataclasses.replace(
+            report, run=tests.run, configs=configs, cost=cost, finished=finished, machine=machine
+        )
+
+    def begin(self, report: MatrixReport) -> int:
+        """Store the run unless its builds have begun it, and return its number; 0 without a report."""
+        if self._report is None:
+            return 0
+        if self._has_begun:
+            for config in report.configs:
+                super().update_config(self._report.run, self._merged(config))
+            return self._report.run
+        return super().begin(self.report_of(report))
+
+    def update_config(self, run: int, config: ConfigRun) -> None:
+        """Store the state of a config, as that of its tests makes it."""
+        if run:
+            super().update_config(run, self._merged(config))
+
+    def update_cost(self, run: int, cost: RunCost) -> None:
+        """Store the cost of a run so far and in the end."""
+        if run:
+            super().update_cost(run, self._cost(cost))
+
+    def end(self, run: int) -> None:
+        """Store that a run is over."""
+        if run:
+            super().end(run)
+
+    def begin_fleet(self, run: FleetRun) -> None:
+        """Store that a fleet run begins or is resumed; the machine types are those of its builds."""
+        types = run.type if self._previous is None else self._previous.type
+        super().begin_fleet(dataclasses.replace(run, type=types))
+
+    def keep_job(self, run: str, job: JobRecord) -> None:
+        """Store the state of a job, with what it tests."""
+        super().keep_job(run, dataclasses.replace(job, key=self._keys[config_of(job.config)]))
+
+    def run_began(self, report: MatrixReport) -> None:
+        """Show that a run begins, unless its builds have shown it."""
+        if not self._has_begun:
+            super().run_began(self.report_of(report))
+
+    def config_changed(self, config: ConfigRun) -> None:
+        """Show a config's new state."""
+        super().config_changed(self._merged(config))
+
+    def config_line(self, config: str, step: str, line: str) -> None:
+        """Show a line of output of a config's step."""
+        super().config_line(config_of(config), step, line)
+
+    def run_cost(self, cost: RunCost) -> None:
+        """Show the cost of a run on workers."""
+        super().run_cost(self._cost(cost))
+
+    def run_ended(self, report: MatrixReport) -> None:
+        """Show that the run is over."""
+        super().run_ended(self.report_of(report))
+
+    def _cost(self, cost: RunCost) -> RunCost:
+        """Return a cost with the configs' own names; it is unknown where that of the builds is."""
+        ends = {config_of(name): end for name, end in cost.config_ends.items()}
+        workers = () if self._previous is None else self._previous.workers
+        is_known = all(worker.currency == cost.currency for worker in workers)
+        return dataclasses.replace(cost, config_ends=ends, currency=cost.currency if is_known else "")
+
+    def _merged(self, tests: ConfigRun) -> ConfigRun:
+        """Return a config as the state of its tests makes it; what was built is kept, whatever they find."""
+        name = config_of(tests.config)
+        built = self._builds.get(name)
+        if built is None:
+            return dataclasses.replace(tests, config=name)
+        state, steps = tests.state, (*built.steps, *tests.steps)
+        if state is ConfigState.DONE:
+            return dataclasses.replace(built, steps=steps)
+        built = dataclasses.replace(built, is_built=True)
+        if state is ConfigState.WAITING:
+            return dataclasses.replace(built, state=state, reason=tests.reason or PENDING)
+        if state is ConfigState.RUNNING:
+            started, estimate = tests.started, tests.estimate
+            return dataclasses.replace(
+                built, state=state, worker=tests.worker, started=started, finished=None, estimate=estimate
+            )
+        if state is ConfigState.INTERRUPTED:
+            return dataclasses.replace(built, state=state, worker=tests.worker, finished=tests.finished)
+        return dataclasses.replace(
+            built,
+            state=state,
+            worker=tests.worker,
+            finished=tests.finished,
+            steps=steps,
+            log=tests.log or built.log,
+            reason=f"its packages are built, and their tests on {tests.worker or 'a worker'} failed: {tests.reason}",
+        )
+
+
+def config_of(job: str) -> str:
+    """Return the config that a job tests, or builds."""
+    return job.removesuffix(SUFFIX)

@@ -1,0 +1,184 @@
+"""The jobs that test packages on a worker: a lost connection begins them again, and an answer is not trusted."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from kiln import process_runner
+from kiln.errors import FleetLimit, TestsFailed
+from kiln.fleet.executor_messages import (
+    BuildFinished,
+    BuildStarted,
+    Collect,
+    Collected,
+    CollectFailed,
+    CommandUndelivered,
+    FollowBuild,
+    JobsListed,
+    QueryJobs,
+    StartBuild,
+    Unreachable,
+)
+from kiln.fleet.executor_state import PlaybookSession
+from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages, WorkerTestExecutor, stored_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.fleet.executor_messages import Command
+
+REPORT = {"package": "a", "verdict": "passed", "tests": 2, "seconds": 0.1, "gpus": ["T4"], "log": "/x"}
+WORKER, JOB = "kiln-r1-test-1", f"one{SUFFIX}"
+TARGET = "/var/lib/kiln/project/build_artifacts"
+
+
+def answer(exit_code: int, tail: str = "", stdout: str = "") -> process_runner.Result:
+    return process_runner.Result(argv=(), exit_code=exit_code, tail=tail, stdout=stdout, seconds=3.0)
+
+
+GOOD = answer(0, stdout=json.dumps([REPORT]))
+
+
+class Session:
+    """A session whose worker gives ``answers`` to tests, ``sending`` to transfers and ``other`` to other commands."""
+
+    def __init__(self, folder: Path, *answers: process_runner.Result) -> None:
+        self.site = SimpleNamespace(folder=folder, poll=0.0)
+        self.answers, self.sending, self.other = list(answers), [answer(0)], [answer(0)]
+        self.events: queue.Queue[Any] = queue.Queue()
+        self.configs: dict[str, str] = {}
+        self.stopped = threading.Event()
+        self.commands: list[str] = []
+        self.sent: list[str] = []
+        self.steps: list[str] = []
+
+    def follows(self, _: str) -> bool:
+        return bool(self.answers)
+
+    def report_step(self, config: str, step: str) -> None:
+        self.steps.append(f"{config}: {step}")
+
+    def ssh(self, _: str, words: str, **more: object) -> process_runner.Result:
+        self.commands.append(words)
+        if "kiln test" not in words and "-m kiln" not in words:
+            return self.other.pop(0) if len(self.other) > 1 else self.other[0]
+        result = self.answers[0]
+        self.answers = self.answers[1:] or [answer(255)]
+        return result
+
+    def send(self, _: str, paths: list[str], target: str) -> process_runner.Result:
+        self.sent += [*paths, target]
+        return self.sending.pop(0) if len(self.sending) > 1 else self.sending[0]
+
+
+def executor(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> WorkerTestExecutor:
+    monkeypatch.setattr(PlaybookSession, "of", lambda _: session)
+    channel = tmp_path / "channel"
+    (channel / "linux-64").mkdir(parents=True, exist_ok=True)
+    path = channel / "linux-64" / "one.conda"
+    path.write_text("package")
+    tested = TestedPackages(channel=channel, packages={"one": (path,)}, limits={"one": 90.0}, gpu=True)
+    return WorkerTestExecutor(cast("Any", session.site), tested)
+
+
+def events(run: WorkerTestExecutor, command: Command) -> list[Any]:
+    """Return the events of a command, heartbeats aside."""
+    run._carry_out(command)
+    session = cast("Any", run.session)
+    found = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    return [event for event in found if type(event).__name__ != "Heartbeat"]
+
+
+def test_a_config_is_tested_with_its_packages_in_a_unit_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(tmp_path / "run", GOOD)
+    run = executor(tmp_path, session, monkeypatch)
+    assert events(run, StartBuild(worker=WORKER, config=JOB)) == [BuildStarted(worker=WORKER, config=JOB)]
+    assert events(run, FollowBuild(worker=WORKER, config=JOB)) == [
+        BuildFinished(worker=WORKER, config=JOB, exit_code=0)
+    ]
+    stop, test = session.commands
+    assert "systemctl stop kiln-test.service" in stop
+    assert "systemd-run --quiet --wait --pipe --collect --unit=kiln-test.service --uid=kiln" in test
+    assert test.endswith(f"test --json --gpu {TARGET}/linux-64/one.conda")
+    assert session.sent == [f"{tmp_path}/channel/./linux-64/one.conda", TARGET]
+    key = run.tested.key("one")
+    (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=key))
+    assert isinstance(collected, Collected)
+    assert (collected.packages, collected.reason) == ((), "")
+    (step,) = collected.steps
+    assert (step.seconds, step.failed, step.notes) == (3.0, False, ("2 tests of 1 packages", "T4"))
+    result = stored_result(session.site.folder, "one", key=key)
+    assert result is not None
+    assert "log" not in result.reports[0], "of the worker's report only what is known"
+    assert json.loads((tmp_path / "run" / "logs" / "one.test.log").read_text()) == [REPORT]
+
+
+def test_a_result_of_other_packages_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(tmp_path / "run", GOOD)
+    run = executor(tmp_path, session, monkeypatch)
+    (none,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.key("one")))
+    assert isinstance(none, CollectFailed)
+    assert none.foreign
+    run._carry_out(FollowBuild(worker=WORKER, config=JOB))
+    before = run.tested.key("one")
+    (path,) = run.tested.packages["one"]
+    path.write_text("another package")
+    assert run.tested.key("one") != before
+    assert TestedPackages(channel=tmp_path, packages=run.tested.packages).key("one") != run.tested.key("one"), "no GPU"
+    assert stored_result(session.site.folder, "one", key=run.tested.key("one")) is None
+
+
+def test_after_a_lost_connection_the_tests_begin_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(tmp_path / "run", answer(255), answer(-15), GOOD)
+    session.other, session.sending = [answer(255), answer(0)], [answer(255), answer(0)]
+    run = executor(tmp_path, session, monkeypatch)
+    *lost, last = events(run, FollowBuild(worker=WORKER, config=JOB))
+    assert lost == [Unreachable(worker=WORKER)] * 4, "the stop, the transfer, and two tests"
+    assert last == BuildFinished(worker=WORKER, config=JOB, exit_code=0)
+
+
+def test_packages_that_cannot_be_written_are_tested_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(tmp_path / "run", GOOD)
+    session.sending = [answer(11, "No space left on device")]
+    (event,) = events(executor(tmp_path, session, monkeypatch), FollowBuild(worker=WORKER, config=JOB))
+    assert event.exit_code is None
+    assert "No space left" in event.reason
+
+
+@pytest.mark.parametrize(
+    ("result", "exit_code", "reason"),
+    [
+        (answer(19, "error: the tests of a fail\n"), 19, "error: the tests of a fail"),
+        (answer(10, "error: as one of rsync's codes"), 10, "as one of rsync's codes"),
+        (answer(process_runner.TIMED_OUT), FleetLimit.exit_code, "longer than 90 s"),
+        (answer(0, stdout="no JSON"), TestsFailed.exit_code, "invalid report"),
+        (answer(0, stdout='[{"package": "a"}]'), TestsFailed.exit_code, "invalid report"),
+        (answer(0, stdout="[]"), TestsFailed.exit_code, "invalid report"),
+    ],
+)
+def test_an_answer_that_is_no_report_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: process_runner.Result, exit_code: int, reason: str
+) -> None:
+    run = executor(tmp_path, Session(tmp_path / "run", result), monkeypatch)
+    (event,) = events(run, FollowBuild(worker=WORKER, config=JOB))
+    assert (event.exit_code, reason in event.reason) == (exit_code, True)
+    (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.key("one")))
+    assert (collected.steps[0].failed, reason in collected.reason) == (True, True)
+    assert collected.log == tmp_path / "run" / "logs" / "one.test.log"
+
+
+def test_a_worker_that_answers_goes_on_with_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(tmp_path / "run", GOOD)
+    session.other = [answer(0), answer(255)]
+    run = executor(tmp_path, session, monkeypatch)
+    query = QueryJobs(worker=WORKER, keys={JOB: "k"})
+    assert events(run, query) == [JobsListed(worker=WORKER, jobs={JOB: "running"})]
+    assert events(run, query) == [CommandUndelivered(command=query, reason="no answer")]
