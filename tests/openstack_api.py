@@ -30,6 +30,10 @@ UNAUTHORIZED: Answer = (
     {"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}},
 )
 EXTERNAL, PRIVATE = "33333333-3333-3333-3333-333333333333", "55555555-5555-5555-5555-555555555555"
+IMAGES = {
+    "Debian 12": "44444444-4444-4444-4444-444444444444",
+    "with a driver": "66666666-6666-6666-6666-666666666666",
+}
 
 
 @dataclass
@@ -55,7 +59,7 @@ class Cloud:
     unlisted: dict[str, int] = field(default_factory=dict)  # how many lists omit the servers of these names
     ignores_rules: bool = False  # as a Keystone before the access rules of Train
     url: str = ""
-    flavors: tuple[str, ...] = ("c3-16", "c3-32")
+    flavors: tuple[str, ...] = ("c3-16", "c3-32", "l4-90")
     zones: tuple[str, ...] = ("nova",)
     full: set[tuple[str, str]] = field(default_factory=set)
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -378,9 +382,9 @@ class Cloud:
 
     # image
     def list_images(self, query: Row) -> Answer:
-        row = {"id": "44444444-4444-4444-4444-444444444444", "name": "Debian 12", "status": "active"}
+        rows = [{"id": key, "name": name, "status": "active"} for name, key in IMAGES.items()]
         return 200, {
-            "images": [row] if query.get("name", "Debian 12") == "Debian 12" else [],
+            "images": [row for row in rows if query.get("name", row["name"]) == row["name"]],
             "schema": "",
             "first": "",
         }

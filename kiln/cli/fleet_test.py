@@ -14,6 +14,7 @@ from kiln.cli import config_selection, fleet_controller_machine, lost_terminal
 from kiln.cli.fleet_ansible_settings import (
     artifact_layout,
     keep_region,
+    playbook_variable,
     run_folder,
     site_of,
     worker_variables,
@@ -246,7 +247,23 @@ def machine_types(options: argparse.Namespace) -> list[MachineType]:
             'kiln_static_hosts gives a host\'s GPUs as "gpus": 1' if options.provider == "static" else "--provider aws"
         )
         raise UsageError(what, hint=hint)
+    if options.provider == "openstack" and options.action != "plan":
+        _require_image(options)
     return having if options.types else [min(having, key=_by_price)]
+
+
+def _require_image(options: argparse.Namespace) -> None:
+    """Refuse to test on a GPU of an OpenStack without an image that has a driver, before anything is built for it.
+
+    Raises:
+        UsageError: with the variable that names one.
+    """
+    if not any(playbook_variable(f"kiln_openstack_{name}", options.vars) for name in ("gpu_image", "image")):
+        raise UsageError(
+            "tests on a GPU need an image with NVIDIA's driver, and none is named",
+            why="the images of OpenStack clouds have none, as a rule",
+            hint="write kiln_openstack_gpu_image with its name into a file for --vars",
+        )
 
 
 def _by_price(kind: MachineType) -> tuple[bool, bool, float]:

@@ -33,7 +33,7 @@ from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.provider_playbooks import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import iam_policy, remote_pool, shared_inputs
-from tests.openstack_api import Cloud, serve
+from tests.openstack_api import IMAGES, Cloud, serve
 from tests.playbook_programs import WORKER_PROGRAMS, load
 from tests.waiting import until
 
@@ -527,6 +527,21 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     succeed(play("down", env=env, **told))
     assert cloud.servers == {}
     assert [row["name"] for row in cloud.groups.values()] == ["default"]
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_worker_with_a_gpu_on_openstack_has_an_image_with_a_driver(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud
+) -> None:
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7"}
+    machines = [{"name": "kiln-two-test-1", "type": "gpu-l4"}, {"name": "kiln-two-1", "type": "compute-8"}]
+    told |= {"kiln_openstack_gpu_image": "with a driver"}
+    succeed(play("provision", env=cloud.environment(SECRET), **told, kiln_machines=machines))
+    servers = {each["name"]: (each["flavor"]["original_name"], each["image"]["id"]) for each in cloud.servers.values()}
+    assert servers == {
+        "kiln-two-test-1": ("l4-90", IMAGES["with a driver"]),
+        "kiln-two-1": ("c3-16", IMAGES["Debian 12"]),
+    }
 
 
 @pytest.mark.needs("ssh-keygen")

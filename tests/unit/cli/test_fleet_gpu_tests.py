@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln import cli
 from kiln.cli import fleet_gpu_tests, fleet_test
 from kiln.cli.fleet_arguments import arguments
 from kiln.cli.fleet_plan_inputs import priced_offers
@@ -314,3 +315,31 @@ def test_the_other_types_of_gpu_type_are_taken_where_the_first_is_refused(run: R
     run.options.zone = []
     (offer,) = fleet_test.gpu_offers(run.options)
     assert offer.machine_type in priced_offers(run.options, [])
+
+
+def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OS_AUTH_URL", "https://auth.cloud.ovh.net/v3")
+    run.options.provider = "openstack"
+    with pytest.raises(UsageError, match="an image with NVIDIA's driver") as error:
+        fleet_test.gpu_offers(run.options)
+    assert "kiln_openstack_gpu_image" in error.value.hint
+    (tmp_path / "gpu.json").write_text('{"kiln_openstack_gpu_image": "with a driver"}')
+    run.options.vars = [tmp_path / "gpu.json"]
+    (offer,) = fleet_test.gpu_offers(run.options)
+    assert (str(offer), offer.hourly, offer.machine_type.currency) == ("gpu-l4 (l4-90)", 0.75, "EUR")
+    own = tmp_path / "types.yml"
+    sizes = "memory: 90, disk: 400, billed: 3600"
+    own.write_text(
+        "kiln_machine_types:\n"
+        f"- {{provider: openstack, type: compute-16, flavor: c3-32, cores: 16, gpus: 0, gpu: '', {sizes}}}\n"
+        f"- {{provider: openstack, type: gpu-l40s, flavor: l40s-90, cores: 15, gpus: 1, gpu: L40S, {sizes}}}\n"
+    )
+    plan = ["-C", str(run.feedstock.root), "fleet", "plan", "--provider", "openstack", "--all", "--gpu-tests"]
+    plan += ["--vars", str(own)]
+    assert cli.run([*plan, "--gpu-type", "gpu-l40s"]) == 0
+    text = capsys.readouterr().out
+    assert "on 1 gpu-l40s (l40s-90)" in text
+    assert "price unknown, after the builds" in text
+    assert cli.run([*plan, "--gpu-type", "gpu-l40s", "--budget", "100"]) == UsageError.exit_code
