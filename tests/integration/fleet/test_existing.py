@@ -18,7 +18,9 @@ from kiln.errors import (
     UnsupportedPython,
     UsageError,
 )
+from kiln.fleet.worker_test_records import PENDING
 from kiln.model.fleet import JobState
+from kiln.model.run import ConfigState
 from tests.integration.fleet.helpers import (
     CONFIGS,
     HELD,
@@ -34,6 +36,7 @@ from tests.integration.fleet.helpers import (
     hold_only,
     ledgered,
     let_go,
+    report,
     words,
 )
 from tests.waiting import until
@@ -178,31 +181,43 @@ def install_gpu(worker: str) -> None:
     docker("exec", worker, "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
 
 
-def test_packages_of_another_run_are_tested_on_a_host_with_a_gpu(small: Path, existing: dict[str, str]) -> None:
+def test_what_a_run_has_built_is_tested_on_a_host_with_a_gpu(small: Path, tmp_path: Path) -> None:
     """A program stands in for the driver's: without it the host is refused, with it the recipe's tests run there."""
     config, other = (config for config in CONFIGS if "12.9" in config)
     cpu = next(name for name in CONFIGS if name not in {config, other})
+    with existing_machines(tmp_path, 2) as (builder, tester):
+        name = tester.pop("name")
+        hosts = [{key: builder[key] for key in builder if key != "name"}, {**tester, "gpus": 1}]
+        (tmp_path / "hosts.json").write_text(json.dumps({"kiln_static_hosts": hosts}))
 
-    def tested(*configs: str) -> subprocess.CompletedProcess[str]:
-        call = static_words(small, existing, "test", "--gpu", "--json", *configs)
-        return subprocess.run(call, cwd=ROOT, text=True, capture_output=True, check=False)
+        def called(action: str, *more: str) -> subprocess.CompletedProcess[str]:
+            call = words(small, action, "--provider", "static", "--vars", str(tmp_path / "hosts.json"), *more)
+            return subprocess.run(call, cwd=ROOT, text=True, capture_output=True, check=False)
 
-    build = (sys.executable, "-m", "kiln", "-C", str(small), "build", config, "--container", "none")
-    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
-    unbuilt = tested(config, other)
-    assert unbuilt.returncode == UsageError.exit_code
-    assert f"the packages of {other} are not built" in unbuilt.stderr
-    refused = tested(config)
-    assert refused.returncode == ProvisionRefused.exit_code, refused.stderr
-    assert "is too small: it has 0 of 1 GPUs" in refused.stderr
-    install_gpu(existing["name"])
-    done = tested(config, cpu)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
-    assert (data["cost"]["spent"], data["cost"]["currency"]) == (0.0, "USD")
-    (result,) = data["configs"]  # the other needs no GPU
-    assert (result["config"], [report["verdict"] for report in result["reports"]]) == (config, ["passed", "passed"])
-    assert {gpu for report in result["reports"] for gpu in report["gpus"]} == {"Tesla T4 (7.5), driver 550.54.15"}
-    assert_given_back(small)
-    left = docker("exec", existing["name"], "sh", "-c", "ls -d /etc/kiln-owner /var/lib/kiln 2>/dev/null || true")
-    assert left == ""
+        run = ("run", "--type", "static", "--container", "none", "--poll", "1s", "--gpu-tests", config)
+        refused = called(*run)
+        assert refused.returncode == ProvisionRefused.exit_code, refused.stderr
+        assert "is too small: it has 0 of 1 GPUs" in refused.stderr
+        (entry,) = report(small).configs
+        assert (entry.state, entry.reason, len(entry.packages)) == (ConfigState.WAITING, PENDING, 2)
+        place = "/usr/local/bin/nvidia-smi"
+        docker("exec", name, "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
+        unbuilt = called("test", "--gpu", config, other)
+        assert unbuilt.returncode == UsageError.exit_code
+        assert f"the packages of {other} are not built" in unbuilt.stderr
+        done = called("test", "--gpu", "--json", config, cpu)
+        assert done.returncode == 0, done.stderr
+        data = json.loads(done.stdout)
+        assert (data["cost"]["spent"], data["cost"]["currency"]) == (0.0, "USD")
+        (result,) = data["configs"]  # the other needs no GPU
+        assert (result["config"], [item["verdict"] for item in result["reports"]]) == (config, ["passed", "passed"])
+        assert {gpu for item in result["reports"] for gpu in item["gpus"]} == {"Tesla T4 (7.5), driver 550.54.15"}
+        again = called(*run)
+        assert (again.returncode, "all selected configs are up to date" in again.stderr) == (0, True), (
+            "nor tested again"
+        )
+        (entry,) = report(small).configs
+        assert entry.state is ConfigState.CACHED
+        assert_given_back(small)
+        left = docker("exec", name, "sh", "-c", "ls -d /etc/kiln-owner /var/lib/kiln 2>/dev/null || true")
+        assert left == ""
