@@ -795,7 +795,7 @@ def test_each_worker_on_openstack_has_a_credential_that_deletes_it_and_can_do_no
     (rules,) = (row["access_rules"] for row in cloud.credentials.values() if row["id"] == one["id"])
     assert [{key: value for key, value in item.items() if key != "id"} for item in rules] == [rule]
     assert not cloud.credentials[one["id"]]["unrestricted"]
-    succeed(play("provision", env=env, **told, kiln_count=2))
+    assert changes(succeed(play("provision", env=env, **told, kiln_count=2))) == 0
     assert json.loads(first.read_text()) == one, "a worker that exists keeps its credential"
     first.unlink()
     succeed(play("provision", env=env, **told, kiln_count=2))
