@@ -273,12 +273,12 @@ def test_a_plan_gives_each_config_a_type_that_holds_it(feedstock: Path, capsys: 
     assert cli.run([*plan, "--type", "compute-16"]) == UsageError.exit_code
     assert "needs 100 GB of memory, and compute-16 has 16 cores, 32 GB" in capsys.readouterr().err
     assert cli.run([*plan, "--type", "compute-16", "--type", "gpu-t4", "--workers", "1"]) == UsageError.exit_code
-    (feedstock / "fleet-sizes.yml").write_text("- {memory: 60, gpus: 1}")
+    (feedstock / "fleet-sizes.yml").write_text("- {memory: 600, gpus: 1}")
     assert cli.run(plan) == UsageError.exit_code
     text = capsys.readouterr().err
     assert "no machine type of aws is large enough for " in text
-    assert "needs 60 GB of memory, 1 GPU; the next are " in text
-    assert "g4dn.2xlarge with 8 cores, 32 GB of memory, 150 GB of disk, 1 GPU" in text
+    assert "needs 600 GB of memory, 1 GPU; the next are " in text
+    assert "8xlarge with 32 cores, 128 GB of memory" in text
     (feedstock / "fleet-sizes.yml").write_text("- match: {cuda_compiler_version: '12.9'}\n  gpus: 1\n- cores: 4\n")
     text = (feedstock / "fleet-sizes.yml").read_text() + "- match: {cuda_compiler_version: None}\n  cores: 16\n"
     (feedstock / "fleet-sizes.yml").write_text(text)
