@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from kiln import masking, process_table, system_packages
+from kiln import masking, process_table, system_package_advice
 from kiln.errors import MissingTool
 from kiln.masking.stream import Stream
 from kiln.operating_system.pipes import PipeReader
@@ -164,7 +164,7 @@ def find(program: str, *, env: Mapping[str, str]) -> Path:
     path = env.get("PATH", os.defpath)
     location = shutil.which(program, path=path)
     if location is None:
-        hint = system_packages.advice(program)
+        hint = system_package_advice.advice(program)
         raise MissingTool(f"{program!r} is not on this machine", why=f"PATH is {path!r}", hint=hint)
     return Path(location)
 
@@ -322,7 +322,7 @@ def _start(
             **own_group(),  # which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:
-        hint = system_packages.advice(Path(program).name) if isinstance(error, FileNotFoundError) else ""
+        hint = system_package_advice.advice(Path(program).name) if isinstance(error, FileNotFoundError) else ""
         raise MissingTool(f"cannot start {program!r}", why=error.strerror or str(error), hint=hint) from error
 
 

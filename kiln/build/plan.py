@@ -12,7 +12,7 @@ from kiln.build import (
     refused_files,
     shared_workdir,
     solved_pins,
-    source_fixup_lines,
+    source_preparation_lines,
     source_routing,
     staging_run_exports,
 )
@@ -134,7 +134,7 @@ def plan_compile(
         *untraced(
             (
                 *source_routing.link_lines(staging.sources, recipe_folder),
-                *source_fixup_lines.prepare_sources_lines(staging.sources),
+                *source_preparation_lines.prepare_sources_lines(staging.sources),
                 *shared_workdir.before_compile(folder),
             )
         ),
@@ -244,7 +244,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return source_fixup_lines.prepare_sources_lines(output.sources)
+        return source_preparation_lines.prepare_sources_lines(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, output.about_texts("license_file"))

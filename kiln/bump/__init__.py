@@ -16,7 +16,7 @@ from kiln.bump import download, upstream, version_literals
 from kiln.bump import plan as planning
 from kiln.bump.plan import BumpPlan
 from kiln.errors import NotWritable
-from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.format_detection import is_v1
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:

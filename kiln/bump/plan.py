@@ -13,7 +13,7 @@ from kiln.bump.recipe_views import changed_positions
 from kiln.bump.recipe_yaml_variants import RecipeYaml
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.format_detection import is_v1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,9 +15,10 @@ from kiln.cli import (
     build,
     config_selection,
     fleet_controller_machine,
+    fleet_detach_to_controller,
     fleet_detached_runs,
-    fleet_detached_start,
     fleet_detached_status,
+    fleet_down,
     fleet_fallbacks,
     fleet_gpu_tests,
     fleet_prices,
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.action in {"plan", "run", "test"}:
         fleet_slurm_options.check_options(options)
         fleet_fallbacks.check_options(options)
-        fleet_detached_start.check_options(options)
+        fleet_detach_to_controller.check_options(options)
         fleet_remote_execution.check_options(options, os.environ)
     if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
         return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         "run": run_fleet,
         "test": fleet_test.run,
         "status": show_status,
-        "down": tear_down_runs,
+        "down": fleet_down.tear_down_runs,
         "sweep": fleet_sweep.sweep,
     }
     return actions[options.action](options, feedstock)
@@ -109,7 +110,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         quotas = fleet_quotas.quotas_of(options, feedstock)
         plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
     if options.detach:
-        fleet_detached_start.check_credentials(options, plan, begins=False)
+        fleet_detach_to_controller.check_credentials(options, plan, begins=False)
     terms = None if options.provider == fleet_slurm_options.SLURM else fleet_run_terms.terms_of(options, plan)
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
@@ -183,13 +184,13 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             print(UP_TO_DATE, file=sys.stderr)
             fleet_gpu_tests.record_passed(stage, selection.cached, ledger)
             if previous is not None:
-                tear_down(teardown_site(options, feedstock, previous.id, previous.provider), previous.id, ledger)
+                fleet_down.tear_down(options, feedstock, ledger, previous.id, previous.provider)
             return 0
         previous = fleet_gpu_tests.resumable(
             previous,
             builds=bool(selection.configs),
             ledger=ledger,
-            tear_down=lambda run: tear_down(teardown_site(options, feedstock, run.id, run.provider), run.id, ledger),
+            tear_down=lambda run: fleet_down.tear_down(options, feedstock, ledger, run.id, run.provider),
         )
         build_stage = None
         if selection.configs:
@@ -239,10 +240,10 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = fleet_gpu_tests.plan_of(stage, (), selection.configs)
         plan = plan_of(options, feedstock, selection.configs, ledger, tests)
         fleet_run_terms.terms_of(options, plan)
-        fleet_detached_start.check_credentials(options, plan, begins=True)
+        fleet_detach_to_controller.check_credentials(options, plan, begins=True)
         with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
-            return fleet_detached_start.start(options, feedstock, selection.configs)
+            return fleet_detach_to_controller.start(options, feedstock, selection.configs)
 
 
 class ChannelUpdater:
@@ -284,7 +285,7 @@ def configuration_and_site(
     plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
     if plan.without_quotas is not None:
         print("\n".join(quota_limits.lines(quotas, plan.selection, plan.without_quotas)), file=sys.stderr)
-    run_id = fleet_detached_start.new_id(os.environ) if previous is None else previous.id
+    run_id = fleet_detach_to_controller.new_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
     attempts, replacements = planned_loss_limits(options, plan.selection)
     run_config = FleetRunConfig(
@@ -362,47 +363,3 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     for line in () if options.json or options.run else fleet_detached_status.local_lines(feedstock):
         print(pasteable(line, feedstock.root))
     return 0
-
-
-def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Remove all that runs have at their providers."""
-    from kiln import files, signals
-    from kiln.fleet.detached import attach_key
-    from kiln.ledger.fleet import FleetLedger
-
-    layout = artifact_layout(feedstock)
-    with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, signals.termination_as_interrupt():
-        providers = {run.id: run.provider for run in ledger.fleets()}
-        ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
-        for run_id in ids:
-            if fleet_detached_runs.is_detached(feedstock, run_id):
-                fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, run_id))
-                continue
-            provider = options.provider or providers.get(run_id)
-            if provider is None:
-                raise UsageError(
-                    f"fleet run {run_id!r} not found in the ledger",
-                    hint=f"name its provider: kiln fleet down {run_id} --provider aws",
-                )
-            tear_down(teardown_site(options, feedstock, run_id, provider), run_id, ledger)
-    if not options.runs:
-        fleet_detached_runs.print_remaining_runs(feedstock, is_alone=not ids)
-    return 0
-
-
-def teardown_site(
-    options: argparse.Namespace, feedstock: Feedstock, run: str, provider: str
-) -> PlaybookSite | SlurmSite:
-    """Return the site of a run that is to be torn down."""
-    if provider == fleet_slurm_options.SLURM:
-        return fleet_slurm_options.stored_site(feedstock, run)
-    return site_of(options, feedstock, run, provider)
-
-
-def tear_down(site: PlaybookSite | SlurmSite, run: str, ledger: FleetLedger) -> None:
-    """Remove all that a run has at its provider, and store that."""
-    from kiln.fleet import run as fleet
-
-    fleet.down(site, run)
-    ledger.end_fleet(run)
-    print(f"{run}: all workers are terminated", file=sys.stderr)

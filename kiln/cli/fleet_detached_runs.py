@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import fleet_controller_machine
 from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_ansible_settings import artifact_layout, run_folder, site_of
-from kiln.cli.fleet_detached_start import remove_controller
+from kiln.cli.fleet_detach_to_controller import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import (

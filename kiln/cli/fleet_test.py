@@ -20,7 +20,7 @@ from kiln.cli.fleet_ansible_settings import (
     worker_variables,
 )
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, loss_limits, seconds
-from kiln.cli.fleet_detached_start import new_id
+from kiln.cli.fleet_detach_to_controller import new_id
 from kiln.cli.fleet_fallbacks import fallback_words, requested_zones
 from kiln.cli.fleet_plan_inputs import default_types, priced_offers, sizes_by_name
 from kiln.errors import FleetLimit, UsageError

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from kiln.publish.stores.target import StoreTarget
+    from kiln.publish.stores.publication_target import StoreTarget
     from kiln.publish.transaction import Target
     from kiln.release.attest import AttestationSettings, Attester
 
@@ -142,13 +142,13 @@ def platforms(root: Path) -> frozenset[str]:
 def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
     from kiln import feedstock_loader, provenance
-    from kiln.publish import gate, transaction, upload_restrictions
+    from kiln.publish import conda_forge_yml_restrictions, gate, transaction
     from kiln.release import attest, bundle, candidates, staging_test
 
     signer = attester(options)
     feedstock = feedstock_loader.load(root)
     if not options.check and not options.bundle:
-        upload_restrictions.require_allowed(
+        conda_forge_yml_restrictions.require_allowed(
             feedstock.settings, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
         )
     matrix = candidates.ConfigsAndRuns.of(feedstock)

@@ -41,13 +41,13 @@ def run(options: argparse.Namespace, root: Path) -> int:
         UnsupportedPlatform: with ``--gpu``, when this machine has no GPU.
     """
     from kiln import feedstock_loader, signals
-    from kiln.install import package_file_tests
+    from kiln.install import install_and_test
     from kiln.virtual_packages import machine_virtual_packages
 
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")
     gpus = require_gpus() if options.gpu else None
-    request = package_file_tests.PackageTestRun(
+    request = install_and_test.PackageTestRun(
         feedstock=feedstock_loader.load(root),
         packages=tuple(path.absolute() for path in options.packages),
         channels=tuple(options.channels),
@@ -55,11 +55,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
         environment=passed_variables(os.environ),
     )
     with signals.termination_as_interrupt():
-        reports = package_file_tests.execute(request, lambda name: print(f"test {name}", file=sys.stderr))
+        reports = install_and_test.execute(request, lambda name: print(f"test {name}", file=sys.stderr))
     if options.json:
         print(json.dumps([as_data(report, gpus) for report in reports], indent=2))
     else:
-        print("\n".join([package_file_tests.summary(reports), *(gpus or ())]))
+        print("\n".join([install_and_test.summary(reports), *(gpus or ())]))
     return 0
 
 

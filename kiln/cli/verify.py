@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import Link
     from kiln.provenance.attestation_check import AttestedFacts
-    from kiln.provenance.attestation_summary import ListedAttestation
+    from kiln.provenance.attestation_list import ListedAttestation
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +187,7 @@ def attestation(
     """
     from kiln import channel_url_credentials, files
     from kiln.errors import ProvenanceBroken
-    from kiln.provenance import attestation_check, attestation_summary
+    from kiln.provenance import attestation_check, attestation_list
 
     required = common_arguments.attestation_signers(options, options.require_attestation)
     sidecar = sidecar_of(options.package, channel, read)
@@ -213,9 +213,9 @@ def attestation(
         note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"
         claims: tuple[ListedAttestation, ...] = ()
         with contextlib.suppress(ProvenanceBroken):  # not even a list
-            claims = attestation_summary.package_attestations(sidecar, **facts, signers=())
+            claims = attestation_list.package_attestations(sidecar, **facts, signers=())
         return None, claims, (note,)
-    return attested, attestation_summary.package_attestations(sidecar, **facts, signers=signers), notes
+    return attested, attestation_list.package_attestations(sidecar, **facts, signers=signers), notes
 
 
 def signers_text(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:

@@ -18,7 +18,7 @@ from kiln.convert.text_conversion import META, recipe_text
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
 from kiln.model.source_position import Place
-from kiln.recipe_v1.recipe_format import FORGE, is_v1
+from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.render.render import build_platform, evaluated_recipe
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.expand.build_settings import (
+    from kiln.expand.ci_support import Drift, drift, matrix_difference, write
+    from kiln.expand.conda_forge_yml_build_settings import (
         CondaSettings,
         ContainerSettings,
         ci_secret_names,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         require_supported_priority,
         runs_emulated_tests,
     )
-    from kiln.expand.ci_support import Drift, drift, matrix_difference, write
     from kiln.expand.config_file import read, read_all, text
     from kiln.expand.matrix import configs
     from kiln.expand.matrix_settings import exclusive_config_file
@@ -51,8 +51,8 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only conda_settings "
-        "container_settings package_settings require_supported_priority runs_emulated_tests",
+        "conda_forge_yml_build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only "
+        "conda_settings container_settings package_settings require_supported_priority runs_emulated_tests",
         "ci_support": "Drift drift matrix_difference write",
         "config_file": "read read_all text",
         "matrix": "configs",

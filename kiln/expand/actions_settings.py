@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.expand.publication_settings import PublicationSettings
+    from kiln.expand.publishing_job_settings import PublicationSettings
 
 MINUTES, DAYS = 360, 14
 # Events that need no more than their names; source: GitHub's page "Events that trigger workflows".
@@ -72,7 +72,7 @@ class ActionsSettings:
     def _publication(self) -> PublicationSettings | None:
         if not self._own.text("publish_to", ""):
             return None
-        from kiln.expand.publication_settings import PublicationSettings
+        from kiln.expand.publishing_job_settings import PublicationSettings
 
         return PublicationSettings.read(self._own)
 

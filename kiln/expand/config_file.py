@@ -12,7 +12,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config
-from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import VariantSource, as_list, check, zip_groups
 from kiln.yamltext import PlacedText, ScalarTypes, mapping_text, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value

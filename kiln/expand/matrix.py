@@ -15,7 +15,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
-from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, check, load_variant_file
 from kiln.variants.migrations import MISFIT, Migration, applicable, migrate

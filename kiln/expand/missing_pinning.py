@@ -23,7 +23,7 @@ from kiln.model.source_position import Place
 from kiln.recipe.recipe import BUILT_IN, Scripts
 from kiln.recipe.text_rendering import GIT_NAME
 from kiln.recipe.usage import Usage
-from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform
 from kiln.yamltext import ScalarTypes, parse, read_text

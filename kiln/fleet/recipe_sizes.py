@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import limits, render, yamltext
-from kiln.fleet import config_sizes
+from kiln.fleet import declared_config_sizes
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
-KEY = re.compile(rf"^[ \t]+{config_sizes.SECTION}[ \t]*:", re.MULTILINE)
+KEY = re.compile(rf"^[ \t]+{declared_config_sizes.SECTION}[ \t]*:", re.MULTILINE)
 
 
 def of_configs(
@@ -33,7 +33,7 @@ def of_configs(
         return {}
     rendered = limits.run_bounded(lambda: {config.name: _extra(feedstock, config) for config in configs})
     return {
-        config: config_sizes.of_recipe(extra, Place(file=file, line=_line(texts.get(file, ""))), seconds)
+        config: declared_config_sizes.of_recipe(extra, Place(file=file, line=_line(texts.get(file, ""))), seconds)
         for config, (file, extra) in rendered.items()
     }
 

@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import files, process_runner, solve_and_install, system_packages, virtual_packages
+from kiln import files, process_runner, solve_and_install, system_package_advice, virtual_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.rehearse.interpreter_facts import probe
 from kiln.rehearse.python_package import build_suffix
@@ -97,9 +97,9 @@ def _absent(request: PythonRequest, reasons: Iterable[str], env: Mapping[str, st
 
 def install_command(python: str, *, env: Mapping[str, str]) -> str:
     """Return the command that installs a Python of a minor version on this system."""
-    manager = system_packages.manager()
+    manager = system_package_advice.manager()
     if manager == "dnf" or (manager == "apt" and _apt_has(f"python{python}", env)):
-        return system_packages.command([f"python{python}"], manager)
+        return system_package_advice.command([f"python{python}"], manager)
     if _on_path("pyenv", env):
         return f"pyenv install {python}"
     conda = next((name for name in ("conda", "mamba", "micromamba") if _on_path(name, env)), None)

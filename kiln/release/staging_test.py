@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import emulation, files
-from kiln.install.package_file_tests import tester_of
+from kiln.install.install_and_test import tester_of
 from kiln.job.required_channels_and_network import needed_channels
 from kiln.release.candidates import ConfigsAndRuns, new_packages
 from kiln.store.layout import ArtifactLayout

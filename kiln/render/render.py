@@ -13,7 +13,7 @@ from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe.validity import require_no_cycle, require_valid, undefined_git_names, undefined_versions
-from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.format_detection import is_v1
 from kiln.render.open_pins import marker, pins_of, run_as_build_pins
 from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
 from kiln.render.output_settings import truth

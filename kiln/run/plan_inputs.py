@@ -18,7 +18,7 @@ from kiln.run import (
     executor_choice,
     platforms,
     recipe_support,
-    remote_executor_options,
+    remote_executor_preconditions,
     resource_check,
     yum_requirements,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kiln.builder.rehearsal_inputs import RehearsalInputs
     from kiln.container import Engine
     from kiln.cpu_memory import Resources
-    from kiln.job.host_environment import HostMachine
+    from kiln.job.host_properties import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig
@@ -172,7 +172,7 @@ def _check(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunO
         expand.conda_settings(feedstock.settings)
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
-    remote_executor_options.refuse_ineffective(feedstock, configs, options)
+    remote_executor_preconditions.refuse_ineffective(feedstock, configs, options)
     return _without_effect(feedstock, options)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
-from kiln.job.host_environment import processor
+from kiln.job.host_properties import processor
 from kiln.job.messages import MARK, error_from, parse_message
 from kiln.ledger import stored_json
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport

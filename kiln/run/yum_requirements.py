@@ -10,7 +10,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from kiln import system_packages
+from kiln import system_package_advice
 from kiln.container import derived_image
 from kiln.container.derived_image import DerivedImage
 from kiln.errors import RecipeFault, UsageError, combined, raise_all
@@ -101,7 +101,7 @@ def add_to_images(
     if not packages:
         return dict(places), ()
     if engine is None or options.build.rehearsal:
-        return dict(places), (note_on_host(names, system_packages.manager()),)
+        return dict(places), (note_on_host(names, system_package_advice.manager()),)
     derived: dict[BuildLocation, BuildLocation] = {}
     notes = []
     with build_cache.hold_lock(ArtifactLayout.of(feedstock).lock("images"), seconds=derived_image.SECONDS):
@@ -113,7 +113,7 @@ def add_to_images(
 
 def note_on_host(names: tuple[str, ...], manager: str | None) -> str:
     """Return the note on packages that this machine must have, with the command if it has such a package manager."""
-    command = f": {system_packages.command(names, 'dnf')}" if manager == "dnf" else ""
+    command = f": {system_package_advice.command(names, 'dnf')}" if manager == "dnf" else ""
     return f"{FILE} is installed into images only; this machine must have {', '.join(names)}{command}"
 
 

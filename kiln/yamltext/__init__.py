@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from kiln.yamltext.ci_support_writer import mapping_text
 from kiln.yamltext.reader import Document, PlacedText, ScalarTypes, parse, read_text
-from kiln.yamltext.writer import mapping_text
 
 __all__ = ["Document", "PlacedText", "ScalarTypes", "mapping_text", "parse", "read_text"]

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from kiln.__main__ import leave
 from kiln.console.text import table
-from kiln.job.host_environment import processor
+from kiln.job.host_properties import processor
 
 SECTIONS = (
     "start",

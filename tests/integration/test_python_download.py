@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import rehearse, system_packages
+from kiln import rehearse, system_package_advice
 from kiln.errors import NotWritable, UnsupportedPython
 from kiln.local_channel import Channel
 from kiln.rehearse import Interpreter, PythonRequest, python_download
@@ -81,7 +81,7 @@ def test_what_another_process_has_fetched_meanwhile_is_taken(
 def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_packages, "os_release", dict)
+    monkeypatch.setattr(system_package_advice, "os_release", dict)
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     uv.write_text("#!/bin/sh\necho 'error: Failed to download' >&2\nexit 2\n")
@@ -155,7 +155,7 @@ def test_no_python_is_written_through_a_link(tmp_path: Path) -> None:
 def test_the_command_that_gets_a_python_is_one_of_this_system(
     programs: dict[str, str], release: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_packages, "os_release", lambda: {"ID": release})
+    monkeypatch.setattr(system_package_advice, "os_release", lambda: {"ID": release})
     for name, answer in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{answer}'\n")
         (tmp_path / name).chmod(0o755)

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 from moto.server import ThreadedMotoServer
 
-from kiln.cli import fleet_detached_start
+from kiln.cli import fleet_detach_to_controller
 from kiln.cli.fleet_arguments import arguments
 from kiln.cli.fleet_prices import region_of
 from kiln.errors import (
@@ -132,7 +132,7 @@ def test_a_detached_controller_gets_what_it_needs_of_a_vault_and_no_password(
     options = parser.parse_args(
         ["run", "--provider", "openstack", "--all", "--detach", "--vars", str(whole), "--vars", str(values)]
     )
-    settings = fleet_detached_start.controller_settings(
+    settings = fleet_detach_to_controller.controller_settings(
         options, load(small), ["c"], run="0a1b2c3d", key="ssh-ed25519 A"
     )
     assert json.loads(settings.files["vars/0.yml"]) == {"kiln_openstack_network": "inner"}

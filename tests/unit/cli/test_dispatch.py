@@ -59,7 +59,12 @@ CONFIG = next((ROOT / ".ci_support").glob("*.yaml")).stem
 FEEDSTOCK = ("-C", str(ROOT))
 # What a waiting process would copy for the one that it waits for, and what takes long.
 OF_THE_WORK = {"yaml", "jinja2", "shutil", "hashlib", "difflib", "traceback", "kiln.expand", "kiln.recipe"}
-OF_V1 = {"kiln.recipe_v1.recipe", "kiln.recipe_v1.schema", "kiln.render.v1", "kiln.expand.build_settings"}
+OF_V1 = {
+    "kiln.recipe_v1.recipe",
+    "kiln.recipe_v1.schema",
+    "kiln.render.v1",
+    "kiln.expand.conda_forge_yml_build_settings",
+}
 OF_THE_MATRIX = {"kiln.expand.matrix", "kiln.expand.missing_pinning", "kiln.expand.collapse"}
 OF_OTHERS = {"shutil", "json", "kiln.masking.stream", "kiln.cli.build_options", "kiln.cli.report"} | (
     {"dataclasses", "inspect"} if sys.version_info < (3, 14) else set()  # argparse's colors need these
@@ -85,7 +90,7 @@ def name_of(value: object) -> str:
         (["--in-one-process", *FEEDSTOCK, "render", CONFIG], {"kiln.expand.workflow", *OF_THE_MATRIX, *OF_V1}),
         (
             ["--in-one-process", *FEEDSTOCK, "rerender", "--check"],
-            {"kiln.expand.publication_settings", "kiln.model.rendered", *OF_V1},
+            {"kiln.expand.publishing_job_settings", "kiln.model.rendered", *OF_V1},
         ),
     ],
     ids=name_of,

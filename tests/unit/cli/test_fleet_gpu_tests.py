@@ -336,7 +336,17 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
         f"- {{provider: openstack, type: compute-16, flavor: c3-32, cores: 16, gpus: 0, gpu: '', {sizes}}}\n"
         f"- {{provider: openstack, type: gpu-l40s, flavor: l40s-90, cores: 15, gpus: 1, gpu: L40S, {sizes}}}\n"
     )
-    plan = ["-C", str(run.feedstock.root), "fleet", "plan", "--provider", "openstack", "--all", "--gpu-tests", "--offline"]
+    plan = [
+        "-C",
+        str(run.feedstock.root),
+        "fleet",
+        "plan",
+        "--provider",
+        "openstack",
+        "--all",
+        "--gpu-tests",
+        "--offline",
+    ]
     plan += ["--vars", str(own)]
     assert cli.run([*plan, "--gpu-type", "gpu-l40s"]) == 0
     text = capsys.readouterr().out

@@ -23,7 +23,7 @@ ALLOWED = {
     "limits/forked.py",
     "limits/__init__.py",
     "rehearse/interpreter_probe.py",
-    "system_packages.py",
+    "system_package_advice.py",
 }  # the last two only read its name
 FILES = sorted(
     file

@@ -1,6 +1,6 @@
 """Find the package of the operating system that has a program, and the command that installs it.
 
-The table ``system_packages.csv`` has the names in the archives of Debian, Fedora and Homebrew.
+The table ``system_package_advice.csv`` has the names in the archives of Debian, Fedora and Homebrew.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import process_runner, system_packages
+from kiln import process_runner, system_package_advice
 from kiln.errors import MissingTool
 
 if TYPE_CHECKING:
@@ -30,19 +30,19 @@ ROCKY = "ID='rocky'\nID_LIKE=\"rhel centos fedora\"\n"
     ],
 )
 def test_the_command_is_that_of_the_system(release: str, platform: str, hint: str) -> None:
-    assert system_packages.advice("ssh-keygen", system_packages.parsed(release), platform) == hint
+    assert system_package_advice.advice("ssh-keygen", system_package_advice.parsed(release), platform) == hint
 
 
 def test_a_program_without_a_known_package_has_no_advice() -> None:
-    assert system_packages.advice("no-such-program", {"ID": "debian"}, "linux") == ""
-    assert system_packages.package("no-such-program") == ""
+    assert system_package_advice.advice("no-such-program", {"ID": "debian"}, "linux") == ""
+    assert system_package_advice.package("no-such-program") == ""
 
 
 @pytest.mark.processes
 def test_a_missing_program_is_named_with_the_command_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_packages, "os_release", lambda: {"ID": "debian"})
+    monkeypatch.setattr(system_package_advice, "os_release", lambda: {"ID": "debian"})
     for program in ("rsync", f"{tmp_path}/rsync"):
         with pytest.raises(MissingTool, match="rsync") as caught:
             process_runner.run([program], env={"PATH": str(tmp_path)})

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kiln import bootstrap, cli, files, process_runner
-from kiln.cli import fleet_controller_machine, fleet_detached_start, fleet_unrecorded_runs
+from kiln.cli import fleet_controller_machine, fleet_detach_to_controller, fleet_unrecorded_runs
 from kiln.cli.fleet_ansible_settings import artifact_layout
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
@@ -47,13 +47,13 @@ def options_of(*words: str) -> Namespace:
 )
 def test_options_that_contradict_each_other_are_refused(words: tuple[str, ...], fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
-        fleet_detached_start.check_options(options_of(*words))
+        fleet_detach_to_controller.check_options(options_of(*words))
 
 
 def test_the_controllers_run_gets_the_options_of_this_one() -> None:
     words = ("--provider", "aws", "--all", "--detach", "--type", "compute-48", "--spot", "--budget", "40", "--json")
     more = ("--time-limit", "10h", "--vars", "x.json", "--keep", "2h", "--poll", "1s", "--type", "a")
-    assert fleet_detached_start.rebuilt_arguments(options_of(*words, *more, "CONFIG")) == [
+    assert fleet_detach_to_controller.rebuilt_arguments(options_of(*words, *more, "CONFIG")) == [
         "--provider=aws",
         "--type=compute-48",
         "--type=a",
@@ -80,7 +80,7 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     (tmp_path / "c" / "headers").chmod(0o600)
     executor = ("--remote-executor", "grpcs://e.example.org", "--remote-credentials", str(tmp_path / "c"))
     options = options_of("--provider", "aws", "--all", "--detach", "--rebuild", *executor)
-    settings = fleet_detached_start.controller_settings(
+    settings = fleet_detach_to_controller.controller_settings(
         options, load(tmp_path), ["a", "b"], run="0a1b2c3d", key="ssh-ed25519 A"
     )
     text = settings.as_json()
@@ -119,7 +119,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
         started.append(words)
         return 0
 
-    monkeypatch.setattr(fleet_detached_start, "start", start)
+    monkeypatch.setattr(fleet_detach_to_controller, "start", start)
     monkeypatch.setattr(fleet_unrecorded_runs, "site_of", lambda *_: None)
     machines: list[dict[str, object]] = []
     monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(machines))
@@ -160,7 +160,7 @@ def test_the_users_lifetime_of_workers_does_not_end_a_controller(
     mine.write_text("kiln_lifetime: 3600\nkiln_machine_types: []\nkiln_aws_region: eu-west-1\n")
     monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/python"))
     options = options_of("--provider", "aws", "--all", "--detach", "--time-limit", "10h", "--vars", str(mine))
-    site, kind = fleet_detached_start.controller_site(options, Feedstock(root=tmp_path), "0a1b2c3d")
+    site, kind = fleet_detach_to_controller.controller_site(options, Feedstock(root=tmp_path), "0a1b2c3d")
     values: dict[str, object] = {**site.variables}
     for path in site.variable_files:
         values |= yaml.safe_load(path.read_text())
@@ -184,21 +184,23 @@ def test_a_start_that_fails_leaves_nothing_behind(
     monkeypatch.setattr(starting, "provision", (lambda *_, **__: None) if begins else fail)
     monkeypatch.setattr(starting, "run_key", lambda *_: key)
     monkeypatch.setattr(starting, "start", fail)
-    monkeypatch.setattr(fleet_detached_start, "controller_settings", lambda *_, **__: None)
-    monkeypatch.setattr(fleet_detached_start, "controller_site", lambda *_: ("site", "controller"))
-    monkeypatch.setattr(fleet_detached_start, "site_of", lambda *words: words[3])
-    monkeypatch.setattr(fleet_detached_start, "remove_controller", lambda *_: calls.append("controller"))
+    monkeypatch.setattr(fleet_detach_to_controller, "controller_settings", lambda *_, **__: None)
+    monkeypatch.setattr(fleet_detach_to_controller, "controller_site", lambda *_: ("site", "controller"))
+    monkeypatch.setattr(fleet_detach_to_controller, "site_of", lambda *words: words[3])
+    monkeypatch.setattr(fleet_detach_to_controller, "remove_controller", lambda *_: calls.append("controller"))
     monkeypatch.setattr(fleet, "down", lambda site, _: calls.append(f"workers at {site}"))
     with pytest.raises(MachinesUnknown):
-        fleet_detached_start.start(options_of("--provider", "aws", "--all", "--detach"), Feedstock(root=tmp_path), ())
+        fleet_detach_to_controller.start(
+            options_of("--provider", "aws", "--all", "--detach"), Feedstock(root=tmp_path), ()
+        )
     assert calls == removed
     assert not list(tmp_path.rglob("key.json"))
 
 
 def test_a_controller_names_its_run_as_it_was_told() -> None:
-    assert fleet_detached_start.new_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
+    assert fleet_detach_to_controller.new_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
     for name in ("", "../x", "0A1B2C3D"):
-        assert fleet_detached_start.new_id({"KILN_FLEET_ID": name}) != name
+        assert fleet_detach_to_controller.new_id({"KILN_FLEET_ID": name}) != name
 
 
 @pytest.mark.parametrize("action", ["attach", "collect", "logs"])

@@ -8,7 +8,7 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.model.source_position import Place
-from kiln.publish import upload_restrictions
+from kiln.publish import conda_forge_yml_restrictions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def require(folder: Path, text: str, *, target: str = "out", branch: str = "", env: Mapping[str, str] = {}) -> None:
     path = folder / "conda-forge.yml"
     path.write_text(text)
-    upload_restrictions.require_allowed(path, target, environment=env, current_branch=lambda: branch)
+    conda_forge_yml_restrictions.require_allowed(path, target, environment=env, current_branch=lambda: branch)
 
 
 FORBIDDEN = [

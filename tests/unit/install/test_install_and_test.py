@@ -8,7 +8,7 @@ import pytest
 
 from kiln import expand
 from kiln.errors import UnsupportedPlatform
-from kiln.install.package_file_tests import channels_of, find_output, require_runnable
+from kiln.install.install_and_test import channels_of, find_output, require_runnable
 from tests.feedstocks import written
 
 if TYPE_CHECKING:

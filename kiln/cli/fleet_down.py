@@ -1,0 +1,56 @@
+"""``kiln fleet down``: terminate the workers of runs, and remove all else that they have at their providers."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from kiln.cli import fleet_detached_runs, fleet_slurm_options
+from kiln.cli.fleet_ansible_settings import artifact_layout, site_of
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from kiln.ledger.fleet import FleetLedger
+    from kiln.model.feedstock import Feedstock
+
+
+def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
+    """Remove all that runs have at their providers."""
+    from kiln import files, signals
+    from kiln.fleet.detached import attach_key
+    from kiln.ledger.fleet import FleetLedger
+
+    layout = artifact_layout(feedstock)
+    with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, signals.termination_as_interrupt():
+        providers = {run.id: run.provider for run in ledger.fleets()}
+        ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
+        for run_id in ids:
+            if fleet_detached_runs.is_detached(feedstock, run_id):
+                fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, run_id))
+                continue
+            provider = options.provider or providers.get(run_id)
+            if provider is None:
+                raise UsageError(
+                    f"fleet run {run_id!r} not found in the ledger",
+                    hint=f"name its provider: kiln fleet down {run_id} --provider aws",
+                )
+            tear_down(options, feedstock, ledger, run_id, provider)
+    if not options.runs:
+        fleet_detached_runs.print_remaining_runs(feedstock, is_alone=not ids)
+    return 0
+
+
+def tear_down(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str) -> None:
+    """Remove all that a run has at its provider, and store that."""
+    from kiln.fleet import run as fleet
+
+    site = (
+        fleet_slurm_options.stored_site(feedstock, run)
+        if provider == fleet_slurm_options.SLURM
+        else site_of(options, feedstock, run, provider)
+    )
+    fleet.down(site, run)
+    ledger.end_fleet(run)
+    print(f"{run}: all workers are terminated", file=sys.stderr)
