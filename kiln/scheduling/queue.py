@@ -55,6 +55,8 @@ class Queue:
         self._group_types: dict[str, str] = {}  # group -> the machine type that builds it, empty for any
         self._worker_types: dict[str, str] = {}
         self._busy: dict[str, tuple[JobEstimate, float]] = {}  # worker -> its job, and the job's expected end
+        # Machine type -> the group of its workers that is built last, and when; until the queue changes.
+        self._last_ends: dict[str, tuple[float, str]] = {}
         self._count = 0
         for job in jobs:
             self.add(job)
@@ -84,6 +86,7 @@ class Queue:
 
     def add(self, job: JobEstimate) -> None:
         """Add a config, perhaps again."""
+        self._last_ends.clear()
         group = self._group(job)
         self._count += 1
         if group in self._held:
@@ -94,6 +97,7 @@ class Queue:
 
     def hold(self, job: JobEstimate) -> None:
         """Hold back the configs that share a job's compile, until `release` or `drop`; not if it is stored or runs."""
+        self._last_ends.clear()
         group = self._group(job)
         if self._has_compile(group):
             return
@@ -110,6 +114,7 @@ class Queue:
 
     def drop(self, job: JobEstimate) -> list[JobEstimate]:
         """Remove and return the configs that were held back because they share a job's compile."""
+        self._last_ends.clear()
         jobs = self._held.pop(self._group(job), [])
         self._count -= len(jobs)
         return jobs
@@ -175,12 +180,14 @@ class Queue:
 
     def begin(self, worker: str, job: JobEstimate, now: float) -> None:
         """Remove a config from the queue and assign it to a worker, from ``now`` on."""
+        self._last_ends.clear()
         self._waiting[self._group(job)].remove(job)
         self._count -= 1
         self.resume(worker, job, now)
 
     def resume(self, worker: str, job: JobEstimate, now: float) -> None:
         """Assign a config to a worker that builds it already."""
+        self._last_ends.clear()
         ends = [self._busy[other][1] for other in self._compiling.get(self._group(job), ()) if other != worker]
         begin = max(now, min(ends)) if self._dependent and ends else now
         self._busy[worker] = (job, begin + self.seconds(worker, job))
@@ -189,6 +196,7 @@ class Queue:
 
     def end(self, worker: str, *, ok: bool = True) -> None:
         """End the build of a worker; its compile can be reused when it was ``ok``."""
+        self._last_ends.clear()
         group = self._group(self._busy.pop(worker)[0])
         self._compiling.get(group, set()).discard(worker)
         if ok:
@@ -203,6 +211,7 @@ class Queue:
         self._add_compile(worker, typed if typed in self._group_types else group)
 
     def _add_compile(self, worker: str, group: str) -> None:
+        self._last_ends.clear()
         self._on_disk.setdefault(group, set()).add(worker)
         self._reach.setdefault(worker, set()).add(group)
         if self._dependent:
@@ -210,6 +219,7 @@ class Queue:
 
     def lose_cache(self) -> None:
         """Record that the shared cache is lost."""
+        self._last_ends.clear()
         self._cache = False
         self._cached.clear()
         for group in self._waiting:
@@ -217,6 +227,7 @@ class Queue:
 
     def remove_worker(self, worker: str) -> None:
         """Record that a worker is gone, with all that was on its disk."""
+        self._last_ends.clear()
         if worker in self._busy:
             self.end(worker, ok=False)
         for group in self._reach.pop(worker, set()):
@@ -265,14 +276,19 @@ class Queue:
 
     def _group_worth_repeating(self, worker: str, now: float) -> str | None:
         """Return the group whose compile should be repeated on a worker rather than waited for."""
-        groups = self._waiting_for(worker)
         if self._cache:
             waits = self._wait_for_cold and not self._dependent
-            others = [] if waits else groups
+            others = [] if waits else self._waiting_for(worker)
             return min(others, key=lambda group: (-len(self._waiting[group]), group), default=None)
-        work = [(group, self._holders(group), len(jobs), jobs[0].warm) for group, jobs in self._waiting.items() if jobs]
-        ends = [(self._end_of(group, work), group) for group in groups]
-        end, group = max(ends, default=(0.0, None))
+        machine_type = self.type_of(worker)
+        if machine_type not in self._last_ends:
+            work = [
+                (group, self._holders(group), len(jobs), jobs[0].warm) for group, jobs in self._waiting.items() if jobs
+            ]
+            self._last_ends[machine_type] = max(
+                [(self._end_of(group, work), group) for group in self._waiting_for(worker)], default=(0.0, "")
+            )
+        end, group = self._last_ends[machine_type]
         return group if group and now + WORTH * self._waiting[group][0].cold < end else None
 
     def _end_of(self, group: str, work: Sequence[tuple[str, AbstractSet[str], int, float]]) -> float:
@@ -281,14 +297,15 @@ class Queue:
         Before them they may build the configs of other groups that no other worker has. ``work`` is each group that
         waits, with the workers that have its compile, the number of its configs, and the seconds of a warm build.
         """
-        holders = self._holders(group)
+        holders, busy = self._holders(group), self._busy
         shares = max(1, len(holders))
-        idle = any(worker not in self._busy for worker in holders)
-        free = 0.0 if idle else min((self._busy[worker][1] for worker in holders), default=0.0)
+        free = min([busy[worker][1] if worker in busy else 0.0 for worker in holders], default=0.0)
         seconds = sum(
-            math.ceil(count / shares) * warm
-            for other, others, count, warm in work
-            if other == group or (holders and others <= holders)
+            [
+                math.ceil(count / shares) * warm
+                for other, others, count, warm in work
+                if other == group or (holders and others <= holders)
+            ]
         )
         return free + seconds
 
