@@ -16,10 +16,13 @@ Value = TypeVar("Value")
 Names = tuple[type, ...]
 
 SCALARS = (str, bool, int, type(None))
+_PLAIN = frozenset({*SCALARS, float})
 
 
 def to_json(value: Any) -> Any:
     """Return a value as JSON values: dataclasses as objects, tuples as lists, paths and enums as strings."""
+    if type(value) in _PLAIN:  # most are, and the checks below take longer
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):

@@ -149,17 +149,18 @@ class Ledger(Database):
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
-                _write_config(connection, number, position, config)
+                _write_config(connection, number, position, config, _detail(config))
         return number
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
+        detail = _detail(config)  # before other processes have to wait
         with self._writing() as connection:
             query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
             row = connection.execute(query, (run, config.config)).fetchone()
             last = "SELECT count(*) FROM config_run WHERE run = ?"
             position = row[0] if row else connection.execute(last, (run,)).fetchone()[0]
-            _write_config(connection, run, position, config)
+            _write_config(connection, run, position, config, detail)
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run on workers; a repair may have lost the run."""
@@ -286,11 +287,15 @@ class Ledger(Database):
         return owner is not None and not is_gone(owner, Owner.here(), Owner.of_process(owner.pid))
 
 
-def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun) -> None:
-    """Replace the record of a config, and add the change to the history."""
+def _detail(config: ConfigRun) -> str:
+    """Return what the record of a config holds besides its columns."""
     from kiln.ledger import stored_json
 
-    detail = json.dumps(stored_json.config_detail(config))
+    return json.dumps(stored_json.config_detail(config))
+
+
+def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun, detail: str) -> None:
+    """Replace the record of a config, and add the change to the history."""
     row = (
         run,
         config.config,
