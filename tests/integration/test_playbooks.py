@@ -672,6 +672,8 @@ def test_a_server_that_has_shut_itself_down_is_replaced_and_those_of_other_runs_
     assert (cloud.servers, len(cloud.groups)) == ({}, 1)
 
 
+@pytest.mark.needs("ssh-keygen")
+@pytest.mark.usefixtures("fleet_python")  # a plan makes no environment to ask the project
 def test_a_plan_stays_within_the_limits_of_the_project(cloud: Cloud, tmp_path: Path) -> None:
     """Without the right password it is planned all the same."""
     cloud.limits = {"maxTotalInstances": -1, "maxTotalCores": 20, "totalCoresUsed": 8}
