@@ -17,7 +17,7 @@ from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from kiln.publish import transaction
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.publication_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.release.attest import AttestationSettings
 from kiln.zstd import zstd
 from tests.packages import release_package

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kiln.build import refused_files
+from kiln.build import unpackable_prefix_files
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -63,17 +63,17 @@ CONTENTS = FailureKind(
     hint="compare package_contents in the recipe with the files that the log lists",
 )
 LEFT_OUT = FailureKind(
-    words=re.compile(f"^{refused_files.LEFT_OUT}"),
+    words=re.compile(f"^{unpackable_prefix_files.LEFT_OUT}"),
     error=BuildFailed,
     hint="remove the files in the script (Python imports x.so before x.py), or install them under other names",
 )
 SPECIAL = FailureKind(
-    words=re.compile(f"^{re.escape(refused_files.SPECIAL)}"),
+    words=re.compile(f"^{re.escape(unpackable_prefix_files.SPECIAL)}"),
     error=BuildFailed,
     hint="remove them at the end of the script, and have the program make them when it runs",
 )
 UNUSABLE = FailureKind(
-    words=re.compile(f"^{refused_files.UNUSABLE}"),
+    words=re.compile(f"^{unpackable_prefix_files.UNUSABLE}"),
     error=BuildFailed,
     hint="correct the version in the recipe or in the sources, and copy files in place of links",
 )

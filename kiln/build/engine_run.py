@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import files, process_runner, rattler_process
-from kiln.build import engine_failures, missing_licenses, refused_files
+from kiln.build import engine_failures, missing_licenses, unpackable_prefix_files
 from kiln.build.engine_secrets import (
     credentials_file,
     engine_environment,
@@ -127,9 +127,13 @@ def _run(
         result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
     files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
-        waited_for = refused_files.special_files(host_prefixes(step.folder))
+        waited_for = unpackable_prefix_files.special_files(host_prefixes(step.folder))
         if waited_for:
-            raise failure(step, refused_files.message(refused_files.SPECIAL, waited_for), result_of_process.tail)
+            raise failure(
+                step,
+                unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, waited_for),
+                result_of_process.tail,
+            )
         raise DownloadFailed(
             f"{channel_hosts(step.channels)} has sent nothing for {idle} s",
             why="the engine waited for it without doing anything else",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from kiln.build import refused_files
+from kiln.build import unpackable_prefix_files
 from kiln.build.rattler_build_paths import work_folders
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _MISSING = "about/license_file: neither in the sources nor in the recipe: "
 def message(step: BuildStep) -> str:
     """Return the error that names the missing files; empty where each name has a file."""
     names = tuple(missing(step))
-    return refused_files.message(_MISSING, names) if names else ""
+    return unpackable_prefix_files.message(_MISSING, names) if names else ""
 
 
 def missing(step: BuildStep) -> Iterator[str]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from kiln.build import (
     packed_readme,
     prefix_postprocessing,
-    refused_files,
     shared_workdir,
     solved_pins,
     source_preparation_lines,
     source_routing,
     staging_run_exports,
+    unpackable_prefix_files,
 )
 from kiln.build.engine_build_section import index_json_entries
 from kiln.build.engine_recipe import compile_step_recipe, literal_variables, output_recipe
@@ -84,7 +84,7 @@ def plan_rehearsal(
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
                     *prefix_postprocessing.link_script_lines(output, recipe_folder),
-                    *refused_files.refusal_lines(folder / output.name),
+                    *unpackable_prefix_files.refusal_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
@@ -142,7 +142,7 @@ def plan_compile(
         *untraced(
             (
                 'cd "$SRC_DIR"',
-                *refused_files.refusal_lines(folder),
+                *unpackable_prefix_files.refusal_lines(folder),
                 *shared_workdir.after_compile(folder),
             )
         ),
@@ -197,7 +197,10 @@ def plan_outputs(
                 *source_routing.link_lines(output.sources, recipe_folder),
                 *_prologue(output, staging, staged, rendered.name),
             ),
-            epilogue=(*_epilogue(output, folder, recipe_folder, staging), *refused_files.refusal_lines(place)),
+            epilogue=(
+                *_epilogue(output, folder, recipe_folder, staging),
+                *unpackable_prefix_files.refusal_lines(place),
+            ),
             sources=output.sources,
             extra=extra,
             inherited=staged.run_exports if staged and output.staged_exports else (),

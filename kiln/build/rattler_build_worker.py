@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build import bazel_repository_record, refused_files
+from kiln.build import bazel_repository_record, unpackable_prefix_files
 from kiln.build.metadata_rewrite import rewrite_package
 from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
 from kiln.model.build_steps import Platforms
@@ -63,8 +63,10 @@ def main(job_file: str) -> None:
     try:
         result = prepare_script_run(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
-        names = refused_files.listed_files(Path(job["folder"]))
-        result = {"error": refused_files.message(refused_files.SPECIAL, names) if names else str(error)}
+        names = unpackable_prefix_files.listed_files(Path(job["folder"]))
+        result = {
+            "error": unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, names) if names else str(error)
+        }
     files.write_text(Path(job["result"]), json.dumps(result))
     sys.stdout.flush()
     os._exit(0)
@@ -114,11 +116,11 @@ def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
     if recipe["build"].get("files"):
         return
     for prefix in host_prefixes(folder):
-        missing, cache_tags = refused_files.left_out(prefix)
+        missing, cache_tags = unpackable_prefix_files.left_out(prefix)
         if missing:
-            raise ValueError(refused_files.message(refused_files.LEFT_OUT, missing))
+            raise ValueError(unpackable_prefix_files.message(unpackable_prefix_files.LEFT_OUT, missing))
         for name in cache_tags:
-            sys.stdout.write(f"{refused_files.LEFT_OUT}{name}: it has no content of its own\n")
+            sys.stdout.write(f"{unpackable_prefix_files.LEFT_OUT}{name}: it has no content of its own\n")
 
 
 def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
@@ -133,11 +135,11 @@ def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
         return
     package = recipe["package"]
     for prefix in host_prefixes(folder):
-        faults = refused_files.faults(
+        faults = unpackable_prefix_files.faults(
             prefix, name=package["name"], version=package["version"], build_folder=folder.parent
         )
         if faults:
-            raise ValueError(refused_files.message(refused_files.UNUSABLE, faults, separator="; "))
+            raise ValueError(unpackable_prefix_files.message(unpackable_prefix_files.UNUSABLE, faults, separator="; "))
 
 
 def copy_test_files(patterns: Iterable[str], source: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ from kiln.builder.package_reports import package_as_json, step_file_hashes
 from kiln.builder.wheel_collection import Wheels
 from kiln.job.required_channels_and_network import needed_channels
 from kiln.job.step_and_output_lookup import find_output, find_staging, package_file_name, step_names
-from kiln.ledger import Ledger, stored_json
+from kiln.ledger import Ledger, run_json_conversion
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
@@ -263,7 +263,7 @@ class Builder:
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             report = self.untested(output, steps, display) or self.run_tests(tester, steps, display)
-            return package.paths, stored_json.tests_as_json(dataclasses.replace(report, log=None))
+            return package.paths, run_json_conversion.tests_as_json(dataclasses.replace(report, log=None))
 
         return self.step_cache.once(f"test {output.name}", inputs, do, leaves=package_file_name(output))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.ledger import stored_json
+from kiln.ledger import run_json_conversion
 from kiln.model.build_results import Artifact, PackageReport
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def report_as_json(result: StepResult, test_result: StepResult, job: BuildJob, *
         artifact=artifact,
         build_seconds=round(result.seconds, 3),
         reused=result.reused,
-        tests=stored_json.tests_from_json(test_result.detail),
+        tests=run_json_conversion.tests_from_json(test_result.detail),
     )
-    return {**stored_json.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
+    return {**run_json_conversion.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
 
 
 def step_file_hashes(*results: StepResult) -> list[str]:

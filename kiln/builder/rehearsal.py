@@ -18,11 +18,11 @@ from kiln.builder.config_build import Builder
 from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.job_main import remove_on_failure, test_environment
 from kiln.builder.package_reports import package_as_json
-from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import locked_plan
+from kiln.builder.rehearsal_wheels_and_python import rehearsal_disk
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.job.step_and_output_lookup import package_file_name
-from kiln.ledger import Ledger, stored_json
+from kiln.ledger import Ledger, run_json_conversion
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
 from kiln.serialization import from_json_values, to_json
@@ -259,7 +259,7 @@ class Rehearsal:
                 report = tester.run(steps, environment=test_environment(os.environ), on_line=display.line)
             for note in report.notes:
                 display.note(note)
-            return (), stored_json.tests_as_json(dataclasses.replace(report, log=None))
+            return (), run_json_conversion.tests_as_json(dataclasses.replace(report, log=None))
 
         inputs = {
             **tester.inputs(steps),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
-from kiln.bump.changed_source_hashes import COMMIT
+from kiln.bump.source_hash_literals import COMMIT
 from kiln.bump.upstream import project_of, references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
 from kiln.rehearse import package_index
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from kiln.bump.changed_source_hashes import Download
     from kiln.bump.literals import Literal
+    from kiln.bump.source_hash_literals import Download
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 

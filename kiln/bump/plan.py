@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.bump import changed_source_hashes, version_literals
 from kiln.bump import number_literals as build_number
+from kiln.bump import source_hash_literals, version_literals
 from kiln.bump.literals import Literal, place, replaced
 from kiln.bump.meta_yaml_variants import MetaYaml
 from kiln.bump.recipe_views import changed_positions
@@ -18,8 +18,8 @@ from kiln.recipe_v1.format_detection import is_v1
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.bump.changed_source_hashes import Download
     from kiln.bump.recipe_views import RecipeText, Views
+    from kiln.bump.source_hash_literals import Download
     from kiln.model.feedstock import Feedstock
 
 
@@ -86,7 +86,7 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     positions, _ = changed_positions(views, after, lambda view: [package.version for package in view.packages])
     edits |= build_number.values_for(recipe, views, positions)
     version_literals.require_valid(recipe, views, edits, new)
-    effects = changed_source_hashes.source_changes(recipe, views, edits)
+    effects = source_hash_literals.source_changes(recipe, views, edits)
     if effects.unchanged and not (effects.downloads or effects.pins):
         _refuse_sources(recipe, effects.unchanged)
     return BumpPlan(

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.bump.changed_source_hashes import Download
     from kiln.bump.literals import Literal
     from kiln.bump.plan import BumpPlan
     from kiln.bump.recipe_views import SourceView
+    from kiln.bump.source_hash_literals import Download
 
 _SECONDS = 180.0
 # The layouts of a Python package index: by project, and by the hash of the file.

@@ -89,7 +89,7 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
 
 def default_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
     """Return the config that the menu offers: the CPU config of the running Python, or the first one."""
-    from kiln.builder.rehearsal_inputs import cpu_config
+    from kiln.builder.rehearsal_wheels_and_python import cpu_config
 
     try:
         return cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kiln.cli import (
     build,
     config_selection,
-    fleet_controller_machine,
+    fleet_controller_type_and_charge,
     fleet_detach_to_controller,
     fleet_detached_runs,
     fleet_detached_status,
@@ -24,7 +24,7 @@ from kiln.cli import (
     fleet_prices,
     fleet_quotas,
     fleet_remote_execution,
-    fleet_run_terms,
+    fleet_replacement_and_lifetime_limits,
     fleet_slurm_options,
     fleet_sweep,
     fleet_test,
@@ -111,7 +111,11 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
     if options.detach:
         fleet_detach_to_controller.check_credentials(options, plan, begins=False)
-    terms = None if options.provider == fleet_slurm_options.SLURM else fleet_run_terms.terms_of(options, plan)
+    terms = (
+        None
+        if options.provider == fleet_slurm_options.SLURM
+        else fleet_replacement_and_lifetime_limits.terms_of(options, plan)
+    )
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
         if options.json
@@ -239,7 +243,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         stage = fleet_gpu_tests.stage_of(options, feedstock, selection.configs, ledger)
         tests = fleet_gpu_tests.plan_of(stage, (), selection.configs)
         plan = plan_of(options, feedstock, selection.configs, ledger, tests)
-        fleet_run_terms.terms_of(options, plan)
+        fleet_replacement_and_lifetime_limits.terms_of(options, plan)
         fleet_detach_to_controller.check_credentials(options, plan, begins=True)
         with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
@@ -297,8 +301,8 @@ def configuration_and_site(
         type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
         type_offers={} if is_slurm else fleet_fallbacks.offers_by_type(options, plan),
         capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
-        lifetime=fleet_run_terms.lifetime_of(options, plan),
-        controller=fleet_controller_machine.own_charge(os.environ),
+        lifetime=fleet_replacement_and_lifetime_limits.lifetime_of(options, plan),
+        controller=fleet_controller_type_and_charge.own_charge(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,

@@ -25,7 +25,7 @@ from kiln.cli.fleet_ansible_settings import (
     worker_variables,
 )
 from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_controller_machine import CONTROLLER_TYPE, KEEP, price_variable, small_type
+from kiln.cli.fleet_controller_type_and_charge import CONTROLLER_TYPE, KEEP, price_variable, small_type
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.pasteable_commands import pasteable

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import fleet_controller_machine
+from kiln.cli import fleet_controller_type_and_charge
 from kiln.cli.environment_passthrough import client_variables
 from kiln.cli.fleet_ansible_settings import artifact_layout, run_folder, site_of
 from kiln.cli.fleet_detach_to_controller import remove_controller
@@ -265,7 +265,7 @@ def end_controller(
                 print(pasteable(text, feedstock.root), file=sys.stderr)
                 return error
         attach_key.remove(folder)
-    print(fleet_controller_machine.end_text(key, is_alive=alive, is_removed=site is not None), file=sys.stderr)
+    print(fleet_controller_type_and_charge.end_text(key, is_alive=alive, is_removed=site is not None), file=sys.stderr)
     return None
 
 

@@ -56,7 +56,7 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     """Return the status of a detached run, asked from its controller_client."""
     from kiln.fleet import costs, plan_status_output
     from kiln.fleet.detached import controller_client, result_import
-    from kiln.ledger.stored_json import KINDS
+    from kiln.ledger.run_json_conversion import KINDS
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
     from kiln.report.run_json import report_as_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_controller_machine, fleet_slurm_options
+from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import playbook_value
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
@@ -170,12 +170,16 @@ def controller_type(options: argparse.Namespace) -> MachineType | None:
     """Return the machine type of the controller that ``--detach`` provisions, with its price; None without one."""
     from kiln.fleet import machine_types
 
-    if not options.detach or options.controller is not None or options.provider not in fleet_controller_machine.FLAVORS:
+    if (
+        not options.detach
+        or options.controller is not None
+        or options.provider not in fleet_controller_type_and_charge.FLAVORS
+    ):
         return None
     if options.controller_type is not None:
         return priced_offers(options, [options.controller_type])[0]
     (kind,) = machine_types.from_rows(
-        [fleet_controller_machine.small_type(options.provider)], "the type of controllers"
+        [fleet_controller_type_and_charge.small_type(options.provider)], "the type of controllers"
     )
     return merged_table(options.prices, os.environ).apply(kind, region=region_of(options, os.environ))
 
@@ -186,7 +190,7 @@ def controller_hourly(options: argparse.Namespace) -> float:
     Raises:
         UsageError: when it is unknown, and the run has a budget.
     """
-    kind, charge = controller_type(options), fleet_controller_machine.own_charge(os.environ)
+    kind, charge = controller_type(options), fleet_controller_type_and_charge.own_charge(os.environ)
     if kind is None:
         return 0.0 if charge is None else charge.hourly
     if not kind.is_priced and options.budget is not None:

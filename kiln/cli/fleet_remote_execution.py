@@ -76,10 +76,10 @@ def job_secrets(options: argparse.Namespace, environment: Mapping[str, str]) -> 
     Raises:
         UsageError: when they are invalid.
     """
-    from kiln.run import remote_executor_preconditions
+    from kiln.run import remote_executor_option_checks
 
     return (
-        remote_executor_preconditions.secret_variables(_run_options(options, environment, ()))
+        remote_executor_option_checks.secret_variables(_run_options(options, environment, ()))
         if has_remote_executor(options, environment)
         else {}
     )
@@ -94,7 +94,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
     import os
 
     from kiln import expand
-    from kiln.run import remote_executor_preconditions
+    from kiln.run import remote_executor_option_checks
 
     if not hasattr(options, "remote_executor"):
         return
@@ -102,7 +102,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
         pool_properties(feedstock, options)
     if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
-        remote_executor_preconditions.refuse_ineffective(
+        remote_executor_option_checks.refuse_ineffective(
             feedstock, expand.read_all(feedstock, names), _run_options(options, os.environ, names)
         )
 

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import config_selection, fleet_controller_machine, lost_terminal
+from kiln.cli import config_selection, fleet_controller_type_and_charge, lost_terminal
 from kiln.cli.fleet_ansible_settings import (
     artifact_layout,
     keep_region,
@@ -165,7 +165,7 @@ def run_config_of(
         max_workers=1,
         offers=tuple(offers),
         capacity_timeout=seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
-        controller=fleet_controller_machine.own_charge(os.environ),
+        controller=fleet_controller_type_and_charge.own_charge(os.environ),
         spot=options.spot,
         attempts=attempts,
         replacements=replacements,

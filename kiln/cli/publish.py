@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from kiln.publish.stores.publication_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
     from kiln.publish.transaction import Target
     from kiln.release.attest import AttestationSettings, Attester
 

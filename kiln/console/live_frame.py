@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console.expected_times import config_period, moment_text
+from kiln.console.expected_time_text import config_period, moment_text
 from kiln.console.progress_lines import ORDER, SIGNS, count_text
 from kiln.console.text import clock, cost_text, duration, fit, fit_name
 from kiln.model.run import BAD, GOOD, ConfigState

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.expected_times import config_period, moment_text, waiting_text
+from kiln.console.expected_time_text import config_period, moment_text, waiting_text
 from kiln.console.progress_lines import SIGNS, count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, duration, one_line, sanitized

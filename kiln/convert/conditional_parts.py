@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kiln.convert.conditional_lines import (
+from kiln.convert.conditional_expression_types import (
     ATOM,
     Cases,
     Expr,

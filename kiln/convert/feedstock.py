@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import expand, files, limits
-from kiln.convert.facts_v0 import facts_v0
-from kiln.convert.facts_v1 import facts_v1
+from kiln.convert.comparable_packages_v0 import facts_v0
+from kiln.convert.comparable_packages_v1 import facts_v1
+from kiln.convert.meta_yaml_to_recipe_yaml import META, recipe_text
 from kiln.convert.proof import Difference, HashCorrection, Proof, compare_matrices, compare_packages
 from kiln.convert.sections import FeedstockFacts
-from kiln.convert.text_conversion import META, recipe_text
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
 from kiln.model.source_position import Place

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_lines import FILTER, Expr, conjunction, negated, unparenthesized
+from kiln.convert.conditional_expression_types import FILTER, Expr, conjunction, negated, unparenthesized
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,
@@ -23,7 +23,7 @@ from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.convert.conditional_lines import Expanded
+    from kiln.convert.conditional_expression_types import Expanded
     from kiln.convert.package_tests import PackageTestConverter
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_lines import Expr, conjunction, negated, unparenthesized
+from kiln.convert.conditional_expression_types import Expr, conjunction, negated, unparenthesized
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,

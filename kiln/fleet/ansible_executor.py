@@ -23,7 +23,7 @@ from kiln.fleet.executor_messages import (
     Terminate,
     WatchService,
 )
-from kiln.fleet.executor_state import PlaybookSession
+from kiln.fleet.executor_thread_session import PlaybookSession
 from kiln.fleet.executor_threads import CommandThreads
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_messages import Command, Event
-    from kiln.fleet.executor_state import EventSession
+    from kiln.fleet.executor_thread_session import EventSession
 
 
 class CommandThreads:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.console.expected_times import moment_text, period_text
+from kiln.console.expected_time_text import moment_text, period_text
 from kiln.console.text import cost_text, duration, quantity, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.lease_expiry import greatest_cost_text
+from kiln.fleet.lease_cost_and_sweep_timer import greatest_cost_text
 from kiln.fleet.price_table import FREE
 from kiln.fleet.replacement_terms import plan_lines
 from kiln.model.fleet import JobSize, JobState

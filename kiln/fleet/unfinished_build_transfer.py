@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_messages import Collect, Event, StartBuild
-    from kiln.fleet.executor_state import PlaybookSession
+    from kiln.fleet.executor_thread_session import PlaybookSession
     from kiln.model.handover import HandoverRecord
 
 JOBS = "/var/lib/kiln/jobs"  # on a worker

@@ -23,7 +23,7 @@ from kiln.fleet.executor_messages import (
     Renewed,
     Unreachable,
 )
-from kiln.fleet.executor_state import NO_CONNECTION, SSH_SECONDS
+from kiln.fleet.executor_thread_session import NO_CONNECTION, SSH_SECONDS
 from kiln.fleet.log_stream import LogStream, job_status
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json
 from kiln.fleet.run_config import CACHE, POOL
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.fleet.executor_messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
-    from kiln.fleet.executor_state import PlaybookSession
+    from kiln.fleet.executor_thread_session import PlaybookSession
 
 NOTICE = "/run/kiln-notice"  # as kiln-notice has it
 POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         provide_image,
         recipe,
     )
-    from kiln.image.local_worker_disk import Disk, disk_recipe, provide_disk
     from kiln.image.worker_container_image import worker_recipe, worker_tag
+    from kiln.image.worker_vm_disk_image import Disk, disk_recipe, provide_disk
 
 __all__ = [
     "ENGINE_HOME",
@@ -36,7 +36,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "build_container_image": "ENGINE_HOME SUITE ImageRecipe ImageResult default_tag provide_image recipe",
-        "local_worker_disk": "Disk disk_recipe provide_disk",
+        "worker_vm_disk_image": "Disk disk_recipe provide_disk",
         "worker_container_image": "worker_recipe worker_tag",
     },
 )

@@ -11,7 +11,7 @@ from kiln import json_messages
 from kiln.console.progress_lines import ProgressLog
 from kiln.job.messages import MARK, parse_message, send
 from kiln.job.untrusted_build_results import is_message
-from kiln.ledger import stored_json
+from kiln.ledger import run_json_conversion
 from kiln.masking import masked
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class BuildLog:
             for note in message.get("notes", ()):
                 self.write(f"    {note}")
         elif message["kind"] == "progress" and (
-            progress := self.journal.line_for(stored_json.progress_from_json(message))
+            progress := self.journal.line_for(run_json_conversion.progress_from_json(message))
         ):
             self.write(f"    {progress}")
         send(**message)

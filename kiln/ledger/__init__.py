@@ -140,12 +140,12 @@ class Ledger(Database):
     def begin(self, report: MatrixReport) -> int:
         """Store that a run of this process begins, with all of its configs, and return its number."""
         from kiln.container.owner_labels import Owner
-        from kiln.ledger import stored_json
+        from kiln.ledger import run_json_conversion
 
         with self._writing() as connection:
             cursor = connection.execute(
                 "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
-                (report.command, report.started, str(Owner.here()), json.dumps(stored_json.run_detail(report))),
+                (report.command, report.started, str(Owner.here()), json.dumps(run_json_conversion.run_detail(report))),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
@@ -186,7 +186,7 @@ class Ledger(Database):
 
         Configs that were running when their run was killed are reported as interrupted.
         """
-        from kiln.ledger import stored_json
+        from kiln.ledger import run_json_conversion
 
         row = self._row(
             "SELECT id, command, started, finished, owner, detail FROM run WHERE id = coalesce(?, id)"
@@ -200,8 +200,8 @@ class Ledger(Database):
         killed = finished is None and not self._lives(owner)
         rows = self._rows(query, number)
         with decoding():
-            configs = tuple(stored_json.config_from_columns(*row, killed=killed) for row in rows)
-            return stored_json.run(number, command, started, finished, json.loads(detail), configs)
+            configs = tuple(run_json_conversion.config_from_columns(*row, killed=killed) for row in rows)
+            return run_json_conversion.run(number, command, started, finished, json.loads(detail), configs)
 
     @retry_after_repair
     def changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
@@ -289,9 +289,9 @@ class Ledger(Database):
 
 def _detail(config: ConfigRun) -> str:
     """Return what the record of a config holds besides its columns."""
-    from kiln.ledger import stored_json
+    from kiln.ledger import run_json_conversion
 
-    return json.dumps(stored_json.config_detail(config))
+    return json.dumps(run_json_conversion.config_detail(config))
 
 
 def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun, detail: str) -> None:

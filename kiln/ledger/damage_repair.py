@@ -268,15 +268,15 @@ def _copy(table: str, source: sqlite3.Connection, target: sqlite3.Connection) ->
 
 def _is_sound(table: str, row: dict[str, Any]) -> bool:
     """Return whether a row can be decoded."""
-    from kiln.ledger import stored_json
+    from kiln.ledger import run_json_conversion
 
     try:
         detail = json.loads(row["detail"]) if "detail" in row else {}
         if table == "config_run":
             names = ("config", "state", "started", "finished", "peak_memory", "detail")
-            stored_json.config_from_columns(*(row[name] for name in names), killed=False)
+            run_json_conversion.config_from_columns(*(row[name] for name in names), killed=False)
         elif table == "run":
-            stored_json.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
+            run_json_conversion.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
         return isinstance(detail, dict)
     except UNREADABLE:
         return False

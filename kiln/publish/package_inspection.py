@@ -14,7 +14,7 @@ from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.model.release import Leak, PackageContents
 from kiln.package_safety.paths import is_record, repeated, resolved
-from kiln.publish import build_path_leaks
+from kiln.publish import build_path_leak_hints
 
 if TYPE_CHECKING:
     import tarfile
@@ -113,15 +113,17 @@ class _Inspection:
         placeholder = self.prefixes.get(name, b"")
         rest, start, kind = b"", 0, None
         while chunk := content.read(CHUNK):
-            kind = kind or build_path_leaks.file_kind(name, chunk)
+            kind = kind or build_path_leak_hints.file_kind(name, chunk)
             text = rest + chunk
             installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
             for secret in self.forbidden:
                 if is_metadata and secret.what == BUILD_PATH:
                     continue
                 if secret.needle in installed and (offset := _offset(secret, installed)) is not None:
-                    remedy = build_path_leaks.path_at(installed, offset) if secret.what == BUILD_PATH else ""
-                    cure = build_path_leaks.cure(kind) if secret.what == BUILD_PATH else build_path_leaks.SECRET
+                    remedy = build_path_leak_hints.path_at(installed, offset) if secret.what == BUILD_PATH else ""
+                    cure = (
+                        build_path_leak_hints.cure(kind) if secret.what == BUILD_PATH else build_path_leak_hints.SECRET
+                    )
                     leak = Leak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.target import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.publication_target import StoreTarget
 from kiln.publish.stores.s3 import Bucket
+from kiln.publish.stores.store_publication import StoreTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

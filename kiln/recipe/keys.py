@@ -16,7 +16,7 @@ from kiln.errors import did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
 from kiln.model.source_position import Place
-from kiln.recipe.refused_values import unsupported_values
+from kiln.recipe.engine_unsupported_values import unsupported_values
 from kiln.serialization import mappings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from kiln import files
 from kiln.archive_kinds import file_of, is_archive
 from kiln.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.model.source_position import Place
-from kiln.recipe.refused_values import REVISIONS
+from kiln.recipe.engine_unsupported_values import REVISIONS
 from kiln.variants.files import as_list
 from kiln.yamltext import read_text
 

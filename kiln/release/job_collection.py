@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
-from kiln.ledger import Ledger, stored_json
+from kiln.ledger import Ledger, run_json_conversion
 from kiln.model.run import GOOD, ConfigState, MatrixReport
 from kiln.serialization import from_json_values
 from kiln.store import build_cache, worker_results
@@ -83,7 +83,7 @@ def read(path: Path) -> MatrixReport:
         data = json.loads(text[:LONGEST])
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
-        report = from_json_values(MatrixReport, data, stored_json.KINDS)
+        report = from_json_values(MatrixReport, data, run_json_conversion.KINDS)
         (config_run,) = report.configs
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenPackage(

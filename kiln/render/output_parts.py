@@ -10,7 +10,7 @@ from kiln.errors import RecipeFault
 from kiln.model.output_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.names import is_channel_folder
-from kiln.recipe.refused_values import CONTENT_HASHES, FURTHER_HASHES
+from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
 from kiln.recipe.specs import sections, with_versions
 from kiln.render.output_settings import build_settings, included_files, merges_environments, test_scripts, texts
 from kiln.variants.files import as_list

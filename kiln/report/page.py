@@ -10,10 +10,10 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__, files
-from kiln.console.expected_times import config_period, moment_text
+from kiln.console.expected_time_text import config_period, moment_text
 from kiln.console.progress_lines import count_text
 from kiln.model.run import BAD
-from kiln.report import template, totals
+from kiln.report import template_environment, totals
 from kiln.report.grid import grid
 from kiln.report.package_summary import SPEC
 from kiln.report.run_comparison import compare_runs
@@ -54,7 +54,7 @@ def as_html(
     for a page in the same folder as an index of runs.
     """
     moment = time.time() if now is None else now
-    return template.render(
+    return template_environment.render(
         "page.html.j2",
         folder,
         name=name,
@@ -97,10 +97,10 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
     return [
         ("configs", str(len(report.configs)), _unbroken(count_text(config.state for config in report.configs))),
-        ("so far" if totals.is_running(report) else "took", template.short_duration(elapsed), slots),
+        ("so far" if totals.is_running(report) else "took", template_environment.short_duration(elapsed), slots),
         (
             "work",
-            template.short_duration(work),
+            template_environment.short_duration(work),
             f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else "",
         ),
         ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
@@ -123,7 +123,7 @@ def _end(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     """Return the expected end of a run on workers that is in progress."""
     if report.cost is None or not _expected(report, now):
         return []
-    left = template.short_duration(max(60.0, report.cost.end - now))
+    left = template_environment.short_duration(max(60.0, report.cost.end - now))
     return [("end", moment_text(report.cost.end, now, utc=True), f"UTC, expected in about {left}")]
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.console.expected_times import config_period
+from kiln.console.expected_time_text import config_period
 from kiln.console.progress_lines import SIGNS, count_text
 from kiln.console.text import cost_text, duration, one_line, table
 from kiln.lazy_pattern import lazy_pattern

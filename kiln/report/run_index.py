@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import __version__
 from kiln.console.progress_lines import count_text
-from kiln.report import template, totals
+from kiln.report import template_environment, totals
 from kiln.report.page import page_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def index_as_html(
         )
         for report in reports
     ]
-    return template.render(
+    return template_environment.render(
         "index.html.j2",
         folder,
         name=name,

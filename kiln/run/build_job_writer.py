@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import emulation, expand, render
 from kiln.executor import conda_build_run, conda_forge_env
 from kiln.job.job_descriptions import BuildJob
-from kiln.ledger import stored_json
+from kiln.ledger import run_json_conversion
 from kiln.model.build_results import TestVerdict
 from kiln.model.engine_package_settings import PackageSettings
 from kiln.run.options import HOST
@@ -108,7 +108,7 @@ def reusable_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
         task.rendered.config.platform, in_container=job.container != HOST
     )
     return tuple(
-        stored_json.package_as_json(report)
+        run_json_conversion.package_as_json(report)
         for report in packages
         if not (runs and report.tests.verdict is TestVerdict.SKIPPED)
     )

@@ -31,7 +31,7 @@ from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, error_from, failed_config_result, send
 from kiln.job.step_and_output_lookup import package_file_name
-from kiln.ledger import Ledger, stored_json
+from kiln.ledger import Ledger, run_json_conversion
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder
 from kiln.process_table import end_orphans
@@ -124,7 +124,7 @@ class ConfigBuild:
         if finished is None:
             return None
         build_cache.remove_work(self.task.layout, job.config)
-        packages = [stored_json.package_as_json(package) for package in finished]
+        packages = [run_json_conversion.package_as_json(package) for package in finished]
         return {"state": ConfigState.CACHED.value, "reason": build_cache.FOUND, "packages": packages}
 
     def build(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class ConfigBuild:
         outdated = changed or result.get("outdated", False)
         packages = self.publish(result["packages"], time.monotonic() - start, outdated=outdated)
         good["reason"] = CHANGED if changed else ""
-        return {**good, "packages": [stored_json.package_as_json(package) for package in packages]}
+        return {**good, "packages": [run_json_conversion.package_as_json(package) for package in packages]}
 
     def take_folder(self) -> None:
         """Remove the folder for --rebuild, and where a build moves from container to host, or back.

@@ -12,7 +12,7 @@ from kiln.executor import conda_forge_env
 from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
-from kiln.run import executor_choice, plan_inputs, remote_executor_preconditions, resource_check
+from kiln.run import executor_choice, plan_inputs, remote_executor_option_checks, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local_build_order
 from kiln.store import build_cache
@@ -21,7 +21,7 @@ from kiln.store.compile_cache_key import compile_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from kiln.job.host_properties import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.ledger import Ledger
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_results import PackageReport
@@ -103,7 +103,7 @@ def prepare(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=remote_executor_preconditions.secret_variables(options),
+        secrets=remote_executor_option_checks.secret_variables(options),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import conda_forge_yml, expand, limits, render
-from kiln.builder import rehearsal_inputs
+from kiln.builder import rehearsal_wheels_and_python
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
@@ -18,7 +18,7 @@ from kiln.run import (
     executor_choice,
     platforms,
     recipe_support,
-    remote_executor_preconditions,
+    remote_executor_option_checks,
     resource_check,
     yum_requirements,
 )
@@ -31,10 +31,10 @@ from kiln.store.rehearsal_layout import RehearsalLayout
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from kiln.builder.rehearsal_inputs import RehearsalInputs
+    from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs
     from kiln.container import Engine
     from kiln.cpu_memory import Resources
-    from kiln.job.host_properties import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig
@@ -102,7 +102,7 @@ def look_up(
         feedstock, places, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
     )
     on_host = options.container in {None, HOST}
-    pythons = rehearsal_inputs.Pythons(
+    pythons = rehearsal_wheels_and_python.Pythons(
         machine=machine,
         folder=ArtifactLayout.of(feedstock).pythons,
         channel=options.python_channel,
@@ -110,7 +110,7 @@ def look_up(
         show=on_line or (lambda _: None),
     )
     rehearsals, notes_on_rehearsals = (
-        rehearsal_inputs.require_inputs(
+        rehearsal_wheels_and_python.require_inputs(
             configs, pythons, on_host=on_host, plan_of=_planner(feedstock, options, machine, on_host=on_host).plan
         )
         if options.build.rehearsal
@@ -172,7 +172,7 @@ def _check(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunO
         expand.conda_settings(feedstock.settings)
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
-    remote_executor_preconditions.refuse_ineffective(feedstock, configs, options)
+    remote_executor_option_checks.refuse_ineffective(feedstock, configs, options)
     return _without_effect(feedstock, options)
 
 

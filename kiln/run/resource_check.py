@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.builder.rehearsal_inputs import missing_size, rehearsal_disk
+from kiln.builder.rehearsal_wheels_and_python import missing_size, rehearsal_disk
 from kiln.console.text import quantity
 from kiln.errors import OutOfMemory, UsageError
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -14,7 +14,7 @@ from kiln.store.rehearsal_layout import RehearsalLayout
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from kiln.builder.rehearsal_inputs import RehearsalInputs
+    from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs
     from kiln.cpu_memory import Resources
     from kiln.ledger import Ledger
     from kiln.run.options import RunOptions

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
-from kiln.job.host_properties import processor
+from kiln.job.host_environment_and_python import processor
 from kiln.job.messages import MARK, error_from, parse_message
-from kiln.ledger import stored_json
+from kiln.ledger import run_json_conversion
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system.process_groups import KILL
 from kiln.scheduling import local_build_order
@@ -172,9 +172,11 @@ class MatrixRun:
                 config_run.step = str(message["title"])
                 self.watcher.config_line(config, config_run.step, "")
             case "progress":
-                self.watcher.config_progress(config, stored_json.progress_from_json(message))
+                self.watcher.config_progress(config, run_json_conversion.progress_from_json(message))
             case "done":
-                step = stored_json.step_from_json({name: value for name, value in message.items() if name != "kind"})
+                step = run_json_conversion.step_from_json(
+                    {name: value for name, value in message.items() if name != "kind"}
+                )
                 self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
             case "result":
                 config_run.result = dict(message)
@@ -194,7 +196,9 @@ class MatrixRun:
                 finished=time.time(),
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
-                packages=tuple(stored_json.package_from_json(package) for package in result.get("packages", ())),
+                packages=tuple(
+                    run_json_conversion.package_from_json(package) for package in result.get("packages", ())
+                ),
             )
         )
 

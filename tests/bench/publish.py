@@ -16,7 +16,7 @@ from kiln import files, repodata
 from kiln.publish import package_inspection, transaction
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.publication_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from tests.bench.timing import ROOT, seconds
 from tests.packages import release_package
 

@@ -19,7 +19,7 @@ from tests.conftest import lack_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.publish.stores.publication_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -76,7 +76,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreTarget]:
     import boto3
     from moto.server import ThreadedMotoServer
 
-    from kiln.publish.stores.publication_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
     from kiln.publish.targets import target
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -21,7 +21,7 @@ from kiln.errors import BrokenIndex, HashMismatch
 from kiln.publish import transaction
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.publication_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.zstd import zstd
 from tests.packages import conda_package, release_package
 from tests.serving import served

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
-from kiln.fleet.lease_expiry import LEASE
-from kiln.ledger.stored_json import KINDS
+from kiln.fleet.lease_cost_and_sweep_timer import LEASE
+from kiln.ledger.run_json_conversion import KINDS
 from kiln.model.run import ConfigRun, MatrixReport
 from kiln.serialization import from_json_values
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import BrokenPackage
 from kiln.fleet import costs
 from kiln.fleet.collect import accept_package
-from kiln.ledger.stored_json import KINDS
+from kiln.ledger.run_json_conversion import KINDS
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import MatrixReport
 from kiln.serialization import from_json_values

@@ -13,7 +13,7 @@ from kiln.errors import (
     HashMismatch,
 )
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.target import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.targets import target
 from tests.channel_server import TOKEN
 from tests.packages import release_package

@@ -24,7 +24,7 @@ from kiln.publish.attestation_sidecars import read_sidecar
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import index_edits
-from kiln.publish.stores.publication_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.publish.targets import target
 from kiln.solve_and_install import install, solve
 from tests import publishing

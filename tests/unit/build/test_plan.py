@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal, refused_files
+from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal, unpackable_prefix_files
 from kiln.build.engine_secrets import (
     HANDED_OVER,
     UNPACK,
@@ -99,7 +99,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         "export cuda_compiler_version=12.9",
         *untraced(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
         "bash -e /feedstock/recipe/split.sh",
-        *untraced(refused_files.refusal_lines(Path("/making/app"))),
+        *untraced(unpackable_prefix_files.refusal_lines(Path("/making/app"))),
     ]
     assert "build" not in app.recipe["requirements"]
     assert "skip_pyc_compilation" not in app.recipe["build"]["python"]
@@ -264,7 +264,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
     content = step.recipe["build"]["script"]["content"]
     assert content.index(". /config/compile.env") < content.index("bash -e /r/build.sh")
-    refusal = content.index(*refused_files.refusal_lines(Path("/c")))
+    refusal = content.index(*unpackable_prefix_files.refusal_lines(Path("/c")))
     assert content.index("bash -e /r/build.sh") < refusal < len(content) - 1, "before the archive is made, too"
     assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
     assert "secrets" not in step.recipe["build"]["script"], "secrets of a run do not change the result"

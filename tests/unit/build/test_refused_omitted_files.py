@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import engine_failures, refused_files
+from kiln.build import engine_failures, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.build.rattler_build_worker import require_all_packed
 from kiln.errors import BuildFailed
@@ -46,7 +46,7 @@ def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefi
     assert "remove the files in the script" in kind.hint
     require_all_packed(tmp_path, {"build": {"files": ["a/y.py"]}})
     many = [f"{number} (w)" for number in range(7)]
-    assert refused_files.message(refused_files.LEFT_OUT, many).endswith("4 (w) and 2 more")
+    assert unpackable_prefix_files.message(unpackable_prefix_files.LEFT_OUT, many).endswith("4 (w) and 2 more")
 
 
 def test_tags_of_caches_are_named_in_the_log(prefix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import signals
-from kiln.build import engine_failures, rattler_build_worker, refused_files
+from kiln.build import engine_failures, rattler_build_worker, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.errors import BuildFailed
 
@@ -32,7 +32,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the line after a script, as the engine does: traced, and until a command fails."""
-    script = "\n".join(("set -xe", *refused_files.refusal_lines(folder), "{ echo after; } 2>/dev/null"))
+    script = "\n".join(("set -xe", *unpackable_prefix_files.refusal_lines(folder), "{ echo after; } 2>/dev/null"))
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
 
@@ -40,7 +40,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_prefix_without_special_files_passes_without_a_trace(prefix: Path, tmp_path: Path) -> None:
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "after\n", "")
-    assert refused_files.listed_files(tmp_path) == () == refused_files.special_files([prefix])
+    assert unpackable_prefix_files.listed_files(tmp_path) == () == unpackable_prefix_files.special_files([prefix])
 
 
 @pytest.mark.processes
@@ -50,14 +50,14 @@ def test_special_files_end_the_script_and_are_named(prefix: Path, tmp_path: Path
     named = ("a socket (socket)", "bin/two\nlines (FIFO)")
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert refused_files.listed_files(tmp_path) == named
-    assert refused_files.special_files([prefix]) == named
+    assert unpackable_prefix_files.listed_files(tmp_path) == named
+    assert unpackable_prefix_files.special_files([prefix]) == named
 
 
 def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / refused_files.LIST).write_bytes(b"p pipe\0")
+    (tmp_path / unpackable_prefix_files.LIST).write_bytes(b"p pipe\0")
     job = {"folder": str(tmp_path), "parent": os.getppid(), "result": str(tmp_path / "result.json")}
     (tmp_path / "job.json").write_text(json.dumps(job))  # what is missing in it is the engine's failure here
     monkeypatch.setattr(os, "_exit", lambda _: None)
@@ -71,5 +71,5 @@ def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
 
 
 def test_of_many_files_a_few_are_named() -> None:
-    text = refused_files.message(refused_files.SPECIAL, [f"{number} (FIFO)" for number in range(7)])
+    text = unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, [f"{number} (FIFO)" for number in range(7)])
     assert text.endswith("4 (FIFO) and 2 more")

@@ -10,8 +10,8 @@ import pytest
 
 from kiln import source_download
 from kiln.bump import download
-from kiln.bump.changed_source_hashes import Download
 from kiln.bump.literals import Literal
+from kiln.bump.source_hash_literals import Download
 from kiln.errors import DownloadFailed
 from tests.bumping import ignored
 from tests.git_repositories import git

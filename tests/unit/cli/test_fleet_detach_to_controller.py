@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kiln import bootstrap, cli, files, process_runner
-from kiln.cli import fleet_controller_machine, fleet_detach_to_controller, fleet_unrecorded_runs
+from kiln.cli import fleet_controller_type_and_charge, fleet_detach_to_controller, fleet_unrecorded_runs
 from kiln.cli.fleet_ansible_settings import artifact_layout
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
@@ -87,7 +87,7 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     assert "value-of-AWS_SECRET_ACCESS_KEY" in json.loads(text)["environment"].values()
     assert not [word for word in ("BINSTAR", "ANACONDA", "AWS_PROFILE") if word in text]
     assert settings.environment["KILN_FLEET_ID"] == "0a1b2c3d"
-    charge = fleet_controller_machine.own_charge(settings.environment)
+    charge = fleet_controller_type_and_charge.own_charge(settings.environment)
     assert charge is not None
     assert (charge.name, charge.currency, charge.hourly > 0.0416) == ("t3.medium", "USD", True), "with its disk"
     assert time.time() - charge.since < 60
@@ -165,8 +165,8 @@ def test_the_users_lifetime_of_workers_does_not_end_a_controller(
     for path in site.variable_files:
         values |= yaml.safe_load(path.read_text())
     assert values["kiln_lifetime"] == (10 + 24 + 72) * 3600
-    assert values["kiln_machine_types"] == [fleet_controller_machine.small_type("aws")]
-    assert (kind, values["kiln_aws_region"]) == (fleet_controller_machine.CONTROLLER_TYPE, "eu-west-1")
+    assert values["kiln_machine_types"] == [fleet_controller_type_and_charge.small_type("aws")]
+    assert (kind, values["kiln_aws_region"]) == (fleet_controller_type_and_charge.CONTROLLER_TYPE, "eu-west-1")
 
 
 @pytest.mark.parametrize(("begins", "removed"), [(False, ["controller"]), (True, ["controller", "workers at aws"])])
@@ -214,7 +214,7 @@ def test_a_key_that_does_not_exist_is_named(action: str, tmp_path: Path, capsys:
 def test_a_small_controller_is_a_row_as_those_of_the_playbooks_table(provider: str) -> None:
     path = ROOT / "ansible" / "group_vars" / "all" / "machine_types.yml"
     rows = yaml.safe_load(path.read_text())["kiln_machine_types"]
-    assert set(fleet_controller_machine.small_type(provider)) == set(rows[0])
-    assert fleet_controller_machine.small_type(provider)["provider"] == provider
+    assert set(fleet_controller_type_and_charge.small_type(provider)) == set(rows[0])
+    assert fleet_controller_type_and_charge.small_type(provider)["provider"] == provider
     billed = {row["billed"] for row in rows if row["provider"] == provider}
-    assert billed == {fleet_controller_machine.small_type(provider)["billed"]}
+    assert billed == {fleet_controller_type_and_charge.small_type(provider)["billed"]}

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from kiln.console.expected_times import moment_text, period_text
+from kiln.console.expected_time_text import moment_text, period_text
 from kiln.console.live_frame import Line, frame
 from kiln.console.progress_lines import SIGNS
 from kiln.console.run_state import RunState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.conditional_lines import Expr, Unsupported, negated, unparenthesized
+from kiln.convert.conditional_expression_types import Expr, Unsupported, negated, unparenthesized
 from kiln.convert.expressions import NameScope, Translator, parse_selector
 
 VALUES = {

@@ -18,7 +18,7 @@ from kiln.fleet.executor_messages import (
     Terminate,
     Terminated,
 )
-from kiln.fleet.executor_state import PlaybookSession
+from kiln.fleet.executor_thread_session import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.provider_playbooks import probe, provision, tear_down, terminate
 

@@ -12,7 +12,7 @@ from kiln.errors import HashMismatch, PublicationPending
 from kiln.publish import transaction
 from kiln.publish.journal import Phase
 from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.publication_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.repodata import IndexEntry
 
 

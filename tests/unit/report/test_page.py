@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.console.expected_times import period_text
+from kiln.console.expected_time_text import period_text
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.report import as_html, as_markdown, matrix_text
 from kiln.report.tail import LINES, WIDTH, tail

@@ -9,7 +9,7 @@ import pytest
 
 from kiln import emulation, expand, render
 from kiln.job.job_descriptions import BuildOptions
-from kiln.ledger import Ledger, StoredArtifact, stored_json
+from kiln.ledger import Ledger, StoredArtifact, run_json_conversion
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock
 from kiln.run import build_job_writer
@@ -63,7 +63,7 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     modified = place.stat().st_mtime_ns
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.keep(StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s"))
-        detail = {"packages": [stored_json.package_as_json(report)]}
+        detail = {"packages": [run_json_conversion.package_as_json(report)]}
         ledger.record("other's", config="other", title=build_cache.TITLE, seconds=1.0, detail=detail)
         assert len(build_job_writer.reusable_packages(cast("Task", task), ledger)) == taken
         (tmp_path / "conda-forge.yml").write_text("test: native\n")  # its tests never run here

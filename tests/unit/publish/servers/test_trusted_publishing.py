@@ -9,7 +9,7 @@ import pytest
 from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind, trusted_publishing
-from kiln.publish.servers.target import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.servers.trusted_publishing import GitHubIdentity, GitLabIdentity, TrustedPublisher, audience_of
 
 if TYPE_CHECKING:

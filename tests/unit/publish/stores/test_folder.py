@@ -11,7 +11,7 @@ from kiln import repodata
 from kiln.errors import NotWritable
 from kiln.publish import transaction
 from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.publication_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from tests.packages import release_package
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import engine_failures, refused_files
+from kiln.build import engine_failures, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.build.rattler_build_worker import require_accepted_files
 from kiln.errors import BuildFailed
@@ -76,5 +76,5 @@ def test_a_link_to_a_folder_of_the_build_is_refused(step: Path, place: str) -> N
 
 
 def test_faults_are_separated_from_how_many_more_there_are() -> None:
-    text = refused_files.message(refused_files.UNUSABLE, list("abcdefg"), separator="; ")
+    text = unpackable_prefix_files.message(unpackable_prefix_files.UNUSABLE, list("abcdefg"), separator="; ")
     assert text == "the package would not work: a; b; c; d; e; and 2 more"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, rehearse
-from kiln.builder import rehearsal_inputs
+from kiln.builder import rehearsal_wheels_and_python
 from kiln.builder.rehearsal import find_python, one_python_config
-from kiln.builder.rehearsal_inputs import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
+from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.host_properties import HostMachine
+from kiln.job.host_environment_and_python import HostMachine
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, OutputTest, RenderedConfig
@@ -191,8 +191,8 @@ def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehears
         config_of_machine(feedstock, MACHINE)
 
 
-def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_inputs.Pythons:
-    return rehearsal_inputs.Pythons(machine=MACHINE, folder=tmp_path, channel="the-channel", fetch=fetch)
+def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_wheels_and_python.Pythons:
+    return rehearsal_wheels_and_python.Pythons(machine=MACHINE, folder=tmp_path, channel="the-channel", fetch=fetch)
 
 
 def configs(feedstock: Feedstock, *names: str) -> list[BuildConfig]:
@@ -203,7 +203,9 @@ def test_another_interpreter_than_the_calling_one_is_noted(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), pythons(tmp_path), on_host=True)
+    means, notes = rehearsal_wheels_and_python.require_inputs(
+        configs(feedstock, "3.12"), pythons(tmp_path), on_host=True
+    )
     assert means[CONFIGS["3.12"]].interpreter == here["3.12"]
     assert notes == ("rehearsing with Python 3.12.9, /py/bin/python3.12",)
 
@@ -215,14 +217,14 @@ def test_a_named_python_that_cannot_be_used_is_not_replaced(
     own, machine = pythons(tmp_path), replace(MACHINE, insists=True)
     named = replace(own, machine=machine)
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
-        rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_wheels_and_python.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
     monkeypatch.setattr(rehearse, "probe", lambda *_, **__: interpreter_of("3.11"))
     with pytest.raises(UnsupportedPython, match="/calling cannot be used for this rehearsal") as caught:
-        rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_wheels_and_python.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
     assert caught.value.why == "it is Python 3.11, the rehearsal requires Python 3.12"
     both = configs(feedstock, "3.11", "3.12")
-    assert len(rehearsal_inputs.require_inputs(both, named, on_host=True)[0]) == 2
-    assert len(rehearsal_inputs.require_inputs(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
+    assert len(rehearsal_wheels_and_python.require_inputs(both, named, on_host=True)[0]) == 2
+    assert len(rehearsal_wheels_and_python.require_inputs(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
 
 
 def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
@@ -236,7 +238,9 @@ def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
 
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True)
+    means, notes = rehearsal_wheels_and_python.require_inputs(
+        configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True
+    )
     (request,) = requests
     assert (request.python, request.channel, request.refusal) == ("3.11", "the-channel", "/calling is Python 3.14")
     assert means[CONFIGS["3.11"]].interpreter == interpreter_of("3.11")
@@ -251,19 +255,25 @@ def test_some_missing_pythons_are_noted_and_all_are_an_error(
 
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     with pytest.raises(UnsupportedPython, match=r"no Python 3\.13 can be had"):
-        rehearsal_inputs.require_inputs(configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True)
+        rehearsal_wheels_and_python.require_inputs(configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True)
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.12", "3.13"), pythons(tmp_path), on_host=True)
+    means, notes = rehearsal_wheels_and_python.require_inputs(
+        configs(feedstock, "3.12", "3.13"), pythons(tmp_path), on_host=True
+    )
     assert means[CONFIGS["3.13"]].interpreter is None
     assert notes[1:] == ("no Python 3.13 can be had: get it",)
-    means, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.13"), pythons(tmp_path), on_host=False)
+    means, notes = rehearsal_wheels_and_python.require_inputs(
+        configs(feedstock, "3.13"), pythons(tmp_path), on_host=False
+    )
     assert (means[CONFIGS["3.13"]].interpreter, notes) == (None, ()), "a container may have one"
 
 
 def test_a_dry_run_notes_the_pythons_to_fetch(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
-    _, notes = rehearsal_inputs.require_inputs(configs(feedstock, "3.13"), pythons(tmp_path, fetch=False), on_host=True)
+    _, notes = rehearsal_wheels_and_python.require_inputs(
+        configs(feedstock, "3.13"), pythons(tmp_path, fetch=False), on_host=True
+    )
     assert notes == ("Python 3.13 not found on this machine: it would be fetched from the-channel, or by uv",)
 
 
@@ -276,4 +286,4 @@ def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     pythons_here = replace(pythons(tmp_path, fetch=False), channel=rehearse.NO_CHANNEL)
     with pytest.raises(UnsupportedPython, match="nothing from none"):
-        rehearsal_inputs.require_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)
+        rehearsal_wheels_and_python.require_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.errors import BuildFailed, MissingTool
 from kiln.image import disk_recipe, provide_disk, worker_recipe
-from kiln.image.local_worker_disk import KEY, NAMES
+from kiln.image.worker_vm_disk_image import KEY, NAMES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_ansible_settings import playbook_variable
 from kiln.cli.fleet_arguments import planned_loss_limits, seconds
-from kiln.cli.fleet_controller_machine import KEEP
+from kiln.cli.fleet_controller_type_and_charge import KEEP
 from kiln.cli.fleet_fallbacks import offers_by_type
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.errors import UsageError
@@ -24,7 +24,7 @@ def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
     Raises:
         UsageError: when the playbooks' variable ``kiln_lifetime`` is too short for a build.
     """
-    from kiln.fleet.lease_expiry import LIFETIME
+    from kiln.fleet.lease_cost_and_sweep_timer import LIFETIME
 
     text = playbook_variable("kiln_lifetime", options.vars)
     if not text:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from kiln.convert.conditional_parts import ConditionPart
+from kiln.convert.meta_yaml_to_recipe_yaml import recipe_text, scalar, text_of
 from kiln.convert.sections import FeedstockFacts
-from kiln.convert.text_conversion import recipe_text, scalar, text_of
 from kiln.convert.tree import DictPart, ListPart, ScalarPart
 from kiln.errors import ConversionRefused
 from tests.unit.convert.feedstocks import CONVERSIONS
