@@ -52,10 +52,10 @@ INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 PACK = """\
 import os, sys
 from pathlib import Path
-from kiln.rehearse import interpreter_facts, python_package
+from kiln.rehearse import interpreter_facts, python_interpreter_packages
 for executable in sys.argv[2:]:
     found = interpreter_facts.probe(Path(executable), env=os.environ)
-    python_package.python_packages(found, Path(sys.argv[1]), env=os.environ)
+    python_interpreter_packages.python_packages(found, Path(sys.argv[1]), env=os.environ)
 """
 
 

@@ -16,7 +16,7 @@ from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
-from kiln.script_invocation import exports, run_lines, untraced
+from kiln.recipe_script_shell_lines import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping

@@ -24,7 +24,7 @@ from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep, Platforms
 from kiln.model.engine_package_settings import PackageSettings
-from kiln.script_invocation import exports, run_lines, untraced
+from kiln.recipe_script_shell_lines import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

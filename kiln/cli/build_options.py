@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
-from kiln.cli.ci_urls import ci_urls
+from kiln.cli.current_ci_run_urls import ci_urls
 from kiln.cli.environment_passthrough import build_variables, client_variables, pip_settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from kiln.bazel.cache import DiskCache, DiskCaches
+    from kiln.bazel.disk_cache_folders import DiskCache, DiskCaches
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

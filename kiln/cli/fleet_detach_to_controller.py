@@ -151,15 +151,15 @@ def controller_settings(
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
     from kiln.cli.fleet_prices import user_table_path
-    from kiln.fleet.detached import playbook_variables, sending
+    from kiln.fleet.detached import decrypted_playbook_variables, sending
     from kiln.fleet.detached.sending import HOME, ControllerSettings
 
     variables, certificates = sending.credentials(options.provider, os.environ)
-    names = playbook_variables.names_of_playbooks(ANSIBLE, options.provider)
-    vault = playbook_variables.VaultDecryption(vault_program)
+    names = decrypted_playbook_variables.names_of_playbooks(ANSIBLE, options.provider)
+    vault = decrypted_playbook_variables.VaultDecryption(vault_program)
     host = existing_host(options) if options.controller is not None else {}
     place = (str(host["address"]), int(host.get("port", 22))) if host else None
-    texts = playbook_variables.variable_files(options.vars, names, vault, controller=place)
+    texts = decrypted_playbook_variables.variable_files(options.vars, names, vault, controller=place)
     index = {name: os.environ[name] for name in INDEX if os.environ.get(name) and "file:" not in os.environ[name]}
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
     arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--json"]
@@ -244,16 +244,16 @@ def existing_host(options: argparse.Namespace) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
     import yaml
 
-    from kiln.fleet.detached import playbook_variables, sending, ssh_config_host
+    from kiln.fleet.detached import decrypted_playbook_variables, sending, user_ssh_host_lookup
 
     for path in options.vars:
         text = sending.file_text(path)
-        data = {} if playbook_variables.VAULT.search(text) else yaml.safe_load(text)
+        data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml.safe_load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")
                 return {**host, **({"ssh_options": common} if common else {})}
-    return ssh_config_host.static_host(options.controller, client_variables(os.environ))
+    return user_ssh_host_lookup.static_host(options.controller, client_variables(os.environ))
 
 
 def remove_controller(site: PlaybookSite, run: str) -> None:

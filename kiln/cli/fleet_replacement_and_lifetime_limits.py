@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from kiln.fleet.plan import FleetPlan
-    from kiln.fleet.replacement_terms import RunTerms
+    from kiln.fleet.run_terms import RunTerms
 
 
 def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
@@ -40,7 +40,7 @@ def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     """Return the terms of a run by a plan."""
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.lost_worker_limits import joint_limit
-    from kiln.fleet.replacement_terms import RunTerms, greatest_loss
+    from kiln.fleet.run_terms import RunTerms, greatest_loss
 
     way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
     attempts, replacements = planned_loss_limits(options, way)

@@ -143,12 +143,12 @@ def _local(options: argparse.Namespace, root: Path) -> int:
 def _slim(options: argparse.Namespace, root: Path) -> int:
     from kiln.cli import run_view
     from kiln.container import images
-    from kiln.image import slim_image, slim_kind_definitions
+    from kiln.image import slim_image, slim_image_kinds
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
     engine = _engine(options.load) if options.load else None
-    image_kind = slim_kind_definitions.read_kind(options.kind)
+    image_kind = slim_image_kinds.read_kind(options.kind)
     request = slim_image.ImageRequest(
         kind=image_kind,
         channels=tuple(options.channels or ["conda-forge"]),

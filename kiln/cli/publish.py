@@ -204,7 +204,7 @@ def channel_attestations(
 ) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
     from kiln import channel_url_credentials
-    from kiln.cli.ci_urls import ci_urls, ci_workflow
+    from kiln.cli.current_ci_run_urls import ci_urls, ci_workflow
     from kiln.release.attest import AttestationSettings
 
     if attester is None:

@@ -12,7 +12,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.live_frame import frame
+from kiln.console.live_frame_layout import frame
 from kiln.console.plain import failure_text
 from kiln.console.run_state import RunState
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from kiln.console.live_frame import Line
+    from kiln.console.live_frame_layout import Line
     from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 

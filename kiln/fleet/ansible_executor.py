@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.fleet import collect, provider_playbooks, worker_commands
-from kiln.fleet.executor_messages import (
+from kiln.fleet import collect, provider_operations, worker_commands
+from kiln.fleet.executor_protocol import (
     Collect,
     FollowBuild,
     Prepare,
@@ -27,14 +27,14 @@ from kiln.fleet.executor_thread_session import PlaybookSession
 from kiln.fleet.executor_threads import CommandThreads
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_messages import Command, KeepPackages
+    from kiln.fleet.executor_protocol import Command, KeepPackages
     from kiln.fleet.playbook_runner import PlaybookSite
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 
 
 class AnsibleExecutor(CommandThreads):
-    """Executes commands on real machines; see `kiln.fleet.executor_messages.WorkerExecutor`."""
+    """Executes commands on real machines; see `kiln.fleet.executor_protocol.WorkerExecutor`."""
 
     def __init__(self, site: PlaybookSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
@@ -46,7 +46,7 @@ class AnsibleExecutor(CommandThreads):
         session = self.session
         match command:
             case Provision():
-                provider_playbooks.provision(session, command)
+                provider_operations.provision(session, command)
             case Prepare():
                 worker_commands.prepare(session, command)
             case WatchService():
@@ -64,8 +64,8 @@ class AnsibleExecutor(CommandThreads):
             case Renew():
                 worker_commands.renew(session, command)
             case Probe():
-                provider_playbooks.probe(session, command.workers)
+                provider_operations.probe(session, command.workers)
             case Terminate():
-                provider_playbooks.terminate(session, command)
+                provider_operations.terminate(session, command)
             case TearDown():
-                provider_playbooks.tear_down(session)
+                provider_operations.tear_down(session)

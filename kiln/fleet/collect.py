@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet import unfinished_build_transfer
-from kiln.fleet.executor_messages import Collected, CollectFailed, CommandUndelivered
+from kiln.fleet.executor_protocol import Collected, CollectFailed, CommandUndelivered
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.ledger import run_json_conversion
 from kiln.names import is_channel_folder
@@ -19,7 +19,7 @@ from kiln.names import is_channel_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Collect, Event, KeepPackages
+    from kiln.fleet.executor_protocol import Collect, Event, KeepPackages
     from kiln.fleet.executor_thread_session import PlaybookSession
     from kiln.model.build_results import PackageReport
 

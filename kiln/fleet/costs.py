@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.plan import Arrangement
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.worker_job_inventory import Inventory
+    from kiln.fleet.supervisor_worker_records import Inventory
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import Queue

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.fleet.executor_messages import LogLine
+from kiln.fleet.executor_protocol import LogLine
 from kiln.fleet.playbook_runner import PlaybookRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kiln.fleet.executor_messages import Event
+    from kiln.fleet.executor_protocol import Event
     from kiln.fleet.playbook_runner import PlaybookSite
 
 LOGGER = logging.getLogger(__name__)

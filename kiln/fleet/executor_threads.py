@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import DiskFull, KilnError
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     Collect,
     CollectFailed,
     CommandFailed,
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Command, Event
+    from kiln.fleet.executor_protocol import Command, Event
     from kiln.fleet.executor_thread_session import EventSession
 
 
 class CommandThreads:
-    """Executes each command by ``dispatch`` in its own thread; see `kiln.fleet.executor_messages.WorkerExecutor`.
+    """Executes each command by ``dispatch`` in its own thread; see `kiln.fleet.executor_protocol.WorkerExecutor`.
 
     ``folder`` is the run's, on the disk that a command may find full.
     """

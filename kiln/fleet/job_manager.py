@@ -18,17 +18,17 @@ from kiln.errors import (
     WorkersLost,
     class_of_code,
 )
-from kiln.fleet.executor_messages import BuildStarted, Collect, Collected, FollowBuild, StartBuild, StopBuild
+from kiln.fleet.executor_protocol import BuildStarted, Collect, Collected, FollowBuild, StartBuild, StopBuild
 from kiln.fleet.live_run_state import RETRY, TRIES
-from kiln.fleet.worker_job_inventory import OVER
+from kiln.fleet.supervisor_worker_records import OVER
 from kiln.model.fleet import JobState
 from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_messages import BuildDequeued, BuildFinished, CollectFailed
+    from kiln.fleet.executor_protocol import BuildDequeued, BuildFinished, CollectFailed
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.worker_job_inventory import Worker
+    from kiln.fleet.supervisor_worker_records import Worker
     from kiln.model.fleet import JobEstimate
 
 IMPROBABLE = 1e-9  # a chance of so many losses of any config of a run: rather, the config is at fault

@@ -11,17 +11,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.fleet.executor_messages import Provision
-from kiln.fleet.worker_job_inventory import Inventory
+from kiln.fleet.executor_protocol import Provision
+from kiln.fleet.supervisor_worker_records import Inventory
 from kiln.model.fleet import TYPES_SEPARATOR, FleetRun, JobSize
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.scheduling.queue import Queue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
-    from kiln.fleet.executor_messages import Command, WorkerExecutor
+    from kiln.fleet.executor_protocol import Command, WorkerExecutor
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.worker_job_inventory import RunStore
+    from kiln.fleet.supervisor_worker_records import RunStore
     from kiln.model.fleet import JobEstimate
     from kiln.model.observer import RunObserver
     from kiln.model.run import RunCost

@@ -17,10 +17,10 @@ from kiln.model.fleet import Offer, WorkerRecord, WorkerState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.fleet.executor_messages import Probed
+    from kiln.fleet.executor_protocol import Probed
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.reconcile import Machine, MachineAction
-    from kiln.fleet.worker_job_inventory import Worker
+    from kiln.fleet.supervisor_worker_records import Worker
     from kiln.model.fleet import MachineType
 
 LOGGER = logging.getLogger(__name__)

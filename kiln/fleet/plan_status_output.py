@@ -12,7 +12,7 @@ from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.lease_cost_and_sweep_timer import greatest_cost_text
 from kiln.fleet.price_table import FREE
-from kiln.fleet.replacement_terms import plan_lines
+from kiln.fleet.run_terms import plan_lines
 from kiln.model.fleet import JobSize, JobState
 from kiln.report.run_json import cost_as_json
 from kiln.scheduling.estimates import DEFAULT
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.plan import Arrangement, FleetPlan, PoolShape
-    from kiln.fleet.replacement_terms import RunTerms
+    from kiln.fleet.run_terms import RunTerms
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import RunCost

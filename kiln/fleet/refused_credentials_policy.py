@@ -11,7 +11,7 @@ from kiln.errors import CredentialsRefused
 if TYPE_CHECKING:
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.remote_execution_pool import PoolManager
-    from kiln.fleet.worker_job_inventory import Worker
+    from kiln.fleet.supervisor_worker_records import Worker
 
 LOGGER = logging.getLogger(__name__)
 RENEWAL = (

@@ -11,20 +11,20 @@ from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, Tea
 from kiln.fleet import stale_processes, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, is_removal_confirmed
-from kiln.fleet.provider_playbooks import CREDENTIALS
+from kiln.fleet.provider_operations import CREDENTIALS
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
+from kiln.fleet.supervisor_worker_records import RunStore
 from kiln.fleet.unrecorded_run_recovery import RunNote
-from kiln.fleet.worker_job_inventory import RunStore
 from kiln.model.fleet import TYPES_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.errors import KilnError
-    from kiln.fleet.executor_messages import KeepPackages, WorkerExecutor
+    from kiln.fleet.executor_protocol import KeepPackages, WorkerExecutor
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.model.fleet import FleetRun

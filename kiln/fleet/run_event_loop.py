@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import DiskFull, FleetLimit
-from kiln.fleet import costs, executor_messages
+from kiln.fleet import costs, executor_protocol
 from kiln.fleet.job_manager import JobManager
 from kiln.fleet.live_run_state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.worker_job_inventory import RunStore, Worker
+    from kiln.fleet.supervisor_worker_records import RunStore, Worker
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigState, MatrixReport
 
@@ -27,22 +27,22 @@ AT_ONCE = 100  # events that are handled before the next decision, such as the r
 NEVER = float("inf")
 # Events that prove that this computer's disk has space, and those that prove that a worker lives.
 WROTE = (
-    executor_messages.Provisioned,
-    executor_messages.Prepared,
-    executor_messages.BuildStarted,
-    executor_messages.Collected,
+    executor_protocol.Provisioned,
+    executor_protocol.Prepared,
+    executor_protocol.BuildStarted,
+    executor_protocol.Collected,
 )
 ANSWERS = (
-    executor_messages.Prepared,
-    executor_messages.JobsListed,
-    executor_messages.BuildStarted,
-    executor_messages.Heartbeat,
-    executor_messages.ReclaimNotice,
-    executor_messages.Renewed,
-    executor_messages.BuildFinished,
-    executor_messages.Collected,
+    executor_protocol.Prepared,
+    executor_protocol.JobsListed,
+    executor_protocol.BuildStarted,
+    executor_protocol.Heartbeat,
+    executor_protocol.ReclaimNotice,
+    executor_protocol.Renewed,
+    executor_protocol.BuildFinished,
+    executor_protocol.Collected,
 )
-OF_NO_WORKER = (executor_messages.TornDown, executor_messages.TearDownFailed)
+OF_NO_WORKER = (executor_protocol.TornDown, executor_protocol.TearDownFailed)
 FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
 
 
@@ -53,7 +53,7 @@ class Supervisor:
         self,
         run_config: FleetRunConfig,
         *,
-        executor: executor_messages.WorkerExecutor,
+        executor: executor_protocol.WorkerExecutor,
         store: RunStore,
         observer: RunObserver,
     ) -> None:
@@ -115,14 +115,14 @@ class Supervisor:
             self._handle(event)
             until = self.state.executor.now() if is_news else until
 
-    def _is_news(self, event: executor_messages.Event) -> bool:
+    def _is_news(self, event: executor_protocol.Event) -> bool:
         """Return whether a decision may follow from an event: not if a worker answers, or is silent, as before."""
         match event:
-            case executor_messages.LogLine():
+            case executor_protocol.LogLine():
                 return False
-            case executor_messages.Heartbeat() | executor_messages.Unreachable():
+            case executor_protocol.Heartbeat() | executor_protocol.Unreachable():
                 worker = self.state.inventory.workers.get(event.worker)
-                is_silent = isinstance(event, executor_messages.Unreachable)
+                is_silent = isinstance(event, executor_protocol.Unreachable)
                 return self.silence.cut_off or (worker is not None and (worker.silent_since is not None) != is_silent)
             case _:
                 return True
@@ -147,36 +147,36 @@ class Supervisor:
         for worker in inventory:
             worker.retries |= {} if worker.alive else {"": now}
 
-    def _handle(self, event: executor_messages.Event) -> None:
+    def _handle(self, event: executor_protocol.Event) -> None:
         state = self.state
-        if isinstance(event, executor_messages.LogLine):
+        if isinstance(event, executor_protocol.LogLine):
             state.observer.config_line(event.config, event.step, event.text)
-        elif isinstance(event, executor_messages.ControllerDiskFull):
+        elif isinstance(event, executor_protocol.ControllerDiskFull):
             self._on_disk_full(event)
-        elif isinstance(event, executor_messages.CommandUndelivered):
+        elif isinstance(event, executor_protocol.CommandUndelivered):
             self._on_unreached(event)
-        elif isinstance(event, executor_messages.Probed):
+        elif isinstance(event, executor_protocol.Probed):
             self.silence.on_probed(event)
         elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
             self._handle_answer(state.inventory.workers[event.worker], event)
 
     def _handle_answer(
-        self, worker: Worker, event: executor_messages.WorkerEvent | executor_messages.BuildEvent
+        self, worker: Worker, event: executor_protocol.WorkerEvent | executor_protocol.BuildEvent
     ) -> None:
         if isinstance(event, WROTE):
             self.state.disk_full_since = None
         if isinstance(event, ANSWERS):
             self.silence.on_answer(worker)
-        if isinstance(event, executor_messages.Renewed):
+        if isinstance(event, executor_protocol.Renewed):
             self.workers.on_renewed(worker)
-        elif isinstance(event, executor_messages.ReclaimNotice):
+        elif isinstance(event, executor_protocol.ReclaimNotice):
             self.workers.on_reclaimed(worker, event.at)
-        elif isinstance(event, executor_messages.WorkerEvent):
+        elif isinstance(event, executor_protocol.WorkerEvent):
             self._handle_worker_event(worker, event)
         else:
             self._handle_build_event(worker, event)
 
-    def _on_disk_full(self, event: executor_messages.ControllerDiskFull) -> None:
+    def _on_disk_full(self, event: executor_protocol.ControllerDiskFull) -> None:
         """Postpone a command: a full disk here is not the fault of workers, and their results are worth waiting for."""
         state, now = self.state, self.state.executor.now()
         state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
@@ -185,13 +185,13 @@ class Supervisor:
             text = f"waiting for space on this computer's disk: {event.reason}"
             state.observer.config_line(config.config, text, "")
 
-    def _on_unreached(self, event: executor_messages.CommandUndelivered) -> None:
+    def _on_unreached(self, event: executor_protocol.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
-        if isinstance(event.command, executor_messages.Provision):
+        if isinstance(event.command, executor_protocol.Provision):
             self._on_provider_unreachable(event.command.workers, event.reason, now)
         elif (
-            not isinstance(event.command, executor_messages.Probe | executor_messages.TearDown)
+            not isinstance(event.command, executor_protocol.Probe | executor_protocol.TearDown)
             and workers[event.command.worker].alive
         ):
             worker = workers[event.command.worker]
@@ -205,44 +205,44 @@ class Supervisor:
         for worker in [inventory.workers[name] for name in names]:
             worker.unreached_requests += 1
             if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
-                self.workers.on_refused(worker, executor_messages.ProvisionFailed(worker=worker.name, reason=reason))
+                self.workers.on_refused(worker, executor_protocol.ProvisionFailed(worker=worker.name, reason=reason))
             else:
                 self.state.postponed.append((now + RETRY, inventory.request([worker.name])))
 
-    def _handle_worker_event(self, worker: Worker, event: executor_messages.WorkerEvent) -> None:
+    def _handle_worker_event(self, worker: Worker, event: executor_protocol.WorkerEvent) -> None:
         match event:
-            case executor_messages.Provisioned():
+            case executor_protocol.Provisioned():
                 self.workers.on_provisioned(worker, event.id)
                 self.silence.audit.on_provisioned()
-            case executor_messages.ProvisionFailed():
+            case executor_protocol.ProvisionFailed():
                 self.workers.on_refused(worker, event)
                 self.silence.audit.later()
-            case executor_messages.Prepared() if worker.alive:
+            case executor_protocol.Prepared() if worker.alive:
                 self.workers.on_prepared(worker, event.cache)
-            case executor_messages.JobsListed():
+            case executor_protocol.JobsListed():
                 self.workers.on_jobs_listed(worker, event.jobs)
-            case executor_messages.CommandFailed() if worker.alive:
+            case executor_protocol.CommandFailed() if worker.alive:
                 self.workers.on_command_failed(worker, event.reason)
-            case executor_messages.CommandFailed():
+            case executor_protocol.CommandFailed():
                 worker.retries[""] = self.state.executor.now() + RETRY
-            case executor_messages.Terminated():
+            case executor_protocol.Terminated():
                 now = self.state.executor.now()
                 self.state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
 
-    def _handle_build_event(self, worker: Worker, event: executor_messages.BuildEvent) -> None:
+    def _handle_build_event(self, worker: Worker, event: executor_protocol.BuildEvent) -> None:
         match event:
-            case executor_messages.Unreachable():
+            case executor_protocol.Unreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
-            case executor_messages.BuildStarted() | executor_messages.BuildDequeued() if _builds(worker, event.config):
+            case executor_protocol.BuildStarted() | executor_protocol.BuildDequeued() if _builds(worker, event.config):
                 self.jobs.on_started(worker, event)
-            case executor_messages.BuildFinished() if _builds(worker, event.config):
+            case executor_protocol.BuildFinished() if _builds(worker, event.config):
                 self.jobs.on_finished(worker, event)
-            case executor_messages.Collected() | executor_messages.CollectFailed() if event.config == worker.handover:
+            case executor_protocol.Collected() | executor_protocol.CollectFailed() if event.config == worker.handover:
                 self.jobs.on_handover(worker, event)
-            case executor_messages.Collected() if event.config in worker.uncollected:
+            case executor_protocol.Collected() if event.config in worker.uncollected:
                 self.jobs.on_collected(worker, event)
                 self.workers.losses.on_progress()
-            case executor_messages.CollectFailed() if event.config in worker.uncollected:
+            case executor_protocol.CollectFailed() if event.config in worker.uncollected:
                 if self.jobs.on_collect_failed(worker, event):
                     self.workers.lose(worker, event.reason)
 
@@ -290,10 +290,10 @@ class Supervisor:
             if (
                 isinstance(
                     command,
-                    executor_messages.Provision
-                    | executor_messages.Terminate
-                    | executor_messages.Probe
-                    | executor_messages.TearDown,
+                    executor_protocol.Provision
+                    | executor_protocol.Terminate
+                    | executor_protocol.Probe
+                    | executor_protocol.TearDown,
                 )
                 or self.state.inventory.workers[command.worker].alive
             ):
@@ -353,8 +353,8 @@ def _builds(worker: Worker, config: str) -> bool:
     return worker.assignment is not None and worker.assignment.config == config
 
 
-def _concerns(command: executor_messages.Command, config: str) -> bool:
+def _concerns(command: executor_protocol.Command, config: str) -> bool:
     return (
-        isinstance(command, executor_messages.StartBuild | executor_messages.FollowBuild | executor_messages.Collect)
+        isinstance(command, executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.Collect)
         and command.config == config
     )

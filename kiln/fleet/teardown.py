@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
 from kiln.fleet import costs
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildFinished,
     Collect,
     Collected,
@@ -30,7 +30,7 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.fleet.executor_messages import Event
+    from kiln.fleet.executor_protocol import Event
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.worker_manager import WorkerManager
 

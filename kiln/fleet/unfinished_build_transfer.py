@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
 from kiln.errors import BrokenHandover, KilnError
-from kiln.fleet.executor_messages import Collected, CollectFailed
+from kiln.fleet.executor_protocol import Collected, CollectFailed
 from kiln.store import build_handover
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Collect, Event, StartBuild
+    from kiln.fleet.executor_protocol import Collect, Event, StartBuild
     from kiln.fleet.executor_thread_session import PlaybookSession
     from kiln.model.handover import HandoverRecord
 

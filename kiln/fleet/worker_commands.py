@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import masking
 from kiln.errors import BrokenHandover, OutOfMemory
 from kiln.fleet import unfinished_build_transfer
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildFinished,
     BuildStarted,
     CommandFailed,
@@ -32,7 +32,7 @@ from kiln.store import bazel_environment, remote_executor_credentials
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.executor_messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
+    from kiln.fleet.executor_protocol import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
     from kiln.fleet.executor_thread_session import PlaybookSession
 
 NOTICE = "/run/kiln-notice"  # as kiln-notice has it

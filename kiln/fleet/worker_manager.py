@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import ProvisionRefused, WorkersLost
-from kiln.fleet.executor_messages import Prepare, QueryJobs, Renew, Terminate, WatchService
+from kiln.fleet.executor_protocol import Prepare, QueryJobs, Renew, Terminate, WatchService
 from kiln.fleet.fallback_offers import OfferList
 from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.lost_worker_limits import LostWorkerLimits
@@ -18,10 +18,10 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.executor_messages import ProvisionFailed
+    from kiln.fleet.executor_protocol import ProvisionFailed
     from kiln.fleet.job_manager import JobManager
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.worker_job_inventory import Worker
+    from kiln.fleet.supervisor_worker_records import Worker
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
 COLLECTION = 60.0  # seconds before a worker is taken back that are left to collect what it has built

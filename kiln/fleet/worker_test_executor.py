@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, process_runner
 from kiln.errors import FleetLimit, TestsFailed
 from kiln.fleet.ansible_executor import AnsibleExecutor
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildFinished,
     BuildStarted,
     Collect,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Command, Event
+    from kiln.fleet.executor_protocol import Command, Event
     from kiln.fleet.playbook_runner import PlaybookSite
 
 PROJECT = "/var/lib/kiln/project"  # kiln_home of the playbooks

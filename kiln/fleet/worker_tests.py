@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.errors import KilnError
-    from kiln.fleet.executor_messages import WorkerExecutor
+    from kiln.fleet.executor_protocol import WorkerExecutor
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.worker_test_executor import TestedPackages

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.console.command_steps import Step
     from kiln.image.debian import Deb
     from kiln.image.file_selection import Installed
-    from kiln.image.slim_kind_definitions import ImageKind
+    from kiln.image.slim_image_kinds import ImageKind
 
 PREFIX = "/opt/conda"
 SYSTEM = ("base-files", "ca-certificates", "libc6", "netbase", "tini", "tzdata")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import BrokenPackage, KilnError, UnsafePackage
-from kiln.package_safety import unpacked_metadata
+from kiln.package_safety import unpacked_metadata_reader
 from kiln.package_safety.paths import RECORDS, PrefixTree, is_outside
 from kiln.package_safety.refusals import display_name, other_package, too_large, unsafe
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.model.resource_limits import Limits
+    from kiln.model.channel_and_install_limits import Limits
 
 
 class PackageAdmission:
@@ -107,7 +107,7 @@ class PackageAdmission:
                 raise unsafe(f"the record {file}", outside)
             record = self.records.get(str(installed.get("name")))
             if record is not None and _version_of(record) == (installed.get("version"), installed.get("build")):
-                self.tree.add_existing(paths, unpacked_metadata.link_targets(self.prefix, paths))
+                self.tree.add_existing(paths, unpacked_metadata_reader.link_targets(self.prefix, paths))
 
     @property
     def refused_prefix(self) -> Path:
@@ -123,10 +123,10 @@ class PackageAdmission:
             raise breach
 
     def _admit(self, record: RepoDataRecord, folder: Path) -> None:
-        index = unpacked_metadata.read_json(folder, "index.json")
+        index = unpacked_metadata_reader.read_json(folder, "index.json")
         _require_same(record, index)
-        paths = unpacked_metadata.listed_paths(folder)
-        links = unpacked_metadata.link_targets(folder, [path for path in paths if not is_outside(path)])
+        paths = unpacked_metadata_reader.listed_paths(folder)
+        links = unpacked_metadata_reader.link_targets(folder, [path for path in paths if not is_outside(path)])
         if index.get("noarch") == "python":
             paths = [self._placed(path) for path in paths]
             links = {self._placed(path): text for path, text in links.items()}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.model.provenance import Provenance, ResolvedPackage
-    from kiln.provenance.bundled import BundledComponent
+    from kiln.provenance.bundled_third_party_components import BundledComponent
     from kiln.provenance.license_files import LicenseFile
 
 NO = "NOASSERTION"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.resource_limits import Limits
+    from kiln.model.channel_and_install_limits import Limits
 
 GRACE = 20.0  # seconds beyond a request's time for the process to end itself, and report why
 ENDING = 5.0  # seconds for it to remove its unfinished files when it is terminated

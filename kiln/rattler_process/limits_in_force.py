@@ -7,7 +7,7 @@ import contextvars
 from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError
-from kiln.model.resource_limits import Limits
+from kiln.model.channel_and_install_limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -30,7 +30,7 @@ from kiln.rattler_process.watchdog import WatchedTask
 if TYPE_CHECKING:
     from rattler import InstallerReporter
 
-    from kiln.model.resource_limits import Limits
+    from kiln.model.channel_and_install_limits import Limits
 
 DISK_FULL, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the library's words
 TOO_LARGE = f"(os error {errno.EFBIG})"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kiln.model.resource_limits import Limits
+    from kiln.model.channel_and_install_limits import Limits
 
 INTERVAL = 0.1  # seconds
 BUSY = 0.001  # seconds of processor time that count as activity

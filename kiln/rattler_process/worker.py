@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import channel_url_credentials, json_messages
 from kiln.errors import Interrupted, KilnError
-from kiln.model.resource_limits import Limits
+from kiln.model.channel_and_install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
 from kiln.rattler_process.client import failure_data

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.recipe.source_section_files import SourceFiles
+    from kiln.recipe.source_files_for_templates import SourceFiles
     from kiln.template.namespace import Os
     from kiln.variants.platform import Platform
 

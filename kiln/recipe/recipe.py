@@ -9,7 +9,7 @@ from kiln.model.source_position import Place
 from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, pin_functions
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, names_and_types, outputs_of
-from kiln.recipe.source_section_files import SourceFiles
+from kiln.recipe.source_files_for_templates import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.template.namespace import Names, Os

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner, solve_and_install, system_package_advice, virtual_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.rehearse.interpreter_facts import probe
-from kiln.rehearse.python_package import build_suffix
+from kiln.rehearse.python_interpreter_packages import build_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

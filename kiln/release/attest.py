@@ -15,7 +15,7 @@ from kiln.errors import ProvenanceBroken
 from kiln.model.provenance import Provenance, ReleaseAttestations
 from kiln.provenance import (
     attestation_check,
-    bundled,
+    bundled_third_party_components,
     cyclonedx,
     license_files,
     resolved_packages,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport
     from kiln.provenance.attestation_check import TrustedSigner
-    from kiln.provenance.bundled import BundledComponent
+    from kiln.provenance.bundled_third_party_components import BundledComponent
     from kiln.provenance.license_files import LicenseFile
     from kiln.release.candidates import ConfigsAndRuns
 
@@ -176,11 +176,13 @@ def _components(
 
     ``declared`` are those of the sources during the build; sources in the recipe are in the package too.
     """
-    files = bundled.bazel_files(info)
+    files = bundled_third_party_components.bazel_files(info)
     carried = limits.run_bounded(lambda: external_repositories.external_repositories(files)) if files else ()
     valid = [item for item in declared if external_repositories.is_valid(item)]
     names = {item.name for item in valid}
-    return bundled.components(licenses, [*valid, *(item for item in carried if item.name not in names)])
+    return bundled_third_party_components.components(
+        licenses, [*valid, *(item for item in carried if item.name not in names)]
+    )
 
 
 def _report(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | None:

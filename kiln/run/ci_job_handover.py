@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.bazel.cache import action_count
+from kiln.bazel.disk_cache_folders import action_count
 from kiln.console.text import duration, quantity
 from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
 from kiln.model.handover import ChainLink, ChainState, HandoverRecord

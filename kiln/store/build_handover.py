@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from kiln import files
-from kiln.bazel import cache
+from kiln.bazel import disk_cache_folders
 from kiln.conda_package.reader import BoundedMember
 from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
@@ -164,7 +164,7 @@ def _add_link(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_res
 
 def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
-    entries = [(_status(path), f"{CACHE}{name}", path) for name, path in cache.entries_of(folder)]
+    entries = [(_status(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.entries_of(folder)]
     entries.sort(key=lambda entry: -entry[0].time)
     newest, size = [], 0
     for status, name, path in entries:
@@ -295,7 +295,7 @@ def _require_safe(member: tarfile.TarInfo) -> None:
     parts = name.split("/")
     if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or ROOTS & set(name):
         raise ValueError(f"{name[:200]!r} leads out of its folder")
-    if name.startswith(CACHE) and not (member.isreg() and cache.ENTRY.fullmatch(name.removeprefix(CACHE))):
+    if name.startswith(CACHE) and not (member.isreg() and disk_cache_folders.ENTRY.fullmatch(name.removeprefix(CACHE))):
         raise ValueError(f"{name[:200]!r} is not an entry of a compile cache")
     if member.issym():
         if not _stays_inside(name, member.linkname):
@@ -318,7 +318,9 @@ def _resolves_inside(link: Path, root: Path) -> bool:
 
 def _write(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
     """Write a file; remove it again and return False when its content is not the one that its name says."""
-    expected = cache.expected_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None
+    expected = (
+        disk_cache_folders.expected_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None
+    )
     digest = hashlib.sha256()
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("xb") as file:

@@ -26,11 +26,11 @@ from moto.servicequotas.models import ServiceQuotasBackend
 
 from kiln import files
 from kiln.errors import MissingTool, UsageError
-from kiln.fleet import provider_playbooks
-from kiln.fleet.executor_messages import Probed, Terminate, Terminated
+from kiln.fleet import provider_operations
+from kiln.fleet.executor_protocol import Probed, Terminate, Terminated
 from kiln.fleet.executor_thread_session import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookSite
-from kiln.fleet.provider_playbooks import SCARCE
+from kiln.fleet.provider_operations import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import iam_policy, remote_pool, shared_inputs
 from tests.openstack_api import IMAGES, Cloud, serve
@@ -40,7 +40,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.fleet.executor_messages import Event
+    from kiln.fleet.executor_protocol import Event
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -574,8 +574,8 @@ def audited(
         folder=run, playbooks=ROOT / "ansible", python=python, variables=more, environment={**os.environ, **env}
     )
     session = PlaybookSession.of(site)
-    provider_playbooks.probe(session, ())
-    provider_playbooks.terminate(session, Terminate(worker=f"{name}-surplus", id=identity))
+    provider_operations.probe(session, ())
+    provider_operations.terminate(session, Terminate(worker=f"{name}-surplus", id=identity))
     probed, ended = session.events.get_nowait(), session.events.get_nowait()
     assert isinstance(probed, Probed)
     return probed, ended

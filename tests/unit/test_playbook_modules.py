@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import yaml
 
-from kiln.fleet.provider_playbooks import SCARCE
+from kiln.fleet.provider_operations import SCARCE
 from kiln.fleet.stale_processes import MARK
 from kiln.store import remote_executor_credentials
 from tests.playbook_programs import ANSIBLE, load

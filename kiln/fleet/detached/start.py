@@ -9,7 +9,7 @@ from kiln import process_runner
 from kiln.errors import CredentialsRefused, MachinesUnknown, ProvisionRefused, SystemFault
 from kiln.fleet.detached.attach_key import OPTIONS, RunKey
 from kiln.fleet.playbook_runner import PlaybookRunner, read_json
-from kiln.fleet.provider_playbooks import CREDENTIALS
+from kiln.fleet.provider_operations import CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     Collect,
     FollowBuild,
     Prepare,
@@ -26,12 +26,12 @@ from kiln.fleet.slurm import follow, removal, submit
 from kiln.fleet.slurm.executor_state import SlurmSession
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_messages import Command, KeepPackages
+    from kiln.fleet.executor_protocol import Command, KeepPackages
     from kiln.fleet.slurm.site import SlurmSite
 
 
 class SlurmExecutor(CommandThreads):
-    """Executes commands on a Slurm cluster; see `kiln.fleet.executor_messages.WorkerExecutor`."""
+    """Executes commands on a Slurm cluster; see `kiln.fleet.executor_protocol.WorkerExecutor`."""
 
     def __init__(self, site: SlurmSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import NotWritable
 from kiln.fleet import collect
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildDequeued,
     BuildFinished,
     Collected,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Collect, Event, FollowBuild, KeepPackages, QueryJobs
+    from kiln.fleet.executor_protocol import Collect, Event, FollowBuild, KeepPackages, QueryJobs
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor_state import SlurmSession
     from kiln.fleet.slurm.outcome import Outcome

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import MachinesUnknown, TeardownIncomplete
-from kiln.fleet.executor_messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
+from kiln.fleet.executor_protocol import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
 from kiln.fleet.reconcile import Machine
 from kiln.fleet.slurm.client import SlurmClient, program_environment
 from kiln.fleet.slurm.job_files import CONTROLLER, has_result

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildStarted,
     CommandFailed,
     CommandUndelivered,
@@ -22,7 +22,7 @@ from kiln.fleet.slurm.job_files import AttemptFolder
 from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_messages import Event, StartBuild
+    from kiln.fleet.executor_protocol import Event, StartBuild
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor_state import SlurmSession
 

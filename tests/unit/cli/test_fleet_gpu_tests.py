@@ -18,7 +18,7 @@ from kiln.cli.fleet_plan_inputs import priced_offers
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run as fleet
-from kiln.fleet.executor_messages import Collected, Event, StartBuild
+from kiln.fleet.executor_protocol import Collected, Event, StartBuild
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.worker_test_executor import SUFFIX

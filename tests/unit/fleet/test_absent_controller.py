@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.fleet.executor_messages import Event, Provision
+from kiln.fleet.executor_protocol import Event, Provision
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState

@@ -15,7 +15,7 @@ from kiln.fleet.plan import FleetBounds, plan
 from kiln.model.fleet import JobSize
 from tests.fleets import MACHINE, estimates
 from tests.unit.fleet.test_plan import SOME
-from tests.unit.fleet.test_recipe_sizes import SMALL
+from tests.unit.fleet.test_sizes_stated_in_recipe import SMALL
 from tests.unit.test_playbook_modules import NOTE
 
 if TYPE_CHECKING:

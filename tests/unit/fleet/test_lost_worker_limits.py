@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import WorkersLost
-from kiln.fleet.executor_messages import Provision
+from kiln.fleet.executor_protocol import Provision
 from kiln.fleet.lost_worker_limits import OUTAGES, LostWorkerLimits, joint_limit
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor

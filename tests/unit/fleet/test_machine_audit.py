@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.fleet.executor_messages import Probe, Terminate
+from kiln.fleet.executor_protocol import Probe, Terminate
 from kiln.fleet.machine_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.fleet.reconcile import Machine
 from kiln.fleet.run_config import FleetRunConfig
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.worker_job_inventory import RunStore
+    from kiln.fleet.supervisor_worker_records import RunStore
 
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO, THREE, FOURTH = (f"kiln-r1-{number}" for number in (1, 2, 3, 4))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import ProvisionRefused, WorkersLost
-from kiln.fleet.executor_messages import Prepare, Provision, Renew, StartBuild, TearDown, Terminate, WatchService
+from kiln.fleet.executor_protocol import Prepare, Provision, Renew, StartBuild, TearDown, Terminate, WatchService
 from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, pool_workers
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -20,7 +20,7 @@ from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, NullStore,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.worker_job_inventory import RunStore
+    from kiln.fleet.supervisor_worker_records import RunStore
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
 

@@ -24,7 +24,7 @@ from kiln.errors import (
     WorkersLost,
 )
 from kiln.fleet.costs import of_workers
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildDequeued,
     BuildFinished,
     Collect,

@@ -13,7 +13,7 @@ import pytest
 from kiln import files
 from kiln.errors import BrokenHandover
 from kiln.fleet import collect, unfinished_build_transfer, worker_commands
-from kiln.fleet.executor_messages import Collect, Collected, CollectFailed, StartBuild
+from kiln.fleet.executor_protocol import Collect, Collected, CollectFailed, StartBuild
 from kiln.fleet.executor_thread_session import PlaybookSession
 from kiln.model.handover import ChainState, HandoverRecord
 from kiln.store import build_handover as folders

@@ -12,7 +12,7 @@ import pytest
 
 from kiln import process_runner
 from kiln.errors import FleetLimit, TestsFailed
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildFinished,
     BuildStarted,
     Collect,
@@ -31,7 +31,7 @@ from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages, WorkerTestEx
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Command
+    from kiln.fleet.executor_protocol import Command
 
 REPORT = {"package": "a", "verdict": "passed", "tests": 2, "seconds": 0.1, "gpus": ["T4"], "log": "/x"}
 WORKER, JOB = "kiln-r1-test-1", f"one{SUFFIX}"

@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import costs, worker_tests
-from kiln.fleet.executor_messages import Provision, StartBuild
+from kiln.fleet.executor_protocol import Provision, StartBuild
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages

@@ -11,7 +11,7 @@ from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.release import built_packages
-from tests.unit.fleet.test_recipe_sizes import SMALL
+from tests.unit.fleet.test_sizes_stated_in_recipe import SMALL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import FleetLimit, MachinesUnknown, TeardownIncomplete
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     BuildFinished,
     BuildStarted,
     Collect,
@@ -41,7 +41,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Command
+    from kiln.fleet.executor_protocol import Command
     from kiln.fleet.slurm.site import SlurmSite
 
 pytestmark = pytest.mark.processes

@@ -10,22 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.fleet.executor_messages import (
-    Provision,
-    Provisioned,
-    ProvisionFailed,
-    TearDownFailed,
-    Terminate,
-    Terminated,
-)
+from kiln.fleet.executor_protocol import Provision, Provisioned, ProvisionFailed, TearDownFailed, Terminate, Terminated
 from kiln.fleet.executor_thread_session import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
-from kiln.fleet.provider_playbooks import probe, provision, tear_down, terminate
+from kiln.fleet.provider_operations import probe, provision, tear_down, terminate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_messages import Probed
+    from kiln.fleet.executor_protocol import Probed
 
 WORKERS = ("f-1", "f-2", "f-3")
 

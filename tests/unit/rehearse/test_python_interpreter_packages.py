@@ -14,9 +14,9 @@ import rattler
 from kiln import process_runner
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
-from kiln.rehearse import python_package
+from kiln.rehearse import python_interpreter_packages
 from kiln.rehearse.interpreter_facts import Interpreter
-from kiln.rehearse.python_package import (
+from kiln.rehearse.python_interpreter_packages import (
     movable_rpath,
     python_abi_metadata,
     python_metadata,
@@ -230,6 +230,6 @@ def test_the_site_folder_of_a_prefix_is_found_and_the_systems_is_not(
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "path", ["/usr/lib/python3", "/usr/lib/python3/dist-packages"])
     monkeypatch.setattr(site, "getsitepackages", site.getsitepackages)
-    exec(python_package._SITECUSTOMIZE, {})
+    exec(python_interpreter_packages._SITECUSTOMIZE, {})
     assert sys.path == ["/usr/lib/python3", str(packages)]
     assert site.getsitepackages() == [str(packages)]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.fleet.executor_messages import (
+from kiln.fleet.executor_protocol import (
     CommandFailed,
     CommandUndelivered,
     Probed,
@@ -23,7 +23,7 @@ from kiln.fleet.reconcile import Machine
 from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_messages import Provision, Terminate
+    from kiln.fleet.executor_protocol import Provision, Terminate
     from kiln.fleet.executor_thread_session import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookResult
 

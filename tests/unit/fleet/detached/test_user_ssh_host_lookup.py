@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.fleet.detached.ssh_config_host import preferred_host_key, settings_of
+from kiln.fleet.detached.user_ssh_host_lookup import preferred_host_key, settings_of
 
 KNOWN = """\
 # Host example.org found: line 3

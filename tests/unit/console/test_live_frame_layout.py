@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from kiln.console.expected_time_text import moment_text, period_text
-from kiln.console.live_frame import Line, frame
+from kiln.console.live_frame_layout import Line, frame
 from kiln.console.progress_lines import SIGNS
 from kiln.console.run_state import RunState
 from kiln.model.run import ConfigState, RunCost

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
-from kiln.fleet.executor_messages import Provision, Terminate
+from kiln.fleet.executor_protocol import Provision, Terminate
 from kiln.fleet.run_config import CACHE, POOL, SURPLUS
 from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
 

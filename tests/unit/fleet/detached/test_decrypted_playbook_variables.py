@@ -9,8 +9,8 @@ import pytest
 
 from kiln import masking
 from kiln.errors import UsageError
-from kiln.fleet.detached import playbook_variables
-from kiln.fleet.detached.playbook_variables import VaultDecryption, names_of_playbooks, variable_files
+from kiln.fleet.detached import decrypted_playbook_variables
+from kiln.fleet.detached.decrypted_playbook_variables import VaultDecryption, names_of_playbooks, variable_files
 from kiln.fleet.detached.sending import HOME
 
 ANSIBLE = Path(__file__).parents[4] / "ansible"
@@ -143,4 +143,4 @@ def test_a_vault_that_cannot_be_decrypted_is_named_with_why(tmp_path: Path) -> N
     with pytest.raises(UsageError, match=r"0\.yml is encrypted, and cannot be decrypted here") as error:
         sent(tmp_path, encrypted("{}"), vault=VaultDecryption(lambda: (program, {})))
     assert "no vault secrets found" in error.value.why
-    assert playbook_variables.VAULT.search(encrypted("{}"))
+    assert decrypted_playbook_variables.VAULT.search(encrypted("{}"))
