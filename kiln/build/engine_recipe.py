@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import source_routing
-from kiln.build.engine_build_section import (
+from kiln.build import engine_and_kiln_sources
+from kiln.build.prefix_postprocessing import recipe_license_path
+from kiln.build.rattler_build_output_settings import (
     binary_settings,
     ignored_run_exports,
     merged_requirements,
     packing_settings,
     python_package_settings,
 )
-from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
-from kiln.recipe_script_shell_lines import exports, run_lines, untraced
+from kiln.recipe_script_launch_commands import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -111,7 +111,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     That of a source which kiln fetches lacks the address and the hashes, which `source_fetch` adds.
     """
     entry: dict[str, Any] = {}
-    is_fetched = source_routing.is_fetched(definition)
+    is_fetched = engine_and_kiln_sources.is_fetched(definition)
     if is_fetched:
         pass
     elif definition.url:

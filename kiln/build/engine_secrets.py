@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import channel_url_credentials, files, masking
 from kiln.model.build_steps import BuildStep, CompileStep
-from kiln.recipe_script_shell_lines import exports, untraced
+from kiln.recipe_script_launch_commands import exports, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import packed_readme, packed_recipe, packed_tests
+from kiln.build import about_files_in_info, packed_recipe, packed_tests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,11 @@ def recipe_test_edits(output: Output, recipe_folder: Path, *, sources: Path, abo
         return {"files": packed_recipe.recipe_files_v1(output, recipe_folder)}
     recipe = packed_recipe.recipe_files(output, recipe_folder) if output.settings.include_recipe else []
     edits = {
-        "files": [*recipe, *packed_readme.entries(about), *packed_tests.test_files(output, recipe_folder, sources)],
+        "files": [
+            *recipe,
+            *about_files_in_info.entries(about),
+            *packed_tests.test_files(output, recipe_folder, sources),
+        ],
         "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}
         if output.noarch == "generic"
         else {},

@@ -7,24 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
-    packed_readme,
+    about_files_in_info,
+    engine_and_kiln_sources,
     prefix_postprocessing,
     shared_workdir,
     solved_pins,
     source_preparation_lines,
-    source_routing,
     staging_run_exports,
     unpackable_prefix_files,
 )
-from kiln.build.engine_build_section import index_json_entries
 from kiln.build.engine_recipe import compile_step_recipe, literal_variables, output_recipe
 from kiln.build.metadata_edits import metadata_edits, recipe_test_edits
+from kiln.build.rattler_build_output_settings import index_json_entries
 from kiln.build.script_variables import cuda_override, exportable_values, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep, Platforms
 from kiln.model.engine_package_settings import PackageSettings
-from kiln.recipe_script_shell_lines import exports, run_lines, untraced
+from kiln.recipe_script_launch_commands import exports, run_lines, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,7 +133,7 @@ def plan_compile(
         f". {shlex.quote(str(settings))}",
         *untraced(
             (
-                *source_routing.link_lines(staging.sources, recipe_folder),
+                *engine_and_kiln_sources.link_lines(staging.sources, recipe_folder),
                 *source_preparation_lines.prepare_sources_lines(staging.sources),
                 *shared_workdir.before_compile(folder),
             )
@@ -156,8 +156,8 @@ def plan_compile(
         platforms=platforms(rendered),
         settings=forge,
         secrets=secrets,
-        fetched=source_routing.fetched_sources(staging.sources, recipe_folder),
-        archives=source_routing.engine_archives(staging.sources, recipe_folder),
+        fetched=engine_and_kiln_sources.fetched_sources(staging.sources, recipe_folder),
+        archives=engine_and_kiln_sources.engine_archives(staging.sources, recipe_folder),
     )
 
 
@@ -194,7 +194,7 @@ def plan_outputs(
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
             prologue=(
-                *source_routing.link_lines(output.sources, recipe_folder),
+                *engine_and_kiln_sources.link_lines(output.sources, recipe_folder),
                 *_prologue(output, staging, staged, rendered.name),
             ),
             epilogue=(
@@ -217,8 +217,8 @@ def plan_outputs(
             pins=solved_pins.of_output(output),
             settings=forge,
             recipe_folder=recipe_folder,
-            fetched=source_routing.fetched_sources(output.sources, recipe_folder),
-            archives=source_routing.engine_archives(output.sources, recipe_folder),
+            fetched=engine_and_kiln_sources.fetched_sources(output.sources, recipe_folder),
+            archives=engine_and_kiln_sources.engine_archives(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 
@@ -262,7 +262,7 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
         *(shared_workdir.test_source_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
         *prefix_postprocessing.copy_licenses_lines(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
-        *(() if output.settings.by_engine else packed_readme.copy_lines(output, recipe_folder, about)),
+        *(() if output.settings.by_engine else about_files_in_info.copy_lines(output, recipe_folder, about)),
         *prefix_postprocessing.link_script_lines(output, recipe_folder),
         *prefix_postprocessing.forget_sources_lines(output),
         *prefix_postprocessing.remove_excluded_lines(output),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, folder_lock, masking, source_download
 from kiln.archive_kinds import is_archive, is_misnamed
-from kiln.build import source_routing
+from kiln.build import engine_and_kiln_sources
 from kiln.build.source_checkout import check_out
 from kiln.build.source_content_hash import content_hash
 from kiln.build.source_unpack import unpack
@@ -88,7 +88,7 @@ class SourceFetch:
     def _file(self, source: Source, folder: Path) -> Mapping[str, Any]:
         path, sha256 = self._fetched(source, folder)
         misnamed = is_archive(path.name) and is_misnamed(path, path.name)
-        if not source_routing.is_unpacked_by_kiln(source) and not misnamed:
+        if not engine_and_kiln_sources.is_unpacked_by_kiln(source) and not misnamed:
             name = {} if source.file_name is None else {"file_name": source.file_name}
             return {"url": [path.absolute().as_uri()], "sha256": sha256, **name}
         tree = unpack(path, path.name, folder / "tree", hoist=not source.no_hoist, env=self.env)
@@ -162,7 +162,7 @@ def _checkout(source: Source) -> Checkout | None:
 
 
 def _name(source: Source) -> str:
-    name = source_routing.file_name(source)
+    name = engine_and_kiln_sources.file_name(source)
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise RecipeFault(f"source/fn: {name[:80]!r} is not the name of a file")
     return name

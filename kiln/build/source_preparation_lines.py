@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.build import source_routing
+from kiln.build import engine_and_kiln_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,11 @@ def unpack_wheels_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     lines = []
     for source in sources:
         name = source.file_name or (PurePosixPath(urlsplit(source.url[0]).path).name if source.url else "")
-        if name.lower().endswith(".whl") and not source.by_engine and not source_routing.is_unpacked_by_kiln(source):
+        if (
+            name.lower().endswith(".whl")
+            and not source.by_engine
+            and not engine_and_kiln_sources.is_unpacked_by_kiln(source)
+        ):
             folder = f"cd {shlex.quote(source.folder)} && " if source.folder else ""
             unpack = f'"$kiln_python" -m zipfile -e {shlex.quote(name)} .'
             lines.append(f"({folder}{unpack})")

@@ -70,7 +70,7 @@ def fetch(
     Raises:
         KilnError: DownloadFailed, HashMismatch, DiskFull.
     """
-    from kiln.rehearse import source_archive_search, wheel_download
+    from kiln.rehearse import source_archives_by_hash, wheel_download
 
     size = sum(wheel.size for wheel in wheel_download.missing(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
@@ -78,10 +78,10 @@ def fetch(
         wheel_download.fetch(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.line)
     if not wheels.sources:
         return
-    size = sum(source.size for source in source_archive_search.missing(wheels.sources, layout.sources))
+    size = sum(source.size for source in source_archives_by_hash.missing(wheels.sources, layout.sources))
     title = f"fetch sources, {files.size_text(size)}" if size else "verify the fetched sources"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
-        source_archive_search.fetch(wheels.sources, layout.sources, env=env, on_line=step.line)
+        source_archives_by_hash.fetch(wheels.sources, layout.sources, env=env, on_line=step.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

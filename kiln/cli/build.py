@@ -71,7 +71,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.json:
         import json
 
-        from kiln.report.run_json import report_as_json
+        from kiln.report.run_report_as_json import report_as_json
 
         print(json.dumps(json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.slurm.site import SlurmSite
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
@@ -173,7 +173,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet import run as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
-    from kiln.report.run_json import report_as_json
+    from kiln.report.run_report_as_json import report_as_json
 
     layout = artifact_layout(feedstock)
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else NEEDED:
@@ -276,7 +276,7 @@ def configuration_and_site(
     from kiln import masking
     from kiln.fleet import quotas as quota_limits
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, pool_workers
+    from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_workers
 
     is_slurm = options.provider == fleet_slurm_options.SLURM
     if previous is not None and not is_slurm:

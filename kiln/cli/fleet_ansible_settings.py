@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.run_config import FleetRunConfig
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 

@@ -59,7 +59,7 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     from kiln.ledger.run_json_conversion import KINDS
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
-    from kiln.report.run_json import report_as_json
+    from kiln.report.run_report_as_json import report_as_json
     from kiln.serialization import from_json_values
 
     with controller_client.connected(key, client_variables(os.environ)) as connection:

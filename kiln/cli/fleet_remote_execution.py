@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
-    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.model.feedstock import Feedstock
     from kiln.run.options import RunOptions
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.worker_test_executor import ConfigTestResult, TestedPackages
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.fleet.worker_tests import WorkerTestInputs
@@ -151,7 +151,7 @@ def run_config_of(
     """
     from kiln.fleet import worker_tests
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
 
     assumptions = Assumptions.read()
     attempts, replacements = loss_limits(options, workers=1, worker_seconds=plan.seconds)

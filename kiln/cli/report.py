@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
     from kiln import feedstock_loader, report
     from kiln.cli.run_view import terminal_width
-    from kiln.report.run_json import report_as_json
+    from kiln.report.run_report_as_json import report_as_json
     from kiln.store.layout import ArtifactLayout
 
     feedstock = feedstock_loader.load(root)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kiln.convert.conditional_expression_types import (
+from kiln.convert.recipe_yaml_expressions import (
     ATOM,
     Cases,
     Expr,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.conditional_expression_types import (
+from kiln.convert.recipe_yaml_expressions import (
     ATOM,
     COMPARE,
     CONCAT,

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_expression_types import FILTER, Expr, conjunction, negated, unparenthesized
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,
@@ -17,14 +16,15 @@ from kiln.convert.conditional_parts import (
     section,
     substituted,
 )
+from kiln.convert.recipe_yaml_expressions import FILTER, Expr, conjunction, negated, unparenthesized
 from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.convert.conditional_expression_types import Expanded
     from kiln.convert.package_tests import PackageTestConverter
+    from kiln.convert.recipe_yaml_expressions import Expanded
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.conditional_expression_types import Expr, conjunction, negated, unparenthesized
 from kiln.convert.conditional_parts import (
     chosen_text,
     conditional_list,
@@ -16,6 +15,7 @@ from kiln.convert.conditional_parts import (
     literal_text,
     require_unconditional,
 )
+from kiln.convert.recipe_yaml_expressions import Expr, conjunction, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.model.rendered import RUN_EXPORTS
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.conditional_expression_types import Expr
+from kiln.convert.recipe_yaml_expressions import Expr
 from kiln.convert.tree import Part, Refused, ScalarPart
 from kiln.render.open_pins import pin_run_as_build_bounds
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.conditional_expression_types import (
+from kiln.convert.expressions import NameScope, Translator, parse_selector
+from kiln.convert.recipe_yaml_expressions import (
     Cases,
     ContextEntry,
     Expanded,
@@ -25,7 +26,6 @@ from kiln.convert.conditional_expression_types import (
     conjunction,
     negated,
 )
-from kiln.convert.expressions import NameScope, Translator, parse_selector
 from kiln.template.selectors import lines_of
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.conditional_expression_types import CONCAT, Expr, literal, unparenthesized
+from kiln.convert.recipe_yaml_expressions import CONCAT, Expr, literal, unparenthesized
 from kiln.convert.statements import CLOSE, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.convert.conditional_expression_types import Expanded, Guards, RecipeLine
+    from kiln.convert.recipe_yaml_expressions import Expanded, Guards, RecipeLine
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.fleet import collect, provider_operations, worker_commands
+from kiln.fleet.executor_command_threads import CommandThreads
 from kiln.fleet.executor_protocol import (
     Collect,
     FollowBuild,
@@ -23,8 +24,7 @@ from kiln.fleet.executor_protocol import (
     Terminate,
     WatchService,
 )
-from kiln.fleet.executor_thread_session import PlaybookSession
-from kiln.fleet.executor_threads import CommandThreads
+from kiln.fleet.executor_shared_state import PlaybookSession
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Command, KeepPackages

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_protocol import Collect, Event, KeepPackages
-    from kiln.fleet.executor_thread_session import PlaybookSession
+    from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.model.build_results import PackageReport
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")

@@ -13,8 +13,8 @@ from kiln.model.run import RunCost
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.plan import Arrangement
-    from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.supervisor_worker_records import Inventory
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport

@@ -20,7 +20,7 @@ from kiln.scheduling.queue import Queue
 if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.fleet.executor_protocol import Command, WorkerExecutor
-    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.supervisor_worker_records import RunStore
     from kiln.model.fleet import JobEstimate
     from kiln.model.observer import RunObserver

@@ -8,7 +8,7 @@ from kiln.errors import WorkersLost
 from kiln.fleet.fallback_offers import BACKOFF
 
 if TYPE_CHECKING:
-    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
 
 OUTAGES = 3  # losses of all workers together that every run replaces
 ONE_OUTAGE = 300.0  # seconds within which workers are lost by the same outage

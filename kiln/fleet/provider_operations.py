@@ -24,7 +24,7 @@ from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Provision, Terminate
-    from kiln.fleet.executor_thread_session import PlaybookSession
+    from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookResult
 
 PROBE_SECONDS = 30.0  # for the first answer of a worker

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.fleet.executor_protocol import KeepPackages, WorkerExecutor
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
-    from kiln.fleet.run_config import FleetRunConfig
     from kiln.model.fleet import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport

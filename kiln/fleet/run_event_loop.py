@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.errors import KilnError
-    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.supervisor_worker_records import RunStore, Worker
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigState, MatrixReport

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
 from kiln.fleet.executor_protocol import Provision, Terminate
-from kiln.fleet.run_config import CACHE, POOL, SURPLUS
+from kiln.fleet.fleet_run_settings import CACHE, POOL, SURPLUS
 from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
-    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.model.fleet import FleetRun, JobEstimate, Offer
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 

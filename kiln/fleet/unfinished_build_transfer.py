@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.errors import BrokenHandover, KilnError
 from kiln.fleet.executor_protocol import Collected, CollectFailed
-from kiln.store import build_handover
+from kiln.store import unfinished_build_handover
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_protocol import Collect, Event, StartBuild
-    from kiln.fleet.executor_thread_session import PlaybookSession
+    from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.model.handover import HandoverRecord
 
 JOBS = "/var/lib/kiln/jobs"  # on a worker
@@ -53,7 +53,7 @@ def send_to_worker(session: PlaybookSession, request: StartBuild) -> process_run
         return result
     session.report_step(config, f"send what was built before to {worker}")
     target = f"{JOBS}/{config}/{FOLDER}"
-    for name in (record.archive.name, build_handover.RECORD):
+    for name in (record.archive.name, unfinished_build_handover.RECORD):
         result = session.send(worker, [f"{folder}/./{name}"], target)
         if not result.ok:
             return result
@@ -100,7 +100,7 @@ def _fetch(session: PlaybookSession, request: Collect, part: Path) -> str:
 def _fault(folder: Path) -> str:
     """Return why the folder of a handover is of no use; empty if it is of use."""
     try:
-        record = build_handover.read_record(folder)
+        record = unfinished_build_handover.read_record(folder)
     except BrokenHandover as error:
         return str(error)
     if record is None or record.archive is None:
@@ -113,7 +113,7 @@ def _fault(folder: Path) -> str:
 
 def _record(folder: Path) -> HandoverRecord | None:
     with contextlib.suppress(KilnError, OSError):
-        return build_handover.read_record(folder)
+        return unfinished_build_handover.read_record(folder)
     return None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.container.owner_labels import Owner, is_gone
 from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
-from kiln.fleet.executor_thread_session import PlaybookSession
+from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import job_status
 from kiln.fleet.playbook_runner import read_json
 from kiln.fleet.reconcile import ActionKind, Machine, reconcile

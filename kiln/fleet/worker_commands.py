@@ -23,17 +23,17 @@ from kiln.fleet.executor_protocol import (
     Renewed,
     Unreachable,
 )
-from kiln.fleet.executor_thread_session import NO_CONNECTION, SSH_SECONDS
+from kiln.fleet.executor_shared_state import NO_CONNECTION, SSH_SECONDS
+from kiln.fleet.fleet_run_settings import CACHE, POOL
 from kiln.fleet.log_stream import LogStream, job_status
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json
-from kiln.fleet.run_config import CACHE, POOL
 from kiln.store import bazel_environment, remote_executor_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.fleet.executor_protocol import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
-    from kiln.fleet.executor_thread_session import PlaybookSession
+    from kiln.fleet.executor_shared_state import PlaybookSession
 
 NOTICE = "/run/kiln-notice"  # as kiln-notice has it
 POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.fleet.executor_protocol import WorkerExecutor
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.worker_test_executor import TestedPackages
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.fleet import FleetRun

@@ -21,9 +21,9 @@ from kiln.errors import DownloadFailed, UsageError
 from kiln.init import sdist
 from kiln.matchspec_notation import MatchSpec
 from kiln.model.rendered import Source
-from kiln.rehearse import source_archive_search
+from kiln.rehearse import source_archives_by_hash
 from kiln.rehearse.conda_names import conda_name
-from kiln.rehearse.source_archive_search import SourceSearch
+from kiln.rehearse.source_archives_by_hash import SourceSearch
 from kiln.yamltext import ScalarTypes, parse
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
         if not located or located[0].size > _LARGEST:
             return None
         try:
-            source_archive_search.fetch(located, Path(folder), env=env, on_line=lambda _: None)
+            source_archives_by_hash.fetch(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return sdist.read(source_archive_search.stored_path(located[0], Path(folder)))
+        return sdist.read(source_archives_by_hash.stored_path(located[0], Path(folder)))
 
 
 def _failure(name: str, version: str | None, text: str) -> DownloadFailed:

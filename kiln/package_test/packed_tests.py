@@ -9,7 +9,7 @@ from kiln.errors import BrokenPackage, KilnError
 from kiln.matchspec_notation import with_star
 from kiln.model.rendered import TEST_MODULES, Output, OutputTest, Script
 from kiln.package_test.plan import SCRIPTS
-from kiln.recipe_script_shell_lines import COMMANDS
+from kiln.recipe_script_launch_commands import COMMANDS
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln.matchspec_notation import package_name, strict
 from kiln.model.build_steps import TestStep
 from kiln.model.rendered import OutputTest
-from kiln.recipe_script_shell_lines import run_lines
+from kiln.recipe_script_launch_commands import run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.python_download import fetched as fetched_pythons
     from kiln.rehearse.python_interpreter_packages import python_packages
     from kiln.rehearse.required_packages import outputs_for, required_packages
-    from kiln.rehearse.source_archive_search import SourceSearch
+    from kiln.rehearse.source_archives_by_hash import SourceSearch
     from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
     from kiln.rehearse.substitution_plan import fitting_python as python_for
     from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
@@ -66,7 +66,7 @@ __getattr__ = lazy_exports(
         "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python=fetch fetched_pythons=fetched",
         "python_interpreter_packages": "python_packages",
         "required_packages": "outputs_for required_packages",
-        "source_archive_search": "SourceSearch",
+        "source_archives_by_hash": "SourceSearch",
         "substitution_plan": "PACKAGED_PYTHONS PlanRequest config_plan python_for=fitting_python",
         "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel rehearsal_wheels wheel_gaps=output_gaps",
     },

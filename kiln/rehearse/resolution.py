@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from kiln import channel_url_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse import conda_names, pip_subprocess_ban
+from kiln.rehearse import conda_names, pip_without_child_processes
 from kiln.rehearse.plan_types import LockedWheel
 from kiln.rehearse.wheel_package import PackageTarget
 
@@ -84,7 +84,7 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
 def resolve_command(requirements: Path, report: Path, *, python: str, glibc: str) -> tuple[str, ...]:
     """Return the argv of kiln's own pip that chooses wheels for a Python and for this machine's C library."""
     return (
-        *(sys.executable, pip_subprocess_ban.__file__),
+        *(sys.executable, pip_without_child_processes.__file__),
         *("install", "--dry-run", "--ignore-installed", "--no-input", "--quiet"),
         *("--disable-pip-version-check", "--only-binary=:all:", "--retries=3", "--report", str(report)),
         *(f"--python-version={python}", "--implementation=cp", f"--abi=cp{python.replace('.', '')}"),
@@ -165,7 +165,7 @@ def _failure(output: str, requirements: Sequence[str]) -> UnavailableProject:
                 because = "" if candidate == _project(text) else f"{candidate} requires "
                 return UnavailableProject(project=candidate, reason=f"{because}{reason}")
     lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if not line.startswith("WARNING")]
-    if pip_subprocess_ban.REFUSAL in output:
+    if pip_without_child_processes.REFUSAL in output:
         raise RehearsalRefused(
             "a rehearsal's wheels cannot be chosen: one of them requires a source archive or a repository",
             why="pip would have to build it, and no code runs while a rehearsal is planned; the requirements are"

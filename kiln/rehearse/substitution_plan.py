@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import RenderedConfig
     from kiln.rehearse.plan_types import StandIn
     from kiln.rehearse.required_packages import RequiredPackage
-    from kiln.rehearse.source_archive_search import MissingSource, SourceSearch
+    from kiln.rehearse.source_archives_by_hash import MissingSource, SourceSearch
 
 _FREE_THREADED = lazy_pattern(r"_cp\d+t$")
 # Pythons whose interpreters can be packaged, the newest last; conda-forge has had packages for all of them.

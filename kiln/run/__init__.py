@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.builder.rehearsal_wheels_and_python import config_of_machine as config_of_machine
 from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
-from kiln.job.host_environment_and_python import HostMachine
+from kiln.job.host_machine_facts import HostMachine
 from kiln.job.job_descriptions import BuildOptions
 from kiln.ledger import Ledger
 from kiln.run import recipe_support

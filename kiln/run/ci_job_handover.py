@@ -17,7 +17,7 @@ from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
 from kiln.model.handover import ChainLink, ChainState, HandoverRecord
 from kiln.model.run import ConfigState
 from kiln.run.options import HOST
-from kiln.store import build_cache, build_handover
+from kiln.store import build_cache, unfinished_build_handover
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class ContinuedBuild:
         Raises:
             BrokenHandover: it is invalid, or of another config.
         """
-        record = build_handover.read_record(folder)
+        record = unfinished_build_handover.read_record(folder)
         if record is not None and record.config != config:
             raise BrokenHandover(
                 f"{folder} is the chain of {record.config}, not of {config}",
@@ -130,15 +130,15 @@ class ContinuedBuild:
         part = self.layout.place("handover")
         files.remove(part)
         try:
-            rejected = build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
+            rejected = unfinished_build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
             self.layout.compile_caches.prepare(self.key)
-            for name, source in _below(part / build_handover.CACHE):
+            for name, source in _below(part / unfinished_build_handover.CACHE):
                 _move(source, self._cache / name)
             work = self.layout.work(self.config)
-            if (part / build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
+            if (part / unfinished_build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
                 files.remove(work)
                 work.parent.mkdir(parents=True, exist_ok=True)
-                (part / build_handover.WORK).rename(work)
+                (part / unfinished_build_handover.WORK).rename(work)
                 if plan.container != HOST:
                     files.create_empty(self.layout.in_container(self.config))
         finally:
@@ -173,7 +173,7 @@ class ContinuedBuild:
             if actions <= self.actions and set(steps) <= set(self.steps):
                 return self._no_progress(number, actions), ()
             entries, notes = self._entries(steps)
-            packed = build_handover.pack(self.folder, entries)
+            packed = unfinished_build_handover.pack(self.folder, entries)
             archive = packed.archive
             self._write(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{quantity(archive.files, 'file')}, {files.size_text(archive.size)}"
@@ -199,17 +199,17 @@ class ContinuedBuild:
         """
         work = self.layout.work(self.config)
         tops = {"channel", *(title.replace(" ", "-") for title in steps)}
-        results = list(build_handover.work_entries(work, tops))
+        results = list(unfinished_build_handover.work_entries(work, tops))
         results += [
-            (f"{build_handover.WORK}{path.name}", path)
+            (f"{unfinished_build_handover.WORK}{path.name}", path)
             for path in sorted(work.glob(f"{STEPS}*"))
             if not path.is_symlink()
         ]
-        size = build_handover.size_of(results)
+        size = unfinished_build_handover.size_of(results)
         notes: tuple[str, ...] = ()
         if size > self.bound // 2:
             results, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
-        actions, left_out = build_handover.cache_entries(self._cache, self.bound - size)
+        actions, left_out = unfinished_build_handover.cache_entries(self._cache, self.bound - size)
         if left_out:
             bound = files.size_text(self.bound)
             notes = (*notes, f"{left_out} files of the cache are not handed on: --handover-size is {bound}")
@@ -228,7 +228,7 @@ class ContinuedBuild:
         link = ChainLink(seconds=round(time.time() - self.began, 3), actions=action_count(self._cache), steps=steps)
         self.folder.mkdir(parents=True, exist_ok=True)
         record = HandoverRecord(
-            version=build_handover.VERSION,
+            version=unfinished_build_handover.VERSION,
             config=self.config,
             sources=self.sources,
             cache_key=self.key,
@@ -238,7 +238,7 @@ class ContinuedBuild:
             archive=archive,
             packages=packages,
         )
-        build_handover.write_record(self.folder, record)
+        unfinished_build_handover.write_record(self.folder, record)
 
 
 def _unreadable(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:

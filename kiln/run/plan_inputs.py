@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs
     from kiln.container import Engine
     from kiln.cpu_memory import Resources
-    from kiln.job.host_environment_and_python import HostMachine
+    from kiln.job.host_machine_facts import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig

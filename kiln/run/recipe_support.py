@@ -10,7 +10,7 @@ from kiln.errors import RecipeFault, UsageError, did_you_mean, raise_all
 from kiln.matchspec_notation import package_name
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
-from kiln.recipe_script_shell_lines import COMMANDS
+from kiln.recipe_script_launch_commands import COMMANDS
 from kiln.recipe_v1.compiled_expression import is_template
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.recipe_v1.node_evaluation import fault, place

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
-from kiln.job.host_environment_and_python import processor
+from kiln.job.host_machine_facts import processor
 from kiln.job.messages import MARK, error_from, parse_message
 from kiln.ledger import run_json_conversion
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_arguments import loss_limits
 from kiln.errors import KilnError
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetBounds, Overheads, plan
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates

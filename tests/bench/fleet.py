@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.fleet.assumptions import Assumptions
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.fleet import JobEstimate
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, lower_bound

@@ -17,7 +17,7 @@ import pytest
 from kiln import files, image
 from kiln.errors import BudgetSpent, MissingTool
 from kiln.image import apt_sources
-from kiln.store import build_cache, build_handover
+from kiln.store import build_cache, unfinished_build_handover
 from kiln.store.layout import ArtifactLayout
 from tests import shared_inputs, small_tensorflow, waiting
 
@@ -166,10 +166,10 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
     assert first.begun()[:-1]
     assert third.begun()
 
-    record = build_handover.read_record(chain)
+    record = unfinished_build_handover.read_record(chain)
     assert record is not None
     assert [name for name, _ in record.packages]
-    assert [path.name for path in chain.iterdir()] == [build_handover.RECORD]
+    assert [path.name for path in chain.iterdir()] == [unfinished_build_handover.RECORD]
 
     assert in_one_go.wait(timeout=120) == 0
     assert sorted(at_once.begun()) == sorted(f"part{number}" for number in range(ACTIONS))

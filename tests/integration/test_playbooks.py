@@ -28,7 +28,7 @@ from kiln import files
 from kiln.errors import MissingTool, UsageError
 from kiln.fleet import provider_operations
 from kiln.fleet.executor_protocol import Probed, Terminate, Terminated
-from kiln.fleet.executor_thread_session import PlaybookSession
+from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.provider_operations import SCARCE
 from kiln.model.feedstock import Feedstock

@@ -17,7 +17,7 @@ LAYERS = tuple(
         """yamltext template versions variants recipe recipe_v1 matchspec_notation conda_package repodata process_runner
         bazel container local_channel console files zstd system_package_advice ledger limits cpu_memory provenance
         compat package_safety names channel_url_credentials rattler_process process_table
-        conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_shell_lines
+        conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
         emulation version_spec solve_and_install virtual_packages""",
         "feedstock_loader lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import json_messages, process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown
 from kiln.fleet.detached.attach_key import USER
-from kiln.fleet.executor_thread_session import NO_CONNECTION
+from kiln.fleet.executor_shared_state import NO_CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

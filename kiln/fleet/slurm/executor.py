@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from kiln.fleet.executor_command_threads import CommandThreads
 from kiln.fleet.executor_protocol import (
     Collect,
     FollowBuild,
@@ -21,7 +22,6 @@ from kiln.fleet.executor_protocol import (
     Terminate,
     WatchService,
 )
-from kiln.fleet.executor_threads import CommandThreads
 from kiln.fleet.slurm import follow, removal, submit
 from kiln.fleet.slurm.executor_state import SlurmSession
 

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.fleet.executor_thread_session import EventSession
+from kiln.fleet.executor_shared_state import EventSession
 from kiln.fleet.slurm.client import SlurmClient, program_environment
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from kiln.model.build_steps import Platforms, RunExport, StagedFiles
 from kiln.model.engine_package_settings import PackageSettings
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
-from kiln.recipe_script_shell_lines import untraced
+from kiln.recipe_script_launch_commands import untraced
 
 if TYPE_CHECKING:
     from kiln.model.build_steps import BuildStep

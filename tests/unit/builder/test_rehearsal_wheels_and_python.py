@@ -13,7 +13,7 @@ from kiln.builder import rehearsal_wheels_and_python
 from kiln.builder.rehearsal import find_python, one_python_config
 from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.host_environment_and_python import HostMachine
+from kiln.job.host_machine_facts import HostMachine
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, OutputTest, RenderedConfig

@@ -16,7 +16,7 @@ from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
 from kiln.model.run import ConfigState, RunCost
-from kiln.report.run_json import cost_as_json, report_as_json
+from kiln.report.run_report_as_json import cost_as_json, report_as_json
 from tests import runs
 from tests.fleets import Simulation
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.errors import KilnError
-    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.model.run import MatrixReport
 
 ROOT = Path(__file__).parents[3]

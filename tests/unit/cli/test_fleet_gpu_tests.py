@@ -19,8 +19,8 @@ from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run as fleet
 from kiln.fleet.executor_protocol import Collected, Event, StartBuild
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.worker_test_executor import SUFFIX
 from kiln.fleet.worker_test_records import PENDING
 from kiln.ledger.fleet import FleetLedger

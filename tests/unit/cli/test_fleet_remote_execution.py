@@ -13,7 +13,7 @@ from kiln.cli import fleet_remote_execution
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import UsageError
 from kiln.feedstock_loader import load
-from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from tests import small_tensorflow
 from tests.fleets import MACHINE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.conditional_expression_types import Expr, Unsupported, negated, unparenthesized
 from kiln.convert.expressions import NameScope, Translator, parse_selector
+from kiln.convert.recipe_yaml_expressions import Expr, Unsupported, negated, unparenthesized
 
 VALUES = {
     "python": frozenset({"3.12.* *_cpython"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.conditional_expression_types import Expr
+from kiln.convert.recipe_yaml_expressions import Expr
 from kiln.convert.specs import SpecConverter, modern
 from kiln.convert.tree import Refused, ScalarPart
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.convert.statements import expanded
 
 if TYPE_CHECKING:
-    from kiln.convert.conditional_expression_types import Expanded
+    from kiln.convert.recipe_yaml_expressions import Expanded
 
 
 def walked(text: str, *always: str) -> Expanded:

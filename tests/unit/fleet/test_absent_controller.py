@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.fleet.executor_protocol import Event, Provision
-from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, LEASE, MACHINE, NullObserver, NullStore, Simulation, estimates

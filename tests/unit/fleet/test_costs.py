@@ -10,8 +10,8 @@ import pytest
 from kiln.errors import FleetLimit
 from kiln.fleet import plan_status_output
 from kiln.fleet.costs import of_run, of_workers
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetBounds, Overheads, plan, schedule
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState

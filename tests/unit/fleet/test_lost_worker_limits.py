@@ -8,8 +8,8 @@ import pytest
 
 from kiln.errors import WorkersLost
 from kiln.fleet.executor_protocol import Provision
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.lost_worker_limits import OUTAGES, LostWorkerLimits, joint_limit
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates

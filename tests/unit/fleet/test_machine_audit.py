@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.fleet.executor_protocol import Probe, Terminate
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.machine_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.fleet.reconcile import Machine
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln.fleet.executor_protocol import Provision, Provisioned, ProvisionFailed, TearDownFailed, Terminate, Terminated
-from kiln.fleet.executor_thread_session import PlaybookSession
+from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.provider_operations import probe, provision, tear_down, terminate
 

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.errors import ProvisionRefused, WorkersLost
 from kiln.fleet.executor_protocol import Prepare, Provision, Renew, StartBuild, TearDown, Terminate, WatchService
-from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, pool_workers
+from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_workers
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState

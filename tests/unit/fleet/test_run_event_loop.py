@@ -41,7 +41,7 @@ from kiln.fleet.executor_protocol import (
     TearDown,
     Terminate,
 )
-from kiln.fleet.run_config import FleetRunConfig, cache_worker_type
+from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobRecord, JobSize, JobState, Offer, WorkerState

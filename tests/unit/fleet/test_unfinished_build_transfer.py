@@ -14,9 +14,9 @@ from kiln import files
 from kiln.errors import BrokenHandover
 from kiln.fleet import collect, unfinished_build_transfer, worker_commands
 from kiln.fleet.executor_protocol import Collect, Collected, CollectFailed, StartBuild
-from kiln.fleet.executor_thread_session import PlaybookSession
+from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.model.handover import ChainState, HandoverRecord
-from kiln.store import build_handover as folders
+from kiln.store import unfinished_build_handover as folders
 
 if TYPE_CHECKING:
     from pathlib import Path

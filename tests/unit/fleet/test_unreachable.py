@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import MachinesUnknown
-from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates

@@ -22,7 +22,7 @@ from kiln.fleet.executor_protocol import (
     ReclaimNotice,
     StartBuild,
 )
-from kiln.fleet.executor_thread_session import PlaybookSession
+from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import MARK
 from kiln.fleet.worker_commands import follow, job_settings, job_states, start, watch_service
 

@@ -25,7 +25,7 @@ from kiln.fleet.executor_protocol import (
     StartBuild,
     Unreachable,
 )
-from kiln.fleet.executor_thread_session import PlaybookSession
+from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages, WorkerTestExecutor, stored_result
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import costs, worker_tests
 from kiln.fleet.executor_protocol import Provision, StartBuild
+from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages
 from kiln.fleet.worker_tests import WorkerTestInputs
 from kiln.ledger.fleet import FleetLedger

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import DownloadFailed, RehearsalRefused
-from kiln.rehearse import pip_subprocess_ban, resolution
+from kiln.rehearse import pip_without_child_processes, resolution
 from kiln.rehearse.resolution import RequirementsConflict, platforms, resolve
 
 if TYPE_CHECKING:
@@ -169,13 +169,13 @@ def test_a_wheel_cannot_have_pip_run_a_source_archives_code(tmp_path: Path, addr
 @pytest.mark.parametrize("statement", ["os.system('true')", "os.fork()", "os.execv('/bin/true', ['true'])"])
 def test_no_way_to_start_a_program_is_left(statement: str) -> None:
     code = f"import os, runpy, sys; g = runpy.run_path(sys.argv[1]); sys.addaudithook(g['refuse_program']); {statement}"
-    argv = (sys.executable, "-c", code, pip_subprocess_ban.__file__)
+    argv = (sys.executable, "-c", code, pip_without_child_processes.__file__)
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert f"PermissionError: {pip_subprocess_ban.REFUSAL}" in result.stderr
+    assert f"PermissionError: {pip_without_child_processes.REFUSAL}" in result.stderr
 
 
 def test_only_keyring_may_be_started() -> None:
-    pip_subprocess_ban.refuse_program("subprocess.Popen", ("/usr/bin/keyring", ["keyring", "get"], None, None))
-    pip_subprocess_ban.refuse_program("open", ("file", "r", 0))
+    pip_without_child_processes.refuse_program("subprocess.Popen", ("/usr/bin/keyring", ["keyring", "get"], None, None))
+    pip_without_child_processes.refuse_program("open", ("file", "r", 0))
     with pytest.raises(PermissionError):
-        pip_subprocess_ban.refuse_program("subprocess.Popen", ("git", ["git", "clone"], None, None))
+        pip_without_child_processes.refuse_program("subprocess.Popen", ("git", ["git", "clone"], None, None))

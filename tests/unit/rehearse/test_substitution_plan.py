@@ -15,7 +15,7 @@ from kiln.rehearse import resolution
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan
 from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for, required_packages
 from kiln.rehearse.resolution import RequirementsConflict, Resolution, UnavailableProject
-from kiln.rehearse.source_archive_search import SourceSearch
+from kiln.rehearse.source_archives_by_hash import SourceSearch
 from kiln.rehearse.substitution_plan import PlanRequest, config_plan, fitting_python
 from kiln.serialization import from_json_values, to_json
 

@@ -16,7 +16,7 @@ from kiln.model.handover import ChainState
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.run import ci_job_handover as chains
 from kiln.run.ci_job_handover import ContinuedBuild
-from kiln.store import build_handover
+from kiln.store import unfinished_build_handover
 from kiln.store.layout import ArtifactLayout
 from tests.unit.run.test_plan import a_plan
 
@@ -110,7 +110,7 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
     assert "4 files" in note
 
     second = Machine(tmp_path / "2", folder)
-    recorded = build_handover.read_record(folder)
+    recorded = unfinished_build_handover.read_record(folder)
     assert recorded is not None
     recorded_seconds = recorded.seconds
     plan, (note,) = second.begin()
@@ -129,13 +129,13 @@ def test_a_job_without_progress_ends_the_chain_and_leaves_the_folder(tmp_path: P
     first.begin()
     first.act(1)
     stopped(machine=first)
-    before = (folder / build_handover.RECORD).read_text()
+    before = (folder / unfinished_build_handover.RECORD).read_text()
     second = Machine(tmp_path / "2", folder)
     second.begin()
     error, _ = stopped(machine=second)
     assert isinstance(error, NoProgress)
     assert "job 2 of the chain of a" in error.what
-    assert (folder / build_handover.RECORD).read_text() == before
+    assert (folder / unfinished_build_handover.RECORD).read_text() == before
 
 
 def test_what_a_killed_job_left_on_the_disk_is_progress_once_it_is_handed_on(tmp_path: Path, folder: Path) -> None:
@@ -167,10 +167,10 @@ def test_a_finished_chain_hands_on_its_record_alone(tmp_path: Path, folder: Path
     second = Machine(tmp_path / "2", folder)
     second.begin()
     assert second.end("compile", state=ConfigState.DONE) == (None, ())
-    assert [path.name for path in folder.iterdir()] == [build_handover.RECORD]
+    assert [path.name for path in folder.iterdir()] == [unfinished_build_handover.RECORD]
     third = Machine(tmp_path / "3", folder)
     assert third.chain.finished().startswith("a is already finished: 1 package after 2 jobs")
-    record = build_handover.read_record(folder)
+    record = unfinished_build_handover.read_record(folder)
     assert record is not None
     assert (record.state, record.packages) == (ChainState.FINISHED, (("p-1-0.conda", "5"),))
 
@@ -230,7 +230,7 @@ def test_steps_that_leave_no_room_for_actions_are_not_handed_on(tmp_path: Path, 
     (machine.layout.work("a") / "build-p" / "large").write_bytes(bytes(BOUND))
     _, notes = stopped("build p", machine=machine)
     assert "finished steps have 1.0 MB, and are not handed on" in notes[0]
-    record = build_handover.read_record(folder)
+    record = unfinished_build_handover.read_record(folder)
     assert record is not None
     assert record.archive is not None
     assert record.archive.files == 1

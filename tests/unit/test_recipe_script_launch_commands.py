@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.model.rendered import Script
-from kiln.recipe_script_shell_lines import run_lines, untraced
+from kiln.recipe_script_launch_commands import run_lines, untraced
 
 RECIPE = Path("/recipe folder")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_protocol import Command, Event
-    from kiln.fleet.executor_thread_session import EventSession
+    from kiln.fleet.executor_shared_state import EventSession
 
 
 class CommandThreads:
