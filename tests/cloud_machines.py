@@ -6,8 +6,8 @@ reaches them by ssh, and ends itself.
 
 from __future__ import annotations
 
+import ipaddress
 import json
-import re
 import subprocess
 import threading
 from contextlib import contextmanager
@@ -112,9 +112,13 @@ def remove_all(label: str) -> None:
 
 
 def gateway() -> str:
-    """Return this computer's address in the network of the containers."""
-    text = docker("network", "inspect", "bridge", "--format", "{{range .IPAM.Config}}{{.Gateway}} {{end}}")
-    return next(word for word in text.split() if re.fullmatch(r"[0-9.]+", word))
+    """Return this computer's address in the network of the containers.
+
+    Docker 20.10 says no gateway before its engine has been started a second time; it takes the first address then.
+    """
+    config = json.loads(docker("network", "inspect", "bridge", "--format", "{{json .IPAM.Config}}"))
+    nets = [(ipaddress.ip_network(net["Subnet"]), net.get("Gateway")) for net in config]
+    return next(address or str(next(net.hosts())) for net, address in nets if net.version == 4)
 
 
 class AddressHandler(BaseHTTPRequestHandler):

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.cloud_machines import gateway
 from tests.instance_metadata import MetadataServer
 from tests.integration.fleet import test_runs
 from tests.integration.fleet.helpers import building, containers, docker
@@ -215,10 +216,9 @@ def give_notice(trial: Trial) -> None:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + NOTICE))
         server.notice.write_text(json.dumps({"action": "terminate", "time": when}))
-        address = f"http://{gateway}:{server.server_address[1]}"
+        address = f"http://{gateway()}:{server.server_address[1]}"
         docker("exec", worker, "sh", "-c", f"echo {address} >/etc/kiln-metadata; chmod 644 /etc/kiln-metadata")
         end = time.monotonic() + NOTICE
         while time.monotonic() < end and worker in containers(trial.root):
