@@ -6,6 +6,7 @@ their environment, and secrets only there.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.fleet import collect, provider_operations, worker_commands
@@ -27,10 +28,26 @@ from kiln.fleet.executor_protocol import (
 from kiln.fleet.executor_shared_state import PlaybookSession
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_protocol import Command, KeepPackages
+    from collections.abc import Mapping
+
+    from kiln.fleet.executor_command_threads import Handler
+    from kiln.fleet.executor_protocol import KeepPackages
     from kiln.fleet.playbook_runner import PlaybookSite
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
+HANDLERS: Mapping[type, Handler] = {
+    Provision: provider_operations.provision,
+    Prepare: worker_commands.prepare,
+    WatchService: worker_commands.watch_service,
+    QueryJobs: worker_commands.query_jobs,
+    StartBuild: worker_commands.start,
+    StopBuild: worker_commands.stop,
+    FollowBuild: worker_commands.follow,
+    Renew: worker_commands.renew,
+    Probe: provider_operations.probe,
+    Terminate: provider_operations.terminate,
+    TearDown: provider_operations.tear_down,
+}
 
 
 class AnsibleExecutor(CommandThreads):
@@ -38,34 +55,5 @@ class AnsibleExecutor(CommandThreads):
 
     def __init__(self, site: PlaybookSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
-        self.keep = keep
         self.session = PlaybookSession.of(site)
-        super().__init__(self.session, site.folder, self._carry_out)
-
-    def _carry_out(self, command: Command) -> None:  # noqa: C901, PLR0912 - one line for each command
-        session = self.session
-        match command:
-            case Provision():
-                provider_operations.provision(session, command)
-            case Prepare():
-                worker_commands.prepare(session, command)
-            case WatchService():
-                worker_commands.watch_service(session, command.worker)
-            case QueryJobs():
-                worker_commands.query_jobs(session, command)
-            case StartBuild():
-                worker_commands.start(session, command)
-            case StopBuild():
-                worker_commands.stop(session, command)
-            case FollowBuild():
-                worker_commands.follow(session, command)
-            case Collect():
-                session.events.put(collect.collect(session, command, keep=self.keep))
-            case Renew():
-                worker_commands.renew(session, command)
-            case Probe():
-                provider_operations.probe(session, command.workers)
-            case Terminate():
-                provider_operations.terminate(session, command)
-            case TearDown():
-                provider_operations.tear_down(session)
+        super().__init__(self.session, site.folder, {**HANDLERS, Collect: partial(collect.collect, keep=keep)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kiln import files
 from kiln.errors import DiskFull, KilnError
@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Command, Event
     from kiln.fleet.executor_shared_state import EventSession
 
+    # Executes a command of one kind; an event that it returns is the answer, others it reports itself.
+    Handler: TypeAlias = Callable[[Any, Any], Event | None]
+
 
 class CommandThreads:
-    """Executes each command by ``dispatch`` in its own thread; see `kiln.fleet.executor_protocol.WorkerExecutor`.
+    """Executes each command by its handler in its own thread; see `kiln.fleet.executor_protocol.WorkerExecutor`.
 
     ``folder`` is the run's, on the disk that a command may find full.
     """
 
-    def __init__(self, session: EventSession, folder: Path, dispatch: Callable[[Command], None]) -> None:
+    def __init__(self, session: EventSession, folder: Path, handlers: dict[type, Handler]) -> None:
         self._session = session
         self._folder = folder
-        self._dispatch = dispatch
+        self.handlers = handlers
 
     def now(self) -> float:
         """Return the time in seconds since the epoch."""
@@ -63,10 +66,16 @@ class CommandThreads:
         """Execute a command; every failure becomes an event, so that no command is lost."""
         try:
             with files.full_disk_as_error(self._folder):
-                self._dispatch(command)
+                self.carry_out(command)
         except (KilnError, OSError, ValueError, KeyError, TypeError) as error:
             for event in failure_events(command, error):
                 self._session.events.put(event)
+
+    def carry_out(self, command: Command) -> None:
+        """Execute a command in this thread."""
+        event = self.handlers[type(command)](self._session, command)
+        if event is not None:
+            self._session.events.put(event)
 
 
 def failure_events(command: Command, error: Exception) -> tuple[Event, ...]:

@@ -23,7 +23,7 @@ from kiln.fleet.reconcile import Machine
 from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_protocol import Provision, Terminate
+    from kiln.fleet.executor_protocol import Event, Probe, Provision, TearDown, Terminate
     from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookResult
 
@@ -101,8 +101,9 @@ def _provider_id(session: PlaybookSession, name: str) -> str:
     return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
 
 
-def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
+def probe(session: PlaybookSession, command: Probe) -> Probed:
     """Probe the workers and list the machines; if silent ones are listed, open the firewall and probe them again."""
+    workers = command.workers
     answers = _answering(session, workers)
     result = session.playbooks.play("list.yml")
     machines, credentials, reason = None, False, ""
@@ -116,7 +117,7 @@ def probe(session: PlaybookSession, workers: tuple[str, ...]) -> None:
     else:
         reason = result.reason("localhost")
         credentials = CREDENTIALS.search(reason) is not None
-    session.events.put(Probed(answers=answers, machines=machines, credentials=credentials, reason=reason))
+    return Probed(answers=answers, machines=machines, credentials=credentials, reason=reason)
 
 
 def _answering(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
@@ -135,18 +136,17 @@ def _answers(session: PlaybookSession, worker: str) -> bool:
     return False
 
 
-def terminate(session: PlaybookSession, command: Terminate) -> None:
+def terminate(session: PlaybookSession, command: Terminate) -> Event:
     """Terminate a worker, or only the machine of an id."""
     chosen = {"kiln_only_ids": [command.id]} if command.id else {"kiln_only": [command.worker]}
     with session.removal():
         result = session.playbooks.play("down.yml", variables=chosen)
     if is_removal_confirmed(result):
-        session.events.put(Terminated(worker=command.worker))
-    else:
-        session.events.put(CommandFailed(worker=command.worker, reason=failure_of_removal(result)))
+        return Terminated(worker=command.worker)
+    return CommandFailed(worker=command.worker, reason=failure_of_removal(result))
 
 
-def tear_down(session: PlaybookSession) -> None:
+def tear_down(session: PlaybookSession, _: TearDown) -> Event:
     """Stop all other commands, and remove all that the run has."""
     session.stopped.set()
     session.playbooks.stop()
@@ -154,8 +154,7 @@ def tear_down(session: PlaybookSession) -> None:
     result = session.playbooks.play("down.yml", last=True)
     files.remove(session.site.folder / "runner")
     if is_removal_confirmed(result):
-        session.events.put(TornDown())
-    else:
-        reason = failure_of_removal(result)
-        credentials = CREDENTIALS.search(reason) is not None
-        session.events.put(TearDownFailed(reason=reason, unknown=result.answer is None, credentials=credentials))
+        return TornDown()
+    reason = failure_of_removal(result)
+    credentials = CREDENTIALS.search(reason) is not None
+    return TearDownFailed(reason=reason, unknown=result.answer is None, credentials=credentials)

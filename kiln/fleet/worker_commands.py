@@ -32,8 +32,19 @@ from kiln.store import bazel_environment, remote_executor_credentials
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.executor_protocol import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
+    from kiln.fleet.executor_protocol import (
+        Event,
+        FollowBuild,
+        Prepare,
+        QueryJobs,
+        Renew,
+        StartBuild,
+        StopBuild,
+        WatchService,
+    )
     from kiln.fleet.executor_shared_state import PlaybookSession
+    from kiln.fleet.playbook_runner import PlaybookResult
+    from kiln.process_runner import Result
 
 NOTICE = "/run/kiln-notice"  # as kiln-notice has it
 POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP
@@ -44,7 +55,7 @@ QUERIES = 3  # of the jobs of a worker that may be reachable again
 REASON_LENGTH = 300  # characters of ssh's output that are reported
 
 
-def prepare(session: PlaybookSession, command: Prepare) -> None:
+def prepare(session: PlaybookSession, command: Prepare) -> Event:
     """Prepare a worker for builds, or as the holder of the cache."""
     worker = command.worker
     result = session.playbooks.play(
@@ -55,15 +66,27 @@ def prepare(session: PlaybookSession, command: Prepare) -> None:
     )
     if result.ok:
         cache = read_json(session.site.folder / "cache.json") if worker.endswith(CACHE) else {}
-        session.events.put(Prepared(worker=worker, cache=str(cache.get("url", ""))))
-    elif worker in result.unreachable or result.reason(worker) == NOT_ENDED:
-        session.events.put(CommandUndelivered(command=command, reason=result.reason(worker)))
-    else:
-        session.events.put(CommandFailed(worker=worker, reason=result.reason(worker)))
+        return Prepared(worker=worker, cache=str(cache.get("url", "")))
+    return _after_playbook(command, result)
 
 
-def watch_service(session: PlaybookSession, worker: str) -> None:
+def _after_playbook(command: Prepare | StartBuild, result: PlaybookResult) -> Event:
+    """Return the event of a command whose playbook failed."""
+    reason = result.reason(command.worker)
+    is_reached = command.worker not in result.unreachable and reason != NOT_ENDED
+    return _not_done(command, reason, is_reached=is_reached)
+
+
+def _not_done(command: Prepare | QueryJobs | StartBuild, reason: str, *, is_reached: bool) -> Event:
+    """Return the event of a command that failed: one whose worker was not reached can be sent again."""
+    if is_reached:
+        return CommandFailed(worker=command.worker, reason=reason)
+    return CommandUndelivered(command=command, reason=reason)
+
+
+def watch_service(session: PlaybookSession, command: WatchService) -> None:
     """Report whether a cache, or the part of a pool on a worker, runs, until the worker is terminated."""
+    worker = command.worker
     unit = "kiln-pool" if POOL.fullmatch(worker) else "kiln-cache"
     while session.follows(worker):
         result = session.ssh(worker, f"systemctl is-active --quiet {unit} || exit; cat {NOTICE} 2>/dev/null || true")
@@ -83,22 +106,17 @@ def reclaim_time(text: str) -> float | None:
         return None
 
 
-def query_jobs(session: PlaybookSession, command: QueryJobs) -> None:
+def query_jobs(session: PlaybookSession, command: QueryJobs) -> Event:
     """Report the jobs of a worker."""
     reason, reached = "no answer", False
     for _ in range(QUERIES):
         result = session.ssh(command.worker, "sudo kiln-job status")
         if result.ok:
-            jobs = job_states(json.loads(result.stdout), command.keys)
-            session.events.put(JobsListed(worker=command.worker, jobs=jobs))
-            return
+            return JobsListed(worker=command.worker, jobs=job_states(json.loads(result.stdout), command.keys))
         reason = result.tail[-REASON_LENGTH:] or reason
         reached = reached or result.exit_code not in NO_CONNECTION
         session.stopped.wait(session.site.poll)
-    if reached:
-        session.events.put(CommandFailed(worker=command.worker, reason=reason))
-    else:
-        session.events.put(CommandUndelivered(command=command, reason=reason))
+    return _not_done(command, reason, is_reached=reached)
 
 
 def job_states(status: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, str]:
@@ -110,43 +128,40 @@ def job_states(status: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, 
     }
 
 
-def renew(session: PlaybookSession, command: Renew) -> None:
+def renew(session: PlaybookSession, command: Renew) -> Event | None:
     """Renew a worker's lease."""
     result = session.ssh(command.worker, f"sudo kiln-lease renew {int(command.seconds)}")
     if result.ok:
-        session.events.put(Renewed(worker=command.worker))
-    elif result.exit_code in NO_CONNECTION:
-        session.events.put(Unreachable(worker=command.worker))
+        return Renewed(worker=command.worker)
+    return Unreachable(worker=command.worker) if result.exit_code in NO_CONNECTION else None
 
 
-def start(session: PlaybookSession, command: StartBuild) -> None:
+def start(session: PlaybookSession, command: StartBuild) -> Event:
     """Start a build."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")
     options = unfinished_build_transfer.options_of(session, command)
     result = unfinished_build_transfer.send_to_worker(session, command) if options else None
-    if result is not None and result.exit_code in LOST_CONNECTION:
-        reason = result.tail[-REASON_LENGTH:] or "it did not answer"
-        session.events.put(CommandUndelivered(command=command, reason=reason))
-    elif result is not None and not result.ok:
-        session.events.put(CommandFailed(worker=command.worker, reason=result.tail[-REASON_LENGTH:]))
-    elif command.cache.startswith(POOL_SCHEME):
-        session.events.put(_start_with_pool(session, command, options))
-    else:
-        begin = _start_with_cache if command.cache else _start_alone
-        session.events.put(begin(session, command, options))
+    if result is not None and not result.ok:
+        return _not_done(command, _end_of(result), is_reached=result.exit_code not in LOST_CONNECTION)
+    if command.cache.startswith(POOL_SCHEME):
+        return _start_with_pool(session, command, options)
+    if command.cache:
+        return _start_with_cache(session, command, options)
+    return _start_with(session, command, options, session.site.job_secrets)
 
 
-def stop(session: PlaybookSession, command: StopBuild) -> None:
+def _end_of(result: Result) -> str:
+    return result.tail[-REASON_LENGTH:] or "it did not answer"
+
+
+def stop(session: PlaybookSession, command: StopBuild) -> Event | None:
     """Stop a build, whose end is then found by what follows it."""
     session.report_step(command.config, f"stop: {command.reason}")
     config = shlex.quote(command.config)
     words = f"stop {config}" if command.until is None else f"save {config} {command.until:.0f}"
     result = session.ssh(command.worker, f"sudo kiln-job {words}", seconds=START_SECONDS)
-    if not result.ok:
-        session.events.put(
-            CommandUndelivered(command=command, reason=result.tail[-REASON_LENGTH:] or "it did not answer")
-        )
+    return None if result.ok else CommandUndelivered(command=command, reason=_end_of(result))
 
 
 def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None = None) -> str:
@@ -173,21 +188,13 @@ def _start_with_pool(session: PlaybookSession, command: StartBuild, options: str
     return _start_with(session, command, options, secrets)
 
 
-def _start_alone(session: PlaybookSession, command: StartBuild, options: str) -> Event:
-    """Start a build that uses neither a cache nor a pool of the run."""
-    return _start_with(session, command, options, session.site.job_secrets)
-
-
 def _start_with(session: PlaybookSession, command: StartBuild, options: str, secrets: Mapping[str, str]) -> Event:
     """Start a build; its own settings and its secrets are sent on standard input."""
     words = f"sudo kiln-job start {shlex.quote(command.config)}"
     settings = job_settings(command.key, options, secrets)
     result = session.ssh(command.worker, words, seconds=START_SECONDS, stdin=settings)
-    reason = result.tail[-REASON_LENGTH:] or "it did not answer"
-    if result.exit_code in NO_CONNECTION:
-        return CommandUndelivered(command=command, reason=reason)
     if not result.ok:
-        return CommandFailed(worker=command.worker, reason=reason)
+        return _not_done(command, _end_of(result), is_reached=result.exit_code not in NO_CONNECTION)
     return BuildStarted(worker=command.worker, config=command.config)
 
 
@@ -206,23 +213,20 @@ def _start_with_cache(session: PlaybookSession, command: StartBuild, options: st
             "kiln_rebuild": True,
         },
     )
-    reason = result.reason(command.worker)
     if result.ok:
         return BuildStarted(worker=command.worker, config=command.config)
-    if command.worker in result.unreachable or reason == NOT_ENDED:
-        return CommandUndelivered(command=command, reason=reason)
-    return CommandFailed(worker=command.worker, reason=reason)
+    return _after_playbook(command, result)
 
 
-def follow(session: PlaybookSession, command: FollowBuild) -> None:
-    """Follow a build until it has ended, or its worker is terminated."""
+def follow(session: PlaybookSession, command: FollowBuild) -> BuildFinished | None:
+    """Follow a build until it has ended, or its worker is terminated; return how it ended."""
     session.configs[command.worker] = command.config
     with LogStream(command.log) as log:
         while session.follows(command.worker):
             event = _poll(session, command.worker, command.config, log)
             if event is not None:
-                session.events.put(event)
-                return
+                return event
+    return None
 
 
 def _poll(session: PlaybookSession, worker: str, config: str, log: LogStream) -> BuildFinished | None:

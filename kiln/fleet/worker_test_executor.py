@@ -38,10 +38,11 @@ from kiln.fleet.worker_commands import LOST_CONNECTION
 from kiln.model.build_results import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Command, Event
+    from kiln.fleet.executor_protocol import Event
+    from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookSite
 
 PROJECT = "/var/lib/kiln/project"  # kiln_home of the playbooks
@@ -116,60 +117,54 @@ class WorkerTestExecutor(AnsibleExecutor):
         """``tested`` are the packages of all configs."""
         super().__init__(site, keep=lambda _, packages: tuple(packages))
         self.tested = tested
-
-    def _carry_out(self, command: Command) -> None:
-        handlers: dict[type, Callable[[Any], None]] = {
+        self.handlers |= {
             StartBuild: self._start,
             FollowBuild: self._follow,
             Collect: self._collect,
             QueryJobs: self._query,
-            StopBuild: lambda _: None,  # nothing stops a test but its time limit
+            StopBuild: lambda *_: None,  # nothing stops a test but its time limit
         }
-        handlers.get(type(command), super()._carry_out)(command)
 
-    def _start(self, command: StartBuild) -> None:
-        self.session.configs[command.worker] = command.config
-        self._put(BuildStarted(worker=command.worker, config=command.config))
+    def _start(self, session: PlaybookSession, command: StartBuild) -> Event:
+        session.configs[command.worker] = command.config
+        return BuildStarted(worker=command.worker, config=command.config)
 
-    def _query(self, command: QueryJobs) -> None:
+    def _query(self, session: PlaybookSession, command: QueryJobs) -> Event:
         """Report that tests run on a worker that answers: what follows them begins them again."""
-        if self.session.ssh(command.worker, "true").ok:
-            self._put(JobsListed(worker=command.worker, jobs=dict.fromkeys(command.keys, "running")))
-        else:
-            self._put(CommandUndelivered(command=command, reason="no answer"))
+        if session.ssh(command.worker, "true").ok:
+            return JobsListed(worker=command.worker, jobs=dict.fromkeys(command.keys, "running"))
+        return CommandUndelivered(command=command, reason="no answer")
 
-    def _collect(self, command: Collect) -> None:
+    def _collect(self, session: PlaybookSession, command: Collect) -> Event:
         """Report the stored result of a config's tests, unless it is of other packages."""
         config = command.config.removesuffix(SUFFIX)
-        result = stored_result(self.session.site.folder, config, key=command.key)
+        result = stored_result(session.site.folder, config, key=command.key)
         if result is None:
             reason = "the result of its tests is missing, or of other packages"
-            self._put(CollectFailed(worker=command.worker, config=command.config, reason=reason, foreign=True))
-            return
-        log = _log(self.session.site.folder, config)
+            return CollectFailed(worker=command.worker, config=command.config, reason=reason, foreign=True)
+        log = _log(session.site.folder, config)
         steps = (result.step,)
-        self._put(Collected(worker=command.worker, config=command.config, steps=steps, log=log, reason=result.reason))
+        return Collected(worker=command.worker, config=command.config, steps=steps, log=log, reason=result.reason)
 
-    def _follow(self, command: FollowBuild) -> None:
+    def _follow(self, session: PlaybookSession, command: FollowBuild) -> Event | None:
         """Run the tests of a config until their end; after a lost connection, again."""
         worker, config = command.worker, command.config.removesuffix(SUFFIX)
-        self.session.configs[worker] = command.config
-        while self.session.follows(worker):
+        session.configs[worker] = command.config
+        while session.follows(worker):
             sent = self._send(command, config)
             if not sent.ok and sent.exit_code not in LOST_CONNECTION:
                 reason = f"the packages could not be sent: {sent.tail[-REASON_LENGTH:].strip()}"
-                self._put(BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason))
-                return
+                return BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason)
             if sent.ok:
-                self._put(Heartbeat(worker=worker))
-                self.session.report_step(command.config, f"test on {worker}")
+                session.events.put(Heartbeat(worker=worker))
+                session.report_step(command.config, f"test on {worker}")
                 answer = self._run(worker, config)
                 if answer is not None:
                     code, reason = answer.exit_code, answer.reason
-                    self._put(BuildFinished(worker=worker, config=command.config, exit_code=code, reason=reason))
-                    return
-            self._put(Unreachable(worker=worker))
-            self.session.stopped.wait(self.session.site.poll)
+                    return BuildFinished(worker=worker, config=command.config, exit_code=code, reason=reason)
+            session.events.put(Unreachable(worker=worker))
+            session.stopped.wait(session.site.poll)
+        return None
 
     def _send(self, command: FollowBuild, config: str) -> process_runner.Result:
         """End earlier tests on a worker, and copy the packages of a config there that it lacks."""
@@ -210,9 +205,6 @@ class WorkerTestExecutor(AnsibleExecutor):
         elif result.ok and not reports:
             code, reason = TestsFailed.exit_code, "the worker sent an invalid report"
         return ConfigTestResult(config=config, exit_code=code, seconds=result.seconds, reports=reports, reason=reason)
-
-    def _put(self, event: Event) -> None:
-        self.session.events.put(event)
 
 
 def _log(folder: Path, config: str) -> Path:

@@ -27,7 +27,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from kiln import files
 from kiln.errors import MissingTool, UsageError
 from kiln.fleet import provider_operations
-from kiln.fleet.executor_protocol import Probed, Terminate, Terminated
+from kiln.fleet.executor_protocol import Probe, Terminate, Terminated
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.provider_operations import SCARCE
@@ -40,7 +40,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.fleet.executor_protocol import Event
+    from kiln.fleet.executor_protocol import Event, Probed
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -574,11 +574,8 @@ def audited(
         folder=run, playbooks=ROOT / "ansible", python=python, variables=more, environment={**os.environ, **env}
     )
     session = PlaybookSession.of(site)
-    provider_operations.probe(session, ())
-    provider_operations.terminate(session, Terminate(worker=f"{name}-surplus", id=identity))
-    probed, ended = session.events.get_nowait(), session.events.get_nowait()
-    assert isinstance(probed, Probed)
-    return probed, ended
+    probed = provider_operations.probe(session, Probe(workers=()))
+    return probed, provider_operations.terminate(session, Terminate(worker=f"{name}-surplus", id=identity))
 
 
 @pytest.mark.needs("ssh-keygen")

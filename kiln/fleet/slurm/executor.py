@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_command_threads import CommandThreads
@@ -26,8 +27,25 @@ from kiln.fleet.slurm import follow, removal, submit
 from kiln.fleet.slurm.executor_state import SlurmSession
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.fleet.executor_command_threads import Handler
     from kiln.fleet.executor_protocol import Command, KeepPackages
     from kiln.fleet.slurm.site import SlurmSite
+
+HANDLERS: Mapping[type, Handler] = {
+    Provision: submit.provision,
+    Prepare: lambda _, command: Prepared(worker=command.worker),
+    QueryJobs: follow.query_jobs,
+    StartBuild: submit.start,
+    FollowBuild: follow.follow,
+    Renew: lambda _, command: Renewed(worker=command.worker),  # a job lives without its controller
+    Probe: removal.probe,
+    Terminate: removal.terminate,
+    TearDown: removal.tear_down,
+    WatchService: lambda *_: None,  # the cache is a folder
+    StopBuild: lambda *_: None,  # Slurm has the jobs' time limits
+}
 
 
 class SlurmExecutor(CommandThreads):
@@ -35,38 +53,11 @@ class SlurmExecutor(CommandThreads):
 
     def __init__(self, site: SlurmSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
-        self.keep = keep
         self.session = SlurmSession.of(site)
-        super().__init__(self.session, site.folder, self._carry_out)
+        super().__init__(self.session, site.folder, {**HANDLERS, Collect: partial(follow.fetch_results, keep=keep)})
 
     def submit(self, command: Command) -> None:
         """Execute a command in its own thread; a job that depends on another waits for that one's number."""
         if isinstance(command, StartBuild):
             self.session.submitted[command.config] = Future()
         super().submit(command)
-
-    def _carry_out(self, command: Command) -> None:  # noqa: C901, PLR0912 - one line for each command
-        session = self.session
-        match command:
-            case Provision():
-                submit.provision(session, command.workers)
-            case Prepare():
-                session.events.put(Prepared(worker=command.worker))
-            case QueryJobs():
-                follow.query_jobs(session, command)
-            case StartBuild():
-                submit.start(session, command)
-            case FollowBuild():
-                follow.follow(session, command)
-            case Collect():
-                session.events.put(follow.fetch_results(session, command, keep=self.keep))
-            case Renew():
-                session.events.put(Renewed(worker=command.worker))  # a job lives without its controller
-            case Probe():
-                removal.probe(session, command.workers)
-            case Terminate():
-                removal.terminate(session, command.worker)
-            case TearDown():
-                removal.tear_down(session)
-            case WatchService() | StopBuild():
-                pass  # the cache is a folder; Slurm has the jobs' time limits

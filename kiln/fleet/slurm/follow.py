@@ -42,12 +42,11 @@ SETTLE = 30.0  # seconds in which a result may still arrive over a network's fil
 REPORTS = ("log", "report.json", "state.json")
 
 
-def query_jobs(session: SlurmSession, command: QueryJobs) -> None:
+def query_jobs(session: SlurmSession, command: QueryJobs) -> Event:
     """Report the jobs of a run whose inputs are those of now."""
     jobs = session.client.jobs()
     if jobs is None:
-        session.events.put(CommandUndelivered(command=command, reason="squeue did not answer"))
-        return
+        return CommandUndelivered(command=command, reason="squeue did not answer")
     states = {}
     for config, key in command.keys.items():
         attempt = AttemptFolder.latest(session.site, config)
@@ -56,7 +55,7 @@ def query_jobs(session: SlurmSession, command: QueryJobs) -> None:
         job = _job_of(session, attempt, jobs, config)
         if job is not None or attempt.id:
             states[config] = "running" if outcome(attempt.state, job) is None else "ended"
-    session.events.put(JobsListed(worker=command.worker, jobs=states))
+    return JobsListed(worker=command.worker, jobs=states)
 
 
 def _job_of(session: SlurmSession, attempt: AttemptFolder, jobs: Sequence[QueuedJob], config: str) -> QueuedJob | None:
@@ -68,24 +67,24 @@ def _job_of(session: SlurmSession, attempt: AttemptFolder, jobs: Sequence[Queued
     return job
 
 
-def follow(session: SlurmSession, command: FollowBuild) -> None:
-    """Follow a build until it has ended, or is cancelled."""
+def follow(session: SlurmSession, command: FollowBuild) -> BuildFinished | None:
+    """Follow a build until it has ended, or is cancelled; return how it ended."""
     session.configs[command.worker] = command.config
     attempt = AttemptFolder.latest(session.site, command.config)
     if attempt is None:
         reason = "its files are gone from the shared folder"
-        session.events.put(BuildFinished(worker=command.worker, config=command.config, exit_code=None, reason=reason))
-        return
+        return BuildFinished(worker=command.worker, config=command.config, exit_code=None, reason=reason)
     with LogStream(command.log) as log:
         follower = Follower(session, command, attempt, log)
         while session.follows(command.worker):
             end = follower.poll()
             if end is not None:
-                session.events.put(follower.finished(end))
+                session.events.put(follower.finished(end))  # before the end of another that depended on it
                 session.ended.add(command.config)
-                return
+                return None
             if not log.more:
                 session.stopped.wait(session.site.poll)
+    return None
 
 
 class Follower:

@@ -19,6 +19,7 @@ from kiln.ledger.fleet import is_unfinished
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from kiln.fleet.executor_protocol import Event, Probe, TearDown, Terminate
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor_state import SlurmSession
     from kiln.fleet.slurm.site import SlurmSite
@@ -29,7 +30,7 @@ PAUSE = 1.0
 SILENT = "squeue did not answer"
 
 
-def terminate(session: SlurmSession, worker: str) -> None:
+def terminate(session: SlurmSession, command: Terminate) -> Event:
     """Cancel the jobs of a worker; most have ended before.
 
     One that has stored its result is left alone, even if Slurm does not know yet that it has ended: a cancelled job
@@ -37,34 +38,29 @@ def terminate(session: SlurmSession, worker: str) -> None:
     """
 
     def is_unfinished(job: QueuedJob) -> bool:
-        return job.run == session.site.run and job.name == worker and not has_result(Path(job.folder))
+        return job.run == session.site.run and job.name == command.worker and not has_result(Path(job.folder))
 
-    left = cancel(session.client, is_unfinished)
-    if left is None:
-        session.events.put(CommandFailed(worker=worker, reason=SILENT))
-    else:
-        session.events.put(Terminated(worker=worker))
+    if cancel(session.client, is_unfinished) is None:
+        return CommandFailed(worker=command.worker, reason=SILENT)
+    return Terminated(worker=command.worker)
 
 
-def probe(session: SlurmSession, workers: tuple[str, ...]) -> None:
+def probe(session: SlurmSession, command: Probe) -> Probed:
     """Report whether Slurm answers."""
-    is_silent = session.client.jobs(fresh=True) is None
-    names = frozenset() if is_silent else frozenset(workers)
-    machines = None if is_silent else tuple(Machine(name=name, owner=session.site.run) for name in workers)
-    session.events.put(Probed(answers=names, machines=machines))
+    if session.client.jobs(fresh=True) is None:
+        return Probed(answers=frozenset(), machines=None)
+    machines = tuple(Machine(name=name, owner=session.site.run) for name in command.workers)
+    return Probed(answers=frozenset(command.workers), machines=machines)
 
 
-def tear_down(session: SlurmSession) -> None:
+def tear_down(session: SlurmSession, _: TearDown) -> Event:
     """Stop all other commands, cancel all jobs of the run, and remove its folder on the shared filesystem."""
     session.stopped.set()
     with session.submitting:  # a job that is just being submitted is listed afterwards
         left = remove_run(session.site, session.client)
     if left is None:
-        session.events.put(TearDownFailed(reason=SILENT, unknown=True))
-    elif left:
-        session.events.put(TearDownFailed(reason=_still_there(left)))
-    else:
-        session.events.put(TornDown())
+        return TearDownFailed(reason=SILENT, unknown=True)
+    return TearDownFailed(reason=_still_there(left)) if left else TornDown()
 
 
 def remove_run(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None:

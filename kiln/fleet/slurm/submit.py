@@ -30,8 +30,9 @@ ID = "slurm"  # of all workers: they are names of jobs
 AWAIT_SECONDS = 300.0  # for the submission of the job that another depends on
 
 
-def provision(session: SlurmSession, workers: tuple[str, ...]) -> None:
+def provision(session: SlurmSession, command: Provision) -> None:
     """Check that Slurm accepts such jobs, and bring kiln to the shared folder; the workers themselves are names."""
+    workers = command.workers
     with session.submitting:
         if reason := _refusal(session):
             for event in _refused(workers, reason):
@@ -69,7 +70,7 @@ def _refused(workers: tuple[str, ...], reason: str) -> tuple[Event, ...]:
     return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in workers)
 
 
-def start(session: SlurmSession, command: StartBuild) -> None:
+def start(session: SlurmSession, command: StartBuild) -> Event:
     """Submit a config's job, unless an earlier process of the run has done so."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, "submit to Slurm")
@@ -81,7 +82,7 @@ def start(session: SlurmSession, command: StartBuild) -> None:
         future.set_result("")
         raise
     future.set_result(number)
-    session.events.put(event)
+    return event
 
 
 def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-import queue
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.fleet.executor_protocol import Provision, Provisioned, ProvisionFailed, TearDownFailed, Terminate, Terminated
+from kiln.fleet.executor_protocol import (
+    Probe,
+    Provision,
+    Provisioned,
+    ProvisionFailed,
+    TearDown,
+    TearDownFailed,
+    Terminate,
+    Terminated,
+)
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.provider_operations import probe, provision, tear_down, terminate
@@ -18,7 +26,7 @@ from kiln.fleet.provider_operations import probe, provision, tear_down, terminat
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Probed
+    from kiln.fleet.executor_protocol import Event, Probed
 
 WORKERS = ("f-1", "f-2", "f-3")
 
@@ -30,7 +38,6 @@ class Provider:
         self.machines = machines
         self.fault = fault
         self.played: list[str] = []
-        self.events: queue.Queue[Probed] = queue.Queue()
         self.provider_lock = threading.Lock()
         self.playbooks = self
 
@@ -46,8 +53,7 @@ class Provider:
 
 def probed(machines: list[dict[str, Any]] | None, fault: str = "") -> tuple[Probed, list[str]]:
     provider = Provider(machines, fault)
-    probe(cast("PlaybookSession", provider), WORKERS)
-    return provider.events.get_nowait(), provider.played
+    return probe(cast("PlaybookSession", provider), Probe(workers=WORKERS)), provider.played
 
 
 def requested(*names: str, zone: str = "") -> Provision:
@@ -93,10 +99,9 @@ def test_a_tear_down_that_the_credentials_do_not_allow_is_told_from_one_without_
         stopped=threading.Event(),
         playbooks=SimpleNamespace(stop=lambda: None, play=lambda _, **__: result),
         site=SimpleNamespace(disk_reserve_file=tmp_path / "reserve", folder=tmp_path),
-        events=queue.Queue(),
     )
-    tear_down(cast("PlaybookSession", session))
-    assert session.events.get_nowait() == TearDownFailed(reason=fault, unknown=True, credentials=credentials)
+    event = tear_down(cast("PlaybookSession", session), TearDown())
+    assert event == TearDownFailed(reason=fault, unknown=True, credentials=credentials)
 
 
 def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path: Path) -> None:
@@ -112,8 +117,12 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
 
     session = PlaybookSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
     with session.removal():  # holds back the creation until the first removal has begun
+        ends: list[Event] = []
         commands = (Terminate(worker=WORKERS[0]), Terminate(worker=WORKERS[1], id="i-2"))
-        removals = [threading.Thread(target=terminate, args=(session, each), daemon=True) for each in commands]
+        removals = [
+            threading.Thread(target=lambda each=each: ends.append(terminate(session, each)), daemon=True)
+            for each in commands
+        ]
         creation = threading.Thread(target=provision, args=(session, requested(*WORKERS[2:])), daemon=True)
         creation.start()
         for removal in removals:
@@ -124,8 +133,7 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
     creation.join(timeout=20)
     assert played[2:] == ["provision.yml"]
     assert not session.provider_lock.locked()
-    ends = {session.events.get(), session.events.get()}
-    assert ends == {Terminated(worker=WORKERS[0]), Terminated(worker=WORKERS[1])}
+    assert set(ends) == {Terminated(worker=WORKERS[0]), Terminated(worker=WORKERS[1])}
     assert sorted(chosen, key=str) == [{"kiln_only": [WORKERS[0]]}, {"kiln_only_ids": ["i-2"]}]
 
 

@@ -18,9 +18,9 @@ from kiln.fleet.executor_protocol import (
     CommandUndelivered,
     FollowBuild,
     Heartbeat,
-    LogLine,
     ReclaimNotice,
     StartBuild,
+    WatchService,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import MARK
@@ -53,11 +53,10 @@ def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> 
     session = Listener()
     cast("Any", session.site).folder = Path("nowhere")
     cast("Any", session.site).job_secrets = {"BAZEL_REMOTE_EXECUTOR": "grpcs://e.example.org"}
-    start(session, StartBuild(worker="f-1", config="c", key="a1"))
+    started = start(session, StartBuild(worker="f-1", config="c", key="a1"))
     assert sent["words"] == ("f-1", "sudo kiln-job start c")
     assert sent["stdin"] == "KILN_FLEET_KEY=a1\nBAZEL_REMOTE_EXECUTOR=grpcs://e.example.org\n"
-    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
-    assert events[-1] == BuildStarted(worker="f-1", config="c")
+    assert started == BuildStarted(worker="f-1", config="c")
 
 
 def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_runs_clients(tmp_path: Path) -> None:
@@ -83,8 +82,7 @@ def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_run
     site = cast("Any", session.site)
     site.folder, site.variables = tmp_path, {"kiln_provider": "local", "kiln_run": "r"}
     order = StartBuild(worker="kiln-r-1", config="c", key="a1", cache="grpcs://192.0.2.9:8080")
-    start(session, order)
-    start(session, order)
+    answers = [start(session, order), start(session, order)]
     gate = ("kiln-r-cache", "sudo kiln-cache-gate let-in 192.0.2.4", None)
     assert [(worker, words) for worker, words, _ in asked] == [
         gate[:2],
@@ -99,8 +97,6 @@ def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_run
         "certificate": "text of client.pem",
         "key": "text of client.key",
     }
-    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
-    answers = [event for event in events if not isinstance(event, LogLine)]
     assert [type(event) for event in answers] == [CommandUndelivered, BuildStarted], (
         "a server that does not answer is asked again"
     )
@@ -134,8 +130,7 @@ def test_a_build_that_fails_on_a_broken_disk_is_not_at_fault(
     state: str, code: int | None, fault: str, outcome: tuple[int | None, bool]
 ) -> None:
     session = Answers({"state": state, "exit_code": code, "result": "exit-code", "disk_fault": fault})
-    follow(session, FollowBuild(worker="f-1", config="c"))
-    *_, event = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    event = follow(session, FollowBuild(worker="f-1", config="c"))
     assert isinstance(event, BuildFinished)
     assert (event.exit_code, event.unfit) == outcome
     assert not event.unfit or event.reason == "its disk cannot be written: Read-only file system"
@@ -171,7 +166,7 @@ def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
             return worker == "kiln-r-pool-1" and bool(self.records)
 
     session = Noticed()
-    watch_service(session, "kiln-r-pool-1")
+    watch_service(session, WatchService(worker="kiln-r-pool-1"))
     assert "is-active --quiet kiln-pool" in str(questions[0])
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
     beat = Heartbeat(worker="kiln-r-pool-1")

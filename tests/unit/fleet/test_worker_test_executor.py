@@ -89,7 +89,7 @@ def executor(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) 
 
 def events(run: WorkerTestExecutor, command: Command) -> list[Any]:
     """Return the events of a command, heartbeats aside."""
-    run._carry_out(command)
+    run.carry_out(command)
     session = cast("Any", run.session)
     found = [session.events.get_nowait() for _ in range(session.events.qsize())]
     return [event for event in found if type(event).__name__ != "Heartbeat"]
@@ -127,7 +127,7 @@ def test_a_result_of_other_packages_does_not_count(tmp_path: Path, monkeypatch: 
     (none,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.key("one")))
     assert isinstance(none, CollectFailed)
     assert none.foreign
-    run._carry_out(FollowBuild(worker=WORKER, config=JOB))
+    run.carry_out(FollowBuild(worker=WORKER, config=JOB))
     before = run.tested.key("one")
     (path,) = run.tested.packages["one"]
     path.write_text("another package")
