@@ -24,23 +24,33 @@ PENDING = "built; its packages wait for their tests on a worker"
 
 
 class _Records:
-    """A run's store and observer, which hand on what they are given."""
+    """A run's store and observer, which hand on what they are given, with configs and cost as they make them."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
         self.ledger = ledger
         self.observer = observer
 
+    def report_of(self, report: MatrixReport) -> MatrixReport:
+        """Return the report of the run that is stored and shown."""
+        return dataclasses.replace(report, configs=tuple(map(self._config, report.configs)))
+
+    def _config(self, config: ConfigRun) -> ConfigRun:
+        raise NotImplementedError
+
+    def _cost(self, cost: RunCost) -> RunCost:
+        return cost
+
     def begin(self, report: MatrixReport) -> int:
         """Store a run, and return its number."""
-        return self.ledger.begin(report)
+        return self.ledger.begin(self.report_of(report))
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
-        self.ledger.update_config(run, config)
+        self.ledger.update_config(run, self._config(config))
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run so far and in the end."""
-        self.ledger.update_cost(run, cost)
+        self.ledger.update_cost(run, self._cost(cost))
 
     def end(self, run: int) -> None:
         """Store that a run is over."""
@@ -68,15 +78,15 @@ class _Records:
 
     def run_began(self, report: MatrixReport) -> None:
         """Show that a run begins."""
-        self.observer.run_began(report)
+        self.observer.run_began(self.report_of(report))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Show a config's new state."""
-        self.observer.config_changed(config)
+        self.observer.config_changed(self._config(config))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Show a line of output of a config's step."""
-        self.observer.config_line(config, step, line)
+        self.observer.config_line(config_of(config), step, line)
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Show the progress of the compile in a config's step."""
@@ -84,11 +94,11 @@ class _Records:
 
     def run_cost(self, cost: RunCost) -> None:
         """Show the cost of a run on workers."""
-        self.observer.run_cost(cost)
+        self.observer.run_cost(self._cost(cost))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over."""
-        self.observer.run_ended(report)
+        self.observer.run_ended(self.report_of(report))
 
 
 class UntestedRecords(_Records):
@@ -102,27 +112,15 @@ class UntestedRecords(_Records):
 
     def begin(self, report: MatrixReport) -> int:
         """Store a run, and return its number."""
-        self._number = super().begin(self._waiting_report(report))
+        self._number = super().begin(report)
         return self._number
-
-    def update_config(self, run: int, config: ConfigRun) -> None:
-        """Store the state of a config."""
-        super().update_config(run, self._waiting(config))
 
     def end(self, run: int) -> None:
         """Leave the run open for the tests, until it is closed."""
 
-    def run_began(self, report: MatrixReport) -> None:
-        """Show that a run begins."""
-        super().run_began(self._waiting_report(report))
-
-    def config_changed(self, config: ConfigRun) -> None:
-        """Show a config's new state."""
-        super().config_changed(self._waiting(config))
-
     def run_ended(self, report: MatrixReport) -> None:
         """Keep the report until the run is closed."""
-        self._report = self._waiting_report(report)
+        self._report = report
 
     def close(self) -> None:
         """Store and show that the run is over, as no tests follow."""
@@ -130,10 +128,7 @@ class UntestedRecords(_Records):
         if self._report is not None:
             super().run_ended(self._report)
 
-    def _waiting_report(self, report: MatrixReport) -> MatrixReport:
-        return dataclasses.replace(report, configs=tuple(map(self._waiting, report.configs)))
-
-    def _waiting(self, config: ConfigRun) -> ConfigRun:
+    def _config(self, config: ConfigRun) -> ConfigRun:
         if config.config not in self._tested or config.state not in GOOD:
             return config
         return dataclasses.replace(config, state=ConfigState.WAITING, reason=PENDING, is_built=True)
@@ -162,20 +157,18 @@ class WorkerTestRecords(_Records):
         self._previous = previous
         self._has_begun = report is not None and report.run > 0
 
-    def report_of(self, tests: MatrixReport) -> MatrixReport:
+    def report_of(self, report: MatrixReport) -> MatrixReport:
         """Return the report of a run whose tests are in a report of their own."""
-        states = {config.config: config for config in map(self._merged, tests.configs)}
-        report = tests if self._report is None else self._report
-        configs = tuple(states.get(config.config, config) for config in report.configs)
-        if self._report is None:
-            return dataclasses.replace(tests, configs=tuple(states.values()))
-        machine = report.machine if report.machine == tests.machine else f"{report.machine}; tests: {tests.machine}"
-        machine = tests.machine if not report.machine else machine
+        tests, built = report, self._report
+        if built is None:
+            return super().report_of(tests)
+        states = {config.config: config for config in map(self._config, tests.configs)}
+        configs = tuple(states.get(config.config, config) for config in built.configs)
+        machine = built.machine if built.machine == tests.machine else f"{built.machine}; tests: {tests.machine}"
+        machine = tests.machine if not built.machine else machine
         cost = tests.cost and self._cost(tests.cost)
         finished = tests.finished
-        return dataclasses.replace(
-            report, run=tests.run, configs=configs, cost=cost, finished=finished, machine=machine
-        )
+        return dataclasses.replace(built, run=tests.run, configs=configs, cost=cost, finished=finished, machine=machine)
 
     def begin(self, report: MatrixReport) -> int:
         """Store the run unless its builds have begun it, and return its number; 0 without a report."""
@@ -183,19 +176,19 @@ class WorkerTestRecords(_Records):
             return 0
         if self._has_begun:
             for config in report.configs:
-                super().update_config(self._report.run, self._merged(config))
+                super().update_config(self._report.run, config)
             return self._report.run
-        return super().begin(self.report_of(report))
+        return super().begin(report)
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config, as that of its tests makes it."""
         if run:
-            super().update_config(run, self._merged(config))
+            super().update_config(run, config)
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run so far and in the end."""
         if run:
-            super().update_cost(run, self._cost(cost))
+            super().update_cost(run, cost)
 
     def end(self, run: int) -> None:
         """Store that a run is over."""
@@ -214,23 +207,7 @@ class WorkerTestRecords(_Records):
     def run_began(self, report: MatrixReport) -> None:
         """Show that a run begins, unless its builds have shown it."""
         if not self._has_begun:
-            super().run_began(self.report_of(report))
-
-    def config_changed(self, config: ConfigRun) -> None:
-        """Show a config's new state."""
-        super().config_changed(self._merged(config))
-
-    def config_line(self, config: str, step: str, line: str) -> None:
-        """Show a line of output of a config's step."""
-        super().config_line(config_of(config), step, line)
-
-    def run_cost(self, cost: RunCost) -> None:
-        """Show the cost of a run on workers."""
-        super().run_cost(self._cost(cost))
-
-    def run_ended(self, report: MatrixReport) -> None:
-        """Show that the run is over."""
-        super().run_ended(self.report_of(report))
+            super().run_began(report)
 
     def _cost(self, cost: RunCost) -> RunCost:
         """Return a cost with the configs' own names; it is unknown where that of the builds is."""
@@ -239,9 +216,9 @@ class WorkerTestRecords(_Records):
         is_known = all(worker.currency == cost.currency for worker in workers)
         return dataclasses.replace(cost, config_ends=ends, currency=cost.currency if is_known else "")
 
-    def _merged(self, tests: ConfigRun) -> ConfigRun:
+    def _config(self, config: ConfigRun) -> ConfigRun:
         """Return a config as the state of its tests makes it; what was built is kept, whatever they find."""
-        name = config_of(tests.config)
+        tests, name = config, config_of(config.config)
         built = self._builds.get(name)
         if built is None:
             return dataclasses.replace(tests, config=name)
