@@ -24,11 +24,12 @@ from kiln.builder.package_reports import package_as_json, step_file_hashes
 from kiln.builder.wheel_collection import Wheels
 from kiln.job.required_channels_and_network import needed_channels
 from kiln.job.step_and_output_lookup import find_output, find_staging, package_file_name, step_names
-from kiln.ledger import Ledger, run_json_conversion
+from kiln.ledger import Ledger
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
+from kiln.serialization import to_json
 from kiln.store import bazel_environment
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
 from kiln.variants.cuda_version import offered_virtual_packages
@@ -263,7 +264,7 @@ class Builder:
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             report = self.untested(output, steps, display) or self.run_tests(tester, steps, display)
-            return package.paths, run_json_conversion.tests_as_json(dataclasses.replace(report, log=None))
+            return package.paths, to_json(dataclasses.replace(report, log=None))
 
         return self.step_cache.once(f"test {output.name}", inputs, do, leaves=package_file_name(output))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln.ledger import run_json_conversion
-from kiln.model.build_results import Artifact, PackageReport
+from kiln.model.build_results import Artifact, PackageReport, TestReport
+from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from kiln.job.job_descriptions import BuildJob
@@ -36,9 +37,9 @@ def report_as_json(result: StepResult, test_result: StepResult, job: BuildJob, *
         artifact=artifact,
         build_seconds=round(result.seconds, 3),
         reused=result.reused,
-        tests=run_json_conversion.tests_from_json(test_result.detail),
+        tests=run_json_conversion.record_from_json(TestReport, test_result.detail),
     )
-    return {**run_json_conversion.package_as_json(report), "repositories": list(result.detail.get("repositories", ()))}
+    return {**to_json(report), "repositories": list(result.detail.get("repositories", ()))}
 
 
 def step_file_hashes(*results: StepResult) -> list[str]:

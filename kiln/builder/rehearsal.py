@@ -22,7 +22,7 @@ from kiln.builder.rehearsal_planning import locked_plan
 from kiln.builder.rehearsal_wheels_and_python import rehearsal_disk
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.job.step_and_output_lookup import package_file_name
-from kiln.ledger import Ledger, run_json_conversion
+from kiln.ledger import Ledger
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
 from kiln.serialization import from_json_values, to_json
@@ -259,7 +259,7 @@ class Rehearsal:
                 report = tester.run(steps, environment=test_environment(os.environ), on_line=display.line)
             for note in report.notes:
                 display.note(note)
-            return (), run_json_conversion.tests_as_json(dataclasses.replace(report, log=None))
+            return (), to_json(dataclasses.replace(report, log=None))
 
         inputs = {
             **tester.inputs(steps),

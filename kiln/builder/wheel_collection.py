@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from kiln.builder.job_main import remove_on_failure
 from kiln.builder.package_reports import report_as_json, step_file_hashes
 from kiln.job.required_channels_and_network import pythons_of
-from kiln.ledger import run_json_conversion
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test
 from kiln.package_test.wheel_name import WheelName, require_python
+from kiln.serialization import to_json
 from kiln.store import compile_cache_key
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Wheels:
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             report = self._install_test(wheel, display)
-            return kept_wheel.paths, run_json_conversion.tests_as_json(dataclasses.replace(report, log=None))
+            return kept_wheel.paths, to_json(dataclasses.replace(report, log=None))
 
         inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.engine.job.network}
         return self.step_cache.once(f"test wheel {wheel.name}", inputs, do)

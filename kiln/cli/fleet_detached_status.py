@@ -55,19 +55,16 @@ def show_status(options: argparse.Namespace, root: Path) -> int:
 def status_text(key: RunKey, options: argparse.Namespace) -> str:
     """Return the status of a detached run, asked from its controller_client."""
     from kiln.fleet import costs, plan_status_output
-    from kiln.fleet.detached import controller_client, result_import
-    from kiln.ledger.run_json_conversion import KINDS
+    from kiln.fleet.detached import controller_client
+    from kiln.ledger.run_json_conversion import record_from_json
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
     from kiln.report.run_report_as_json import report_as_json
-    from kiln.serialization import from_json_values
 
     with controller_client.connected(key, client_variables(os.environ)) as connection:
         state = connection.state()
-    fleet = (
-        None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"], result_import.FLEET_KINDS)
-    )
-    report = None if state.get("report") is None else from_json_values(MatrixReport, state["report"], KINDS)
+    fleet = None if state.get("fleet") is None else record_from_json(FleetRun, state["fleet"])
+    report = None if state.get("report") is None else record_from_json(MatrixReport, state["report"])
     cost = None
     if fleet is not None:
         # Its controller has just answered, and is charged for until its packages are collected.

@@ -13,9 +13,9 @@ from kiln.errors import BrokenPackage
 from kiln.executor import conda_forge_env
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.untrusted_build_results import open_beneath
-from kiln.ledger import run_json_conversion
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.names import existing_subdirs
+from kiln.serialization import to_json
 from kiln.variants.cuda_version import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[
     packages = [file for subdir in existing_subdirs(croot) for file in sorted((croot / subdir).glob("*.conda"))]
     for file in packages:
         open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
-    return [run_json_conversion.package_as_json(_report(file, folder, config, tested=tested)) for file in packages]
+    return [to_json(_report(file, folder, config, tested=tested)) for file in packages]
 
 
 def _report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageReport:

@@ -14,6 +14,7 @@ from kiln.fleet import unfinished_build_transfer
 from kiln.fleet.executor_protocol import Collected, CollectFailed, CommandUndelivered
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.ledger import run_json_conversion
+from kiln.model.build_results import PackageReport, StepReport
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from kiln.fleet.executor_protocol import Collect, Event, KeepPackages
     from kiln.fleet.executor_shared_state import PlaybookSession
-    from kiln.model.build_results import PackageReport
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
 LONGEST = 2000  # characters of the end of a build's output
@@ -107,9 +107,9 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
-        reports = [run_json_conversion.package_from_json(data) for data in entry["packages"]]
+        reports = [run_json_conversion.record_from_json(PackageReport, data) for data in entry["packages"]]
         packages = tuple(accept_package(folder / packages_in, report, sender="worker") for report in reports)
-        steps = tuple(run_json_conversion.step_from_json(step) for step in entry["steps"])
+        steps = tuple(run_json_conversion.record_from_json(StepReport, step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenPackage(f"{worker} sent an invalid report of {config}", why=why) from error

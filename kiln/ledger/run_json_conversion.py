@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport, Progress
-from kiln.model.fleet import ControllerCharge
+from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import from_json_values, to_json
@@ -36,7 +36,9 @@ CONFIG_FIELDS = (
 KINDS = (
     *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
     *(PackageReport, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),
+    *(FleetRun, WorkerRecord, WorkerState, JobRecord, JobState),
 )
+Record = TypeVar("Record")
 
 
 def run_detail(report: MatrixReport) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def run(
 ) -> MatrixReport:
     """Return a run from its columns and its detail."""
     columns = {"run": number, "command": command, "started": started, "finished": finished}
-    return dataclasses.replace(from_json_values(MatrixReport, {**columns, **detail}, KINDS), configs=configs)
+    return dataclasses.replace(record_from_json(MatrixReport, {**columns, **detail}), configs=configs)
 
 
 def config_detail(config: ConfigRun) -> dict[str, Any]:
@@ -84,34 +86,14 @@ def config_from_columns(
     }
     required = {name: fields[name] for name in ("log", "steps", "packages")}
     optional = {name: fields[name] for name in CONFIG_FIELDS if name in fields}  # older ledgers have fewer
-    return from_json_values(ConfigRun, {**required, **optional, **columns}, KINDS)
+    return record_from_json(ConfigRun, {**required, **optional, **columns})
 
 
-def step_from_json(data: Mapping[str, Any]) -> StepReport:
-    """Return a step from JSON values."""
-    return from_json_values(StepReport, data, KINDS)
+def record_from_json(kind: type[Record], data: Any) -> Record:
+    """Return a record of a run, or of the fleet, from JSON values."""
+    return from_json_values(kind, data, KINDS)
 
 
 def progress_from_json(data: Mapping[str, Any]) -> Progress:
     """Return the progress of a compile from JSON values, which may hold more."""
     return from_json_values(Progress, {field.name: data[field.name] for field in dataclasses.fields(Progress)})
-
-
-def package_as_json(report: PackageReport) -> dict[str, Any]:
-    """Return a package and its tests as JSON values."""
-    return dict(to_json(report))
-
-
-def tests_as_json(report: TestReport) -> dict[str, Any]:
-    """Return a test report as JSON values."""
-    return dict(to_json(report))
-
-
-def tests_from_json(data: Mapping[str, Any]) -> TestReport:
-    """Return a test report from JSON values."""
-    return from_json_values(TestReport, data, KINDS)
-
-
-def package_from_json(data: Mapping[str, Any]) -> PackageReport:
-    """Return a package and its tests from JSON values."""
-    return from_json_values(PackageReport, data, KINDS)

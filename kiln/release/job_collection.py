@@ -15,7 +15,6 @@ from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
 from kiln.ledger import Ledger, run_json_conversion
 from kiln.model.run import GOOD, ConfigState, MatrixReport
-from kiln.serialization import from_json_values
 from kiln.store import build_cache, worker_results
 from kiln.store.layout import ArtifactLayout
 
@@ -83,7 +82,7 @@ def read(path: Path) -> MatrixReport:
         data = json.loads(text[:LONGEST])
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
-        report = from_json_values(MatrixReport, data, run_json_conversion.KINDS)
+        report = run_json_conversion.record_from_json(MatrixReport, data)
         (config_run,) = report.configs
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenPackage(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from kiln import emulation, expand, render
 from kiln.executor import conda_build_run, conda_forge_env
 from kiln.job.job_descriptions import BuildJob
-from kiln.ledger import run_json_conversion
 from kiln.model.build_results import TestVerdict
 from kiln.model.engine_package_settings import PackageSettings
 from kiln.run.options import HOST
+from kiln.serialization import to_json
 from kiln.store import bazel_environment, build_cache
 from kiln.store.build_cache import BuildInputs
 
@@ -107,8 +107,4 @@ def reusable_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
     runs = expand.runs_emulated_tests(task.feedstock.settings) and emulation.runs(
         task.rendered.config.platform, in_container=job.container != HOST
     )
-    return tuple(
-        run_json_conversion.package_as_json(report)
-        for report in packages
-        if not (runs and report.tests.verdict is TestVerdict.SKIPPED)
-    )
+    return tuple(to_json(report) for report in packages if not (runs and report.tests.verdict is TestVerdict.SKIPPED))

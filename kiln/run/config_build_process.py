@@ -31,12 +31,13 @@ from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, error_from, failed_config_result, send
 from kiln.job.step_and_output_lookup import package_file_name
-from kiln.ledger import Ledger, run_json_conversion
+from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder
 from kiln.process_table import end_orphans
 from kiln.run import build_job_writer
 from kiln.run.options import HOST
+from kiln.serialization import to_json
 from kiln.store import build_cache
 from kiln.store.build_cache import BuildInputs
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -124,7 +125,7 @@ class ConfigBuild:
         if finished is None:
             return None
         build_cache.remove_work(self.task.layout, job.config)
-        packages = [run_json_conversion.package_as_json(package) for package in finished]
+        packages = [to_json(package) for package in finished]
         return {"state": ConfigState.CACHED.value, "reason": build_cache.FOUND, "packages": packages}
 
     def build(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class ConfigBuild:
         outdated = changed or result.get("outdated", False)
         packages = self.publish(result["packages"], time.monotonic() - start, outdated=outdated)
         good["reason"] = CHANGED if changed else ""
-        return {**good, "packages": [run_json_conversion.package_as_json(package) for package in packages]}
+        return {**good, "packages": [to_json(package) for package in packages]}
 
     def take_folder(self) -> None:
         """Remove the folder for --rebuild, and where a build moves from container to host, or back.

@@ -20,6 +20,7 @@ from kiln.executor import conda_forge_env
 from kiln.job.host_machine_facts import processor
 from kiln.job.messages import MARK, error_from, parse_message
 from kiln.ledger import run_json_conversion
+from kiln.model.build_results import PackageReport, StepReport
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system.process_groups import KILL
 from kiln.scheduling import local_build_order
@@ -174,8 +175,8 @@ class MatrixRun:
             case "progress":
                 self.watcher.config_progress(config, run_json_conversion.progress_from_json(message))
             case "done":
-                step = run_json_conversion.step_from_json(
-                    {name: value for name, value in message.items() if name != "kind"}
+                step = run_json_conversion.record_from_json(
+                    StepReport, {name: value for name, value in message.items() if name != "kind"}
                 )
                 self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
             case "result":
@@ -197,7 +198,8 @@ class MatrixRun:
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
                 packages=tuple(
-                    run_json_conversion.package_from_json(package) for package in result.get("packages", ())
+                    run_json_conversion.record_from_json(PackageReport, package)
+                    for package in result.get("packages", ())
                 ),
             )
         )

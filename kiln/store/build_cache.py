@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files
 from kiln.errors import AlreadyRunning
 from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_json_conversion
+from kiln.model.build_results import PackageReport
 from kiln.model.engine_package_settings import OWN_ENGINE
+from kiln.serialization import to_json
 from kiln.store.step_cache import digest, folder_digest
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.ledger import Ledger
-    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output
     from kiln.store.layout import ArtifactLayout
@@ -78,7 +79,9 @@ def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInput
     if record is None:
         return None
     try:
-        packages = tuple(run_json_conversion.package_from_json(package) for package in record.detail["packages"])
+        packages = tuple(
+            run_json_conversion.record_from_json(PackageReport, package) for package in record.detail["packages"]
+        )
     except (ValueError, LookupError, TypeError):  # an unreadable record does not count
         return None
     if not all(_is_unchanged(ledger, layout, report.artifact.path, inputs) for report in packages):
@@ -144,7 +147,7 @@ def publish(
     with hold_lock(layout.lock("channel")):
         if index:
             layout.channel.repair()
-        reports = [run_json_conversion.package_from_json(fields) for _, fields in packages_made]
+        reports = [run_json_conversion.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_place(report) for report in reports]
         stays = [_artifact_of_other(ledger, layout, path, inputs, config) for path in paths]
@@ -165,7 +168,7 @@ def publish(
     )
     detail = {
         "disk": disk,
-        "packages": [run_json_conversion.package_as_json(_relative(layout, report)) for report in stored],
+        "packages": [to_json(_relative(layout, report)) for report in stored],
     }
     ledger.record(inputs.key, config=config, title=TITLE, seconds=seconds, detail=detail)
     ledger.keep_finished(inputs.key, *artifacts_stored)
@@ -184,13 +187,13 @@ def record_rehearsal(
     """Record a rehearsed config as finished; its packages stay in its own channel."""
     stored, placed = [], []
     for source, fields in packages_made:
-        report = run_json_conversion.package_from_json(fields)
+        report = run_json_conversion.record_from_json(PackageReport, fields)
         path = str(source.relative_to(layout.root))
         artifact = _artifact(layout, path, report, config, inputs)
         ledger.keep(artifact)
         placed.append(artifact)
         stored.append(_with_location(layout, report, artifact))
-    detail = {"packages": [run_json_conversion.package_as_json(_relative(layout, report)) for report in stored]}
+    detail = {"packages": [to_json(_relative(layout, report)) for report in stored]}
     ledger.record(inputs.key, config=config, title=REHEARSED, seconds=seconds, detail=detail)
     ledger.keep_finished(inputs.key, *placed)
     return tuple(stored)
@@ -218,7 +221,7 @@ def shared_packages(
 def _report_of(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
     """Return the report of a package by the config that made it."""
     fields = (package for record in ledger.latest(TITLE, artifact.config) for package in record.detail["packages"])
-    reports = (run_json_conversion.package_from_json(report) for report in fields)
+    reports = (run_json_conversion.record_from_json(PackageReport, report) for report in fields)
     same = (
         report
         for report in reports

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import expand
-from kiln.ledger import Ledger, run_json_conversion
+from kiln.ledger import Ledger
+from kiln.serialization import to_json
 from kiln.store import build_cache
 from kiln.store.compile_cache_key import compile_group
 from kiln.store.layout import ArtifactLayout
@@ -63,7 +64,7 @@ def add_to_channel(
     Without ``index``, the caller repairs the channel before anything reads it.
     """
     layout = ArtifactLayout.of(feedstock)
-    packages_made = [(report.artifact.path, run_json_conversion.package_as_json(report)) for report in packages]
+    packages_made = [(report.artifact.path, to_json(report)) for report in packages]
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
         return build_cache.publish(

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
 from kiln.fleet.lease_cost_and_sweep_timer import LEASE
-from kiln.ledger.run_json_conversion import KINDS
+from kiln.ledger.run_json_conversion import record_from_json
 from kiln.model.run import ConfigRun, MatrixReport
-from kiln.serialization import from_json_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,9 +63,7 @@ class RunFollower:
             case "run" | "state":
                 self._take_run(message)
             case "config":
-                self._take_config(
-                    from_json_values(ConfigRun, message["config"], KINDS), *message.get("expected", NEVER)
-                )
+                self._take_config(record_from_json(ConfigRun, message["config"]), *message.get("expected", NEVER))
             case "line" if self._view is not None:
                 self._view.config_line(str(message["config"]), str(message["step"]), str(message["text"]))
             case "shown" if self._view is None and self._report is not None:
@@ -86,7 +83,7 @@ class RunFollower:
             lines = message.get("output") or [f"the controller is {message['process']}"]
             self._say_once(str(lines[-1]))
             return
-        self._report = from_json_values(MatrixReport, message["report"], KINDS)
+        self._report = record_from_json(MatrixReport, message["report"])
 
     def _show_cost(self) -> None:
         """Show the cost, once the expected times of all configs have arrived."""

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import BrokenPackage
 from kiln.fleet import costs
 from kiln.fleet.collect import accept_package
-from kiln.ledger.run_json_conversion import KINDS
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.ledger.run_json_conversion import record_from_json
+from kiln.model.fleet import FleetRun
 from kiln.model.run import MatrixReport
-from kiln.serialization import from_json_values
 from kiln.store import worker_results
 from kiln.store.build_cache import BuildInputs
 from kiln.store.worker_results import RemoteConfig
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import ConfigRun
-
-FLEET_KINDS = (FleetRun, WorkerRecord, WorkerState, JobRecord, JobState)
 
 
 def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
@@ -43,8 +40,8 @@ def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
         if state["report"] is None:
             lines = "\n".join(state.get("output", ()))
             raise BrokenPackage("the run has ended before its first build, and has no results", why=lines)
-        report = from_json_values(MatrixReport, state["report"], KINDS)
-        fleet = from_json_values(FleetRun, state["fleet"], FLEET_KINDS)
+        report = record_from_json(MatrixReport, state["report"])
+        fleet = record_from_json(FleetRun, state["fleet"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BrokenPackage("the controller sent an invalid state of the run", why=str(error)) from error
     configs = tuple(_config(folder, config) for config in report.configs)
