@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from kiln.run.options import RunOptions
     from kiln.run.plan_inputs import RunInputs
     from kiln.run.resource_check import ResourceShare
-    from kiln.scheduling.local_build_order import ScheduledConfig
     from kiln.store.build_cache import BuildInputs
     from kiln.store.layout import ArtifactLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A run that may start: all configs in the order of builds, those to build, and the jobs of these.
+    """A run that may start: all configs in the order of builds, and the jobs of those to build.
 
     ``notes`` are sentences for the user, ``secrets`` variables for the compile steps alone, ``compiles`` when there are
     compile steps, whose results the configs of a group share in a cache. ``rehearsals`` are the origins of what each
@@ -48,7 +47,6 @@ class RunPlan:
     container: str
     image: str | None
     configs: tuple[ConfigRun, ...]
-    waiting: tuple[ScheduledConfig, ...]
     jobs_of: Mapping[str, ConfigJob]
     seconds: float | None
     disk: int
@@ -57,6 +55,11 @@ class RunPlan:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     compiles: bool = False
     rehearsals: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> tuple[ConfigRun, ...]:
+        """The configs to build."""
+        return tuple(config for config in self.configs if config.state is ConfigState.WAITING)
 
 
 def prepare(
@@ -93,9 +96,8 @@ def prepare(
         image=executor_choice.images_of(run_inputs.places),
         configs=(
             *(_cached(config, finished[config.name]) for config in run_inputs.configs if config.name in finished),
-            *map(_waiting, waiting),
+            *waiting,
         ),
-        waiting=waiting,
         jobs_of=_jobs(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
         seconds=local_build_order.total_seconds(waiting, options.jobs, shared=compiles),
         disk=disk,
@@ -144,16 +146,6 @@ def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigR
         group=compile_group(config),
         reason=build_cache.FOUND,
         packages=packages,
-    )
-
-
-def _waiting(planned: ScheduledConfig) -> ConfigRun:
-    return ConfigRun(
-        config=planned.config,
-        state=ConfigState.WAITING,
-        group=planned.group,
-        cold=planned.cold,
-        estimate=planned.estimate,
     )
 
 

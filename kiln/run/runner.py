@@ -61,7 +61,6 @@ class MatrixRun:
         self.events: queue.Queue[tuple[str, str | process_runner.Result | KilnError]] = queue.Queue()
         self.running: dict[str, RunningConfig] = {}
         self.queue = local_build_order.queue_of(plan.waiting, shared=plan.compiles)
-        self.planned = {planned.config: planned for planned in plan.waiting}
         self.errors: dict[str, KilnError] = {}
         self.number = 0
         self.stopping = False
@@ -123,7 +122,7 @@ class MatrixRun:
         """Start the process of a config."""
         name = estimate.config
         self.queue.begin(name, estimate, time.time())
-        cold = self.queue.is_cold(name) if self.plan.compiles else self.planned[name].cold
+        cold = self.queue.is_cold(name) if self.plan.compiles else self.configs[name].cold
         log = self.layout.log(self.number, name)
         config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
         self._change(dataclasses.replace(config, cold=cold))

@@ -11,7 +11,6 @@ from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile, Sta
 from kiln.run import BuildOptions, RunOptions
 from kiln.run.plan import RunPlan, as_text
 from kiln.run.resource_check import ResourceShare
-from kiln.scheduling.local_build_order import ScheduledConfig
 
 
 def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
@@ -22,7 +21,6 @@ def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
         "container": "docker",
         "image": None,
         "configs": (waiting,),
-        "waiting": (ScheduledConfig(config="a", group="cpu", cold=True, estimate=estimate),),
         "jobs_of": {},
         "seconds": estimate,
         "disk": 500_000_000,
@@ -54,9 +52,9 @@ def test_a_rehearsal_says_what_it_is_made_from_once_for_configs_that_share_it() 
     made = StandIn(name="gcc_linux-64", version="12.2")
     source = SourceFile(name="a.tar.gz", sha256="b", url="https://x/a.tar.gz", origin="pip's index")
     plan = RehearsalPlan(python="3.11", dependencies=(wheel,), stand_ins=(made,), sources=(source,))
-    waiting = tuple(ScheduledConfig(config=name, group="cpu", cold=False, estimate=None) for name in ("a", "b", "c"))
+    waiting = tuple(ConfigRun(config=name, state=ConfigState.WAITING, group="cpu") for name in ("a", "b", "c"))
     rehearsals = {"a": plan.summary, "b": plan.summary, "c": RehearsalPlan(python="3.12").summary}
-    text = as_text(a_plan(estimate=None, waiting=waiting, rehearsals=rehearsals))
+    text = as_text(a_plan(estimate=None, configs=waiting, rehearsals=rehearsals))
     assert text.splitlines()[-9:] == [
         "",
         "a, b from:",

@@ -5,14 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.scheduling.local_build_order import ScheduledConfig, arrange, queue_of, total_seconds
+from kiln.model.run import ConfigRun, ConfigState
+from kiln.scheduling.local_build_order import arrange, queue_of, total_seconds
 
 GROUPS = {"a10": "cuda12.5", "a11": "cuda12.5", "b10": "cuda12.9", "b11": "cuda12.9", "c10": "cpu"}
 TIMES = {"a10": 10.0, "a11": 90.0, "b10": 50.0, "b11": 40.0, "c10": 20.0}
 
 
-def config(name: str, *, estimate: float | None = None) -> ScheduledConfig:
-    return ScheduledConfig(config=name, group=name[0], cold=False, estimate=estimate)
+def config(name: str, *, estimate: float | None = None) -> ConfigRun:
+    return ConfigRun(config=name, state=ConfigState.WAITING, group=name[0], estimate=estimate)
 
 
 def test_cold_builds_come_first_and_the_longest_first_among_equals() -> None:
