@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 from kiln import image
 from kiln.executor.engine_injection import PRINT_OFFER
-from kiln.model.container import ContainerRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.container import ContainerLimits, Mount, User
     from kiln.model.feedstock import Feedstock
 
 ROOT, RECIPE = Path("/home/conda/feedstock_root"), Path("/home/conda/recipe_root")
@@ -24,6 +22,13 @@ WORKER_ROOT = Path("/var/lib/kiln/project")  # on a fleet's worker, without a co
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package
 PACKAGE_INSIDE, ENGINE_INSIDE = "/opt/kiln-package", "/opt/kiln-engine"
 HOME = "/home/conda"
+INSIDE = {  # the variables of each container
+    "HOME": HOME,
+    "FEEDSTOCK_ROOT": str(ROOT),
+    "RECIPE_ROOT": str(RECIPE),
+    "PYTHONPATH": f"{PACKAGE_INSIDE}:{ENGINE_INSIDE}",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 CACHE_INSIDE, DISTDIR_INSIDE = Path(HOME, "compile-cache"), Path(HOME, "distdir")
 
 # Variables that are passed on unchanged, where they are set.
@@ -68,47 +73,6 @@ def variables(feedstock: Feedstock, config: str, *, caller: Mapping[str, str], c
         "FEEDSTOCK_NAME": caller.get("FEEDSTOCK_NAME", feedstock.root.name),
         **{name: caller[name] for name in PASSED_ON if name in caller},
     }
-
-
-def build_container(
-    argv: tuple[str, ...],
-    *,
-    image_name: str,
-    environment: Mapping[str, str],
-    user: User,
-    limits: ContainerLimits,
-    network: bool,
-    options: tuple[str, ...],
-    mounts: tuple[Mount, ...],
-    secrets: Mapping[str, str] | None = None,
-    platform: str | None = None,
-) -> ContainerRun:
-    """Return the container in which ``argv`` builds a config; it sees only the ``mounts`` of this machine."""
-    inside = {
-        "HOME": HOME,
-        "FEEDSTOCK_ROOT": str(ROOT),
-        "RECIPE_ROOT": str(RECIPE),
-        "PYTHONPATH": f"{PACKAGE_INSIDE}:{ENGINE_INSIDE}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    return ContainerRun(
-        image=image_name,
-        argv=argv,
-        environment={**environment, **inside},
-        secrets=secrets or {},
-        mounts=mounts,
-        user=user,
-        limits=limits,
-        network=network,
-        workdir=HOME,
-        options=options,
-        platform=platform,
-    )
-
-
-def module_command(job_file: Path, *, module: str) -> tuple[str, ...]:
-    """Return the command that runs a module with a job file, whose path is the container's."""
-    return ("sh", "-c", START, "kiln", str(job_file), MAIN.format(module=module))
 
 
 def container_path(path: Path, feedstock: Feedstock) -> Path:

@@ -18,7 +18,7 @@ from kiln.executor.base import ProcessOutcome, message_mark, process_failure
 from kiln.executor.mounts import Folders
 from kiln.job.messages import StepReporter
 from kiln.job.required_channels_and_network import needs_network
-from kiln.model.container import ContainerLimits, Mount, User
+from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
 from kiln.operating_system import users
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kiln.job.job_context import Task
     from kiln.job.log import BuildLog
-    from kiln.model.container import ContainerResult, ContainerRun
+    from kiln.model.container import ContainerResult
 
 TIDYING = 30.0  # seconds until the loop over scripts is stopped
 
@@ -53,7 +53,7 @@ class ContainerExecutor:
     @property
     def distdir(self) -> Path | None:
         """The folder of downloads."""
-        return None if self.task.distdir is None else conda_forge_env.DISTDIR_INSIDE
+        return None if self.task.job.options.distdir is None else conda_forge_env.DISTDIR_INSIDE
 
     @property
     def queue(self) -> Path | None:
@@ -69,7 +69,8 @@ class ContainerExecutor:
 
     def start(self, job_file: Path, module: str) -> tuple[str, ...]:
         """Return the command that runs a module with a job file, by the first Python of the image with the engine."""
-        return conda_forge_env.module_command(self.inside(job_file), module=module)
+        main = conda_forge_env.MAIN.format(module=module)
+        return ("sh", "-c", conda_forge_env.START, "kiln", str(self.inside(job_file)), main)
 
     def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
         """Run a program in a container to its end.
@@ -127,11 +128,11 @@ class ContainerExecutor:
         """Return the container in which a program of the config's runs, with ``more`` mounts."""
         task, job = self.task, self.task.job
         assert job.image is not None, "a container has an image"
-        return conda_forge_env.build_container(
-            words,
-            image_name=job.image,
+        return ContainerRun(
+            image=job.image,
+            argv=words,
             platform=job.image_platform,
-            environment=job.variables,
+            environment={**job.variables, **conda_forge_env.INSIDE},
             secrets={**task.scripted, **task.secrets},
             user=User(uid=users.uid(), gid=users.gid()),
             limits=ContainerLimits()
@@ -142,6 +143,7 @@ class ContainerExecutor:
                 processes=conda_forge_env.PROCESSES,
             ),
             network=task.network,
+            workdir=conda_forge_env.HOME,
             options=(*conda_forge_env.NO_ENTRY, *job.options.run_arguments),
             mounts=(
                 *mounts.of_scripts(task.feedstock, task.rendered, folders),
@@ -162,7 +164,7 @@ class ContainerExecutor:
             work=task.folder,
             packages=self.packages,
             compile_cache=caches.folder(key),
-            distdir=task.distdir,
+            distdir=task.job.options.distdir,
             shared_packages=reads,
         )
 

@@ -44,7 +44,7 @@ class HostExecutor:
     @property
     def distdir(self) -> Path | None:
         """The folder of downloads."""
-        return self.task.distdir
+        return self.task.job.options.distdir
 
     def inside(self, path: Path) -> Path:
         """Return the path, which programs on the host see unchanged."""

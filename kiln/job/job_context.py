@@ -63,11 +63,6 @@ class Task:
         return "builder.rehearsal" if self.job.options.rehearsal else "builder.config_build"
 
     @property
-    def distdir(self) -> Path | None:
-        """The folder of downloads."""
-        return self.job.options.distdir
-
-    @property
     def secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.is_foreign or self.job.options.rehearsal)

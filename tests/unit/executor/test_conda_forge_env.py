@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.executor.conda_forge_env import build_container, container_path, module_command, variables
-from kiln.model.container import ContainerLimits, Mount, User
+from kiln.executor.conda_forge_env import variables
 from kiln.model.feedstock import Feedstock
 
 FEEDSTOCK = Feedstock(root=Path("/f/some-feedstock"))
@@ -26,28 +25,3 @@ def test_the_variables_are_conda_forges() -> None:
     }
     said = {"CPU_COUNT": "2", "FEEDSTOCK_NAME": "other"}
     assert variables(FEEDSTOCK, "c", caller=said, cores=4, uid=0).items() >= said.items()
-
-
-def test_the_container_has_conda_forges_variables_and_sees_the_mounts_alone() -> None:
-    mount = Mount(source=Path("/f/some-feedstock/recipe"), target="/home/conda/recipe_root")
-    plan = build_container(
-        module_command(container_path(FEEDSTOCK.artifacts / "work" / "c" / "job.json", FEEDSTOCK), module="builder"),
-        image_name="localhost/i:1",
-        environment={"CONFIG": "c"},
-        user=User(uid=1, gid=2),
-        limits=ContainerLimits(cores=2),
-        network=False,
-        options=("--gpus", "all"),
-        mounts=(mount,),
-    )
-    assert plan.mounts == (mount,)
-    assert plan.argv[-2] == "/home/conda/feedstock_root/build_artifacts/work/c/job.json"
-    assert plan.environment["CONFIG"] == "c"
-    assert plan.environment["HOME"] == "/home/conda"
-    assert (plan.image, plan.user, plan.limits, plan.network, plan.options) == (
-        "localhost/i:1",
-        User(uid=1, gid=2),
-        ContainerLimits(cores=2),
-        False,
-        ("--gpus", "all"),
-    )
