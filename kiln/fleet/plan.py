@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from kiln.scheduling.queue import Queue
 from kiln.scheduling.simulation import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.fleet.machine_choice import Assignment
     from kiln.fleet.quotas import Quota
@@ -239,18 +240,21 @@ def plan(
     if cache is not None:  # which is on demand
         _require_prices([cache], bounds, spot=False, optimize=optimize)
     assignments = machine_choice.candidate_assignments(estimates, spot=spot)
+    arrange = functools.partial(schedule, overheads=overheads, spot=spot, dependent=dependent, pool=pool)
+    caches = [(cache, True)] if pool else [(None, True), *([(cache, True), (cache, False)] if cache else [])]
     arrangements = [
-        arrangement
-        for assignment in assignments
-        for arrangement in _arrangements(
-            assignment,
-            overheads=overheads,
-            max_workers=bounds.workers,
-            cache=cache,
-            spot=spot,
-            dependent=dependent,
-            pool=pool,
+        arrange(
+            assignment.estimates,
+            workers=len(types),
+            machine_type=types[0],
+            types=types,
+            cache=kind,
+            wait_for_cold=wait_for_cold,
         )
+        for assignment in assignments
+        for kind, wait_for_cold in caches
+        for workers in worker_counts(len(assignment.estimates), bounds.workers)
+        if (kind is None or workers > 1 or pool is not None) and (types := assignment.worker_types(workers))
     ]
     if not arrangements:
         raise machine_choice.too_few_workers(assignments[0], bounds.workers)
@@ -329,37 +333,6 @@ def _cost(way: Arrangement) -> tuple[bool, float, float, int]:
 
 def _time(way: Arrangement) -> tuple[float, float, int]:
     return (round(way.seconds, 3), round(way.cost, 6), way.workers)
-
-
-def _arrangements(
-    assignment: Assignment,
-    *,
-    overheads: Overheads,
-    max_workers: int,
-    cache: MachineType | None,
-    spot: bool,
-    dependent: bool,
-    pool: PoolShape | None,
-) -> Iterator[Arrangement]:
-    kinds = [(None, True)] if cache is None else [(None, True), (cache, True), (cache, False)]
-    if pool is not None:
-        kinds = [(cache, True)]
-    for kind, wait_for_cold in kinds:
-        for workers in worker_counts(len(assignment.estimates), max_workers):
-            types = assignment.worker_types(workers)
-            if types and (kind is None or workers > 1 or pool is not None):
-                yield schedule(
-                    assignment.estimates,
-                    workers=len(types),
-                    machine_type=types[0],
-                    overheads=overheads,
-                    cache=kind,
-                    wait_for_cold=wait_for_cold,
-                    spot=spot,
-                    types=types,
-                    dependent=dependent,
-                    pool=pool,
-                )
 
 
 def worker_counts(configs: int, max_workers: int) -> tuple[int, ...]:
