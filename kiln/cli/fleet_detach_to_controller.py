@@ -102,8 +102,7 @@ def check_credentials(options: argparse.Namespace, plan: FleetPlan, *, begins: b
     limit = None if options.time_limit is None else now + startup + seconds(options.time_limit)
     tests = 0.0 if plan.bounds.tests is None else plan.bounds.tests.seconds
     end = now + startup + plan.selection.seconds + tests
-    compare = credential_expiry.require_lasting if begins else credential_expiry.note_expiry
-    compare(options.provider, os.environ, begin=now, end=end, limit=limit)
+    credential_expiry.require_lasting(options.provider, os.environ, begin=now, end=end, limit=limit, begins=begins)
 
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:

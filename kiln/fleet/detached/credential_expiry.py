@@ -20,26 +20,25 @@ HINT = "take a longer session of the role, or keys of a user for this alone, or 
 
 
 def require_lasting(
-    provider: str, environment: Mapping[str, str], *, begin: float, end: float, limit: float | None = None
+    provider: str,
+    environment: Mapping[str, str],
+    *,
+    begin: float,
+    end: float,
+    limit: float | None = None,
+    begins: bool = True,
 ) -> None:
     """Refuse credentials that expire before the planned ``end`` of a run; note what else may end them before it.
 
-    That is an expiry before the run's ``limit``, and one that is unknown.
+    That is an expiry before the run's ``limit``, and one that is unknown. For a plan that no run ``begins``, note that
+    they will be refused.
 
     Raises:
         UsageError: when they expire before.
     """
     if fault := expiry_fault(provider, environment, begin=begin, end=end):
-        raise UsageError("--detach needs credentials that last until the end of the run", why=fault, hint=HINT)
-    if note := expiry_note(provider, environment, begin=begin, limit=limit):
-        LOGGER.warning("note: %s", note)
-
-
-def note_expiry(
-    provider: str, environment: Mapping[str, str], *, begin: float, end: float, limit: float | None = None
-) -> None:
-    """Note that `require_lasting` would refuse the credentials, and why, or what it would note."""
-    if fault := expiry_fault(provider, environment, begin=begin, end=end):
+        if begins:
+            raise UsageError("--detach needs credentials that last until the end of the run", why=fault, hint=HINT)
         LOGGER.warning("warning: kiln fleet run --detach will refuse these credentials: %s\n  try: %s", fault, HINT)
     elif note := expiry_note(provider, environment, begin=begin, limit=limit):
         LOGGER.warning("note: %s", note)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from kiln.errors import UsageError
-from kiln.fleet.detached.credential_expiry import note_expiry, require_lasting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from kiln.fleet.detached.credential_expiry import require_lasting
 
 NOON = 1795608000.0  # 2026-11-25T12:00:00Z
 NAME = "AWS_CREDENTIAL_EXPIRATION"
@@ -40,20 +35,20 @@ def test_an_expiry_that_cannot_be_read_is_noted(caplog: pytest.LogCaptureFixture
 
 
 def test_a_plan_says_what_its_run_would_refuse(caplog: pytest.LogCaptureFixture) -> None:
-    note_expiry("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 9000)
+    require_lasting("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 9000, begins=False)
     assert "run --detach will refuse these credentials: these expire in 2.0 h" in caplog.text
     assert "the plan takes 2.5 h" in caplog.text
     caplog.clear()
-    note_expiry("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 7000)
+    require_lasting("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 7000, begins=False)
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("say", [require_lasting, note_expiry])
-def test_an_expiry_before_the_time_limit_is_noted(say: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("begins", [True, False])
+def test_an_expiry_before_the_time_limit_is_noted(begins: bool, caplog: pytest.LogCaptureFixture) -> None:
     environment = {NAME: "2026-11-25T14:00:00Z"}
-    say("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7200)
+    require_lasting("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7200, begins=begins)
     assert caplog.text == ""
-    say("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7201)
+    require_lasting("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7201, begins=begins)
     assert "expire in 2.0 h, before --time-limit" in caplog.text
 
 
