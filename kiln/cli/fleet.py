@@ -349,7 +349,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         print(fleet_slurm_options.list_jobs())
         return 0
     if options.ask:
-        print(fleet.list_workers(site_of(options, feedstock, "look", options.ask)).strip())
+        print(json.dumps(fleet.existing_workers(site_of(options, feedstock, "look", options.ask)), indent=4))
         return 0
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]

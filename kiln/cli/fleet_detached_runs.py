@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -105,7 +104,7 @@ def has_controller(options: argparse.Namespace, feedstock: Feedstock | None, key
     if site is None:
         return None
     try:
-        machines = json.loads(fleet.list_workers(site))
+        machines = fleet.existing_workers(site)
     except KilnError as error:
         print(f"the provider could not be asked for the controller: {error}", file=sys.stderr)
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +45,6 @@ def recover(
             run = unrecorded_run_recovery.recover(site, note, keys=keys, hourly=_hourly(options))
         if run is not None:
             ledger.begin_fleet(run)
-            for worker in run.workers:
-                ledger.keep_worker(run.id, worker)
-            for job in run.jobs:
-                ledger.keep_job(run.id, job)
             print(f"the ledger does not have the fleet run {run.id}, whose workers exist", file=sys.stderr)
             return run
         print(f"the ledger does not have the fleet run {note.id}; its workers are terminated", file=sys.stderr)
@@ -94,9 +89,9 @@ def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, k
     from kiln.fleet import run as fleet
     from kiln.fleet import unrecorded_run_recovery
 
-    machines: list[Mapping[str, Any]] = []
+    machines: Sequence[Mapping[str, Any]] = ()
     with contextlib.suppress(MachinesUnknown, CredentialsRefused):  # the run itself will say so
-        machines = json.loads(fleet.list_workers(site_of(options, feedstock, "look", options.provider)))
+        machines = fleet.existing_workers(site_of(options, feedstock, "look", options.provider))
     for run, count in unrecorded_run_recovery.unrecorded_runs(machines, key=key, known=known).items():
         raise AlreadyRunning(
             f"{count} workers of the same recipe and build options exist, of the fleet run {run}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -135,11 +134,6 @@ def sweep(site: PlaybookSite, *, everything: bool, user: str | None = None) -> l
     if result.answer is None or not is_removal_confirmed(result):
         raise _removal_error("workers of earlier runs", result)
     return list(result.answer["machines"])
-
-
-def list_workers(site: PlaybookSite) -> str:
-    """Return the workers of all runs that the provider lists, as JSON; see `existing_workers`."""
-    return json.dumps(existing_workers(site), indent=4)
 
 
 def existing_workers(site: PlaybookSite) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class FleetLedger(Ledger):
         return self
 
     def begin_fleet(self, run: FleetRun) -> None:
-        """Store that a fleet run begins in this process, or is resumed."""
+        """Store that a fleet run begins in this process, or is resumed, with the workers and jobs that it has."""
         row = (run.id, run.provider, run.type, run.started, run.finished, str(Owner.here()), run.number, run.key)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO fleet VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
@@ -45,6 +45,10 @@ class FleetLedger(Ledger):
             connection.execute("CREATE TABLE reserve (bytes BLOB)")
             connection.execute("INSERT INTO reserve VALUES (zeroblob(?))", (RESERVE,))
             connection.execute("DROP TABLE reserve")
+        for worker in run.workers:
+            self.keep_worker(run.id, worker)
+        for job in run.jobs:
+            self.keep_job(run.id, job)
 
     def end_fleet(self, run: str) -> None:
         """Store that nothing of a fleet run remains: its workers are terminated, unfinished jobs are lost."""

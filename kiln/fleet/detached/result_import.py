@@ -76,10 +76,6 @@ def store(
     if cost is not None:
         ledger.update_cost(number, cost)
     ledger.begin_fleet(dataclasses.replace(fleet, number=number))
-    for worker in fleet.workers:
-        ledger.keep_worker(fleet.id, worker)
-    for job in fleet.jobs:
-        ledger.keep_job(fleet.id, job)
     for config in configs:
         ledger.update_config(number, config)
     ledger.end_fleet(fleet.id)

@@ -122,7 +122,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     monkeypatch.setattr(fleet_detach_to_controller, "start", start)
     monkeypatch.setattr(fleet_unrecorded_runs, "site_of", lambda *_: None)
     machines: list[dict[str, object]] = []
-    monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(machines))
+    monkeypatch.setattr(fleet, "existing_workers", lambda _: machines)
     monkeypatch.setattr(process_runner, "find", lambda *_, **__: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_REGION", raising=False)

@@ -248,7 +248,7 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
 ) -> None:
     rows = [{"name": "m", "ended": False}]
     monkeypatch.setattr(fleet_detached_runs, "controller_site", lambda *_: "site")
-    monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(rows))
+    monkeypatch.setattr(fleet, "existing_workers", lambda _: rows)
     options, feedstock = cast("Any", None), Feedstock(root=tmp_path)
     assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is True
     rows[0]["ended"] = True
@@ -257,7 +257,7 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
         "from another computer, with the key alone"
     )
     assert fleet_detached_runs.has_controller(options, feedstock, key_of(provider="static")) is None
-    monkeypatch.setattr(fleet, "list_workers", refuse)
+    monkeypatch.setattr(fleet, "existing_workers", refuse)
     assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is None
     assert "could not be asked" in capsys.readouterr().err
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +85,7 @@ def test_no_worker_is_started_beside_those_of_another_computer(
     tmp_path: Path, recover: Callable[..., FleetRun | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = {"run": "r7", "inputs": KEY[:16], "ended": False}
-    monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps([machine]))
+    monkeypatch.setattr(fleet, "existing_workers", lambda _: [machine])
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(AlreadyRunning, match="1 workers of the same recipe and build options exist") as error:
             recover(ledger)
@@ -101,7 +100,7 @@ def test_a_provider_that_cannot_be_asked_is_left_to_the_run(
     def fail(_: object) -> str:
         raise MachinesUnknown("the provider could not be asked")
 
-    monkeypatch.setattr(fleet, "list_workers", fail)
+    monkeypatch.setattr(fleet, "existing_workers", fail)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         assert recover(ledger) is None
 
@@ -112,7 +111,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     """Before its controller is provisioned, which would notice it."""
     monkeypatch.setattr(fleet_unrecorded_runs, "site_of", lambda *words, **_: words[2])
     machines: list[dict[str, object]] = []
-    monkeypatch.setattr(fleet, "list_workers", lambda _: json.dumps(machines))
+    monkeypatch.setattr(fleet, "existing_workers", lambda _: machines)
     feedstock = Feedstock(root=tmp_path)
 
     def require(additional: bool = False, provider: str = "aws") -> None:
