@@ -12,7 +12,7 @@ from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet import unfinished_build_transfer
 from kiln.fleet.executor_protocol import Collected, CollectFailed, CommandUndelivered
-from kiln.fleet.playbook_runner import LITTLE
+from kiln.fleet.playbook_runner import LITTLE, read_json
 from kiln.ledger import run_json_conversion
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.names import is_channel_folder
@@ -126,10 +126,9 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
 
 def mismatch_reason(folder: Path, *, key: str) -> str:
     """Return why results are of no use: they were made of other inputs than the config's; empty if they were not."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        other = json.loads((folder / "state.json").read_text(encoding="utf-8")).get("key")
-        if key and other and other != key:
-            return f"its build had other inputs ({other[:12]}, not {key[:12]})"
+    other = read_json(folder / "state.json").get("key")
+    if key and other and other != key:
+        return f"its build had other inputs ({str(other)[:12]}, not {key[:12]})"
     return ""
 
 
@@ -138,7 +137,8 @@ def _failure_without_report(folder: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if (folder / "report.json").read_text(encoding="utf-8").strip():
             return None
-        if json.loads((folder / "state.json").read_text(encoding="utf-8")).get("exit_code") == 0:
+        state = read_json(folder / "state.json")
+        if not state or state.get("exit_code") == 0:
             return None
         output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-LONGEST:].strip()
         return output[output.rfind("error: ") :].removeprefix("error: ") if "error: " in output else output

@@ -154,42 +154,29 @@ class PlaybookRunner:
         Raises:
             DiskFull: when it failed, and this computer's disk is full.
         """
-        with self._slots if worker else contextlib.nullcontext():
-            return self._play(name, worker, tags, on_task, variables or {}, last=last)
-
-    def _play(
-        self,
-        name: str,
-        worker: str,
-        tags: Sequence[str],
-        on_task: Callable[[str], None],
-        variables: Mapping[str, Any],
-        *,
-        last: bool,
-    ) -> PlaybookResult:
         number = next(self._number)
         folder = self.site.folder / "runner" / f"{number:04d}-{name.removesuffix('.yml')}-{os.getpid()}"
         answer = folder.with_suffix(".json")  # not in the folder, which the playbook's own process removes
-        spec = self._spec(folder, name, worker, tags, {**variables, "kiln_answer": str(answer)})
         on_hello = (lambda _: None) if last else lambda pid: self._add_process(number, pid)
         events = PlaybookEvents(on_hello=on_hello, on_task=on_task)
-        if self._stopped and not last:
-            return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
-        words = (self.site.python, "-I", "-m", "kiln.fleet.playbook_child", spec)
-        try:
-            process = process_runner.run(
-                words,
-                env=self.site.marked,
-                log=self.site.folder / "playbooks.log",
-                secrets=self.site.secrets,
-                on_line=events.take,
-            )
-            data = read_json(answer) if answer.exists() else None
-        finally:
-            with self._lock:
-                self._running.pop(number, None)
-            files.remove(folder)
-            files.remove(answer)
+        with self._slots if worker else contextlib.nullcontext():
+            if self._stopped and not last:
+                return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
+            spec = self._spec(folder, name, worker, tags, {**(variables or {}), "kiln_answer": str(answer)})
+            try:
+                process = process_runner.run(
+                    (self.site.python, "-I", "-m", "kiln.fleet.playbook_child", spec),
+                    env=self.site.marked,
+                    log=self.site.folder / "playbooks.log",
+                    secrets=self.site.secrets,
+                    on_line=events.take,
+                )
+                data = read_json(answer) if answer.exists() else None
+            finally:
+                with self._lock:
+                    self._running.pop(number, None)
+                files.remove(folder)
+                files.remove(answer)
         ok = process.ok and events.succeeded
         if not ok and not last:
             files.require_space(self.site.folder, LITTLE, for_what=f"{name}, which has failed,")
@@ -233,6 +220,6 @@ class PlaybookRunner:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file, by default an empty one."""
     try:
-        return json_messages.decode(path.read_text(encoding="utf-8")) or {}
+        return json_messages.decode(path.read_bytes()) or {}
     except OSError:
         return {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
 from kiln.errors import SystemFault
+from kiln.fleet.playbook_runner import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,16 +140,12 @@ class AttemptFolder:
     @property
     def state(self) -> dict[str, Any]:
         """The state that the job has written; empty when it cannot be read at the moment."""
-        with contextlib.suppress(OSError, ValueError):
-            return dict(json.loads((self.folder / "state.json").read_text(encoding="utf-8")))
-        return {}
+        return read_json(self.folder / "state.json")
 
     @property
     def after(self) -> str:
         """The config whose build the job depends on; empty without one."""
-        with contextlib.suppress(OSError, ValueError):
-            return str(json.loads((self.folder / "job.json").read_text(encoding="utf-8"))["after"])
-        return ""
+        return str(read_json(self.folder / "job.json").get("after", ""))
 
     @property
     def id(self) -> str:
