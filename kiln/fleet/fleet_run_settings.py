@@ -141,11 +141,6 @@ class FleetRunConfig:
         """Return whether a name can be that of one of the run's workers: it is a tag, which others might write."""
         return re.fullmatch(rf"kiln-{re.escape(self.id)}-[a-z0-9-]+", name) is not None
 
-    @staticmethod
-    def is_pool(name: str) -> bool:
-        """Return whether a name is that of a worker of a pool."""
-        return POOL.fullmatch(name) is not None
-
     def log(self, config: str, attempt: int) -> Path | None:
         """Return the path of the log of a config's build."""
         return None if self.logs is None else self.logs / f"{config}.{attempt}.log"

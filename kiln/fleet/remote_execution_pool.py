@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kiln.errors import ProvisionRefused, WorkersLost
+from kiln.fleet.fleet_run_settings import POOL
 from kiln.model.fleet import Offer, WorkerState
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class PoolManager:
             return []
         previous = () if run_config.previous_run is None else run_config.previous_run.workers
         names = {*inventory.workers, *(record.name for record in previous)}
-        numbers = [int(name.rpartition("-")[2]) for name in names if run_config.is_pool(name)]
+        numbers = [int(name.rpartition("-")[2]) for name in names if POOL.fullmatch(name)]
         first, missing = max(numbers, default=0) + 1, self.size - len(self.workers)
         offer = Offer(machine_type=run_config.pool, spot=run_config.spot, zone=zone)
         added = [run_config.pool_name(number) for number in range(first, first + missing)]
