@@ -106,14 +106,17 @@ class PlaybookSession(EventSession):
 
     def send(self, worker: str, paths: Sequence[str], target: str) -> process_runner.Result:
         """Copy files to a folder of the builds' user on a worker, with their paths after ``/./``."""
+        options = ("--relative", "--partial", "--timeout=60")
+        return self.rsync(worker, *options, "--", *paths, f"{worker}:{target}/")
+
+    def rsync(self, worker: str, *words: str, seconds: float | None = None) -> process_runner.Result:
+        """Copy files from or to a worker as the builds' user, without links; ``words`` end with sources and target."""
         config = self.site.folder / "ssh" / f"{worker}.config"
+        ways = ("--rsync-path=sudo runuser -u kiln -- rsync", f"--rsh=ssh -F {shlex.quote(str(config))}")
         return process_runner.capture(
-            (
-                *("rsync", "--times", "--no-links", "--relative", "--partial", "--timeout=60"),
-                *("--rsync-path=sudo runuser -u kiln -- rsync", f"--rsh=ssh -F {shlex.quote(str(config))}"),
-                *("--", *paths, f"{worker}:{target}/"),
-            ),
+            ("rsync", "--times", "--no-links", *ways, *words),
             env=self.site.marked,
+            timeout=seconds,
             secrets=self.site.secrets,
         )
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 JOBS = "/var/lib/kiln/jobs"  # on a worker
 FOLDER, NOTICE = "handover", "notice"  # of a config, in its folder there
-AS_BUILDER = "--rsync-path=sudo runuser -u kiln -- rsync"
 
 
 def folder_of(session: PlaybookSession, config: str) -> Path:
@@ -83,15 +82,8 @@ def _fetch(session: PlaybookSession, request: Collect, part: Path) -> str:
     left = (request.until or 0.0) - time.time()
     if left <= 0:
         return "its worker has ended before"
-    config = session.site.folder / "ssh" / f"{request.worker}.config"
-    words = ("rsync", "--recursive", "--times", "--no-links", "--timeout=30", AS_BUILDER)
     source = f"{request.worker}:{JOBS}/{request.config}/{FOLDER}/"
-    result = process_runner.capture(
-        (*words, f"--rsh=ssh -F {shlex.quote(str(config))}", "--", source, f"{part}/"),
-        env=session.site.marked,
-        timeout=left,
-        secrets=session.site.secrets,
-    )
+    result = session.rsync(request.worker, "--recursive", "--timeout=30", "--", source, f"{part}/", seconds=left)
     if not result.ok:
         return result.tail[-300:] or "it could not be fetched in time"
     return _fault(part)
