@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -99,10 +100,8 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
         )
     settings = settings_of(options, folder)
     settings.store(run_folder(feedstock, run))
-    return _site(
-        feedstock,
-        run,
-        settings,
+    return dataclasses.replace(
+        _site(feedstock, run, settings),
         sizes=sizes,
         variables=worker_variables(feedstock),
         secrets=fleet_remote_execution.job_secrets(options, os.environ),
@@ -126,33 +125,18 @@ def _stored(feedstock: Feedstock, run: str) -> SlurmSettings | None:
     return SlurmSettings.stored(run_folder(feedstock, run))
 
 
-def _site(
-    feedstock: Feedstock,
-    run: str,
-    settings: SlurmSettings,
-    *,
-    sizes: Mapping[str, JobSize] | None = None,
-    variables: Mapping[str, str] | None = None,
-    secrets: Mapping[str, str] | None = None,
-    options: tuple[str, ...] = (),
-    poll: float = 5.0,
-) -> SlurmSite:
+def _site(feedstock: Feedstock, run: str, settings: SlurmSettings) -> SlurmSite:
     from kiln.fleet.slurm.site import SlurmSite
 
     return SlurmSite(
         run=run,
         folder=run_folder(feedstock, run),
         settings=settings,
-        sizes=sizes or {},
         feedstock=feedstock.root.absolute(),
         project=PACKAGE_ROOT,
         python=Path(getattr(sys, "_base_executable", sys.executable)),
         ledger=artifact_layout(feedstock).ledger.absolute(),
         environment=program_environment(os.environ),
-        variables=variables or {},
-        secrets=secrets or {},
-        options=options,
-        poll=poll,
     )
 
 
