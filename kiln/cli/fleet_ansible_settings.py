@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli import fleet_region_record, fleet_remote_execution
+from kiln.cli import fleet_remote_execution
 from kiln.cli.environment_passthrough import build_variables, client_variables
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import UsageError
@@ -27,6 +28,10 @@ PACKAGE_ROOT = Path(__file__).parents[2]
 ANSIBLE = PACKAGE_ROOT / "ansible"
 # Environment variables of the providers' modules; only the playbooks' processes get them.
 CLOUD = re.compile(r"AWS_|OS_|ANSIBLE_VAULT_|PIP_|KILN_FLEET_")
+AWS_REGION = "AWS_REGION"
+# Variables of the environment that say which part of which cloud is asked.
+REGION_NAMES = {"aws": (AWS_REGION,), "openstack": ("OS_AUTH_URL", "OS_CLOUD", "OS_REGION_NAME")}
+REGION_FILE = "region.json"
 INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which hold for a worker, too
 
 
@@ -113,20 +118,50 @@ def site_of(
     )
 
 
-def region_variables(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
-    """Return the variables of a run's region, in which it began."""
-    aws_region = playbook_variable("kiln_aws_region", options.vars)
-    region = fleet_region_record.named(provider, os.environ, aws_region)
-    return fleet_region_record.run_variables(folder, run, provider, region)
+def named_region(options: argparse.Namespace, provider: str) -> dict[str, str]:
+    """Return the region and cloud of a provider that are named now, as variables of the environment."""
+    names = {name: os.environ[name] for name in REGION_NAMES.get(provider, ()) if os.environ.get(name)}
+    aws_region = playbook_variable("kiln_aws_region", options.vars) if provider == "aws" else ""
+    return {**names, AWS_REGION: aws_region} if aws_region else names
 
 
 def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> None:
-    """Store the region in which a run begins, in its folder."""
-    from kiln.cli import fleet_prices
+    """Store the region and cloud in which a run begins, in its folder.
 
-    aws_region = playbook_variable("kiln_aws_region", options.vars)
-    place = fleet_region_record.named(provider, os.environ, aws_region)
-    fleet_region_record.keep(folder, provider, place, default=fleet_prices.DEFAULT_REGION)
+    It is resumed and torn down there, whatever is set later: asked in another region, a provider lists none of the
+    run's workers, which would count as gone.
+    """
+    from kiln import files
+    from kiln.cli.fleet_prices import DEFAULT_REGION
+
+    if provider in REGION_NAMES:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        default = {AWS_REGION: DEFAULT_REGION} if provider == "aws" else {}
+        place = {**default, **named_region(options, provider)}
+        files.write_text(folder / REGION_FILE, json.dumps({"provider": provider, "place": place}))
+
+
+def region_variables(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
+    """Return the variables of the region in which a run began; those of an earlier kiln are unknown.
+
+    Raises:
+        UsageError: when another one is named now.
+    """
+    from kiln.fleet.playbook_runner import read_json
+
+    data = read_json(folder / REGION_FILE)
+    stored = data.get("place") if data.get("provider") == provider else None
+    if not isinstance(stored, dict):
+        return {}
+    known = {name: str(text) for name, text in stored.items() if name in REGION_NAMES.get(provider, ())}
+    for name, text in named_region(options, provider).items():
+        if known.get(name, text) != text:
+            raise UsageError(
+                f"the fleet run {run} is in {known[name]}, and {name} is {text}",
+                why="its workers would not be found there, and count as gone",
+                hint=f"set {name}={known[name]}, then run this command again",
+            )
+    return known
 
 
 def worker_variables(feedstock: Feedstock) -> dict[str, str]:
