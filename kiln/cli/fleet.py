@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "run"]
 
-NEEDED = ("ssh", "ssh-keygen", "rsync")
 DETACHED = {
     "attach": fleet_detached_runs.attach,
     "logs": fleet_detached_status.show_log,
@@ -176,7 +174,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.report.run_report_as_json import report_as_json
 
     layout = artifact_layout(feedstock)
-    for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else NEEDED:
+    for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else fleet_test.PROGRAMS:
         process_runner.find(program, env=os.environ)
     if options.detach:
         return start_detached(options, feedstock)
@@ -273,7 +271,6 @@ def configuration_and_site(
     tests: WorkerTestPlan | None = None,
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
-    from kiln import masking
     from kiln.fleet import quotas as quota_limits
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_workers
@@ -294,7 +291,7 @@ def configuration_and_site(
     attempts, replacements = planned_loss_limits(options, plan.selection)
     run_config = FleetRunConfig(
         id=run_id,
-        command=masking.masked(shlex.join(("kiln", *sys.argv[1:]))),
+        command=fleet_test.command_line(),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,

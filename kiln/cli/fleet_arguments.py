@@ -30,8 +30,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for command in (plan, run):
         _config_arguments(command)
         _worker_arguments(command)
-        _gpu_test_arguments(command)
-        _pool_arguments(command)
         _slurm_arguments(command)
         _detach_arguments(command)
     _run_arguments(run)
@@ -158,16 +156,10 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
     parser.add_argument("--offline", action="store_true", help=OFFLINE_HELP)
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
-
-
-def _pool_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pool", metavar="N", type=values.number, help=POOL_HELP)
-    parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
-
-
-def _gpu_test_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
     parser.add_argument("--gpu-type", metavar="TYPE,...", help=GPU_TYPE_HELP)
+    parser.add_argument("--pool", metavar="N", type=values.number, help=POOL_HELP)
+    parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
 
 
 def _test_arguments(parser: argparse.ArgumentParser) -> None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from kiln.model.fleet import FleetRun, MachineType, Offer
     from kiln.model.run import RunCost
 
+PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here
+
 
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     layout = artifact_layout(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = prepare(options, feedstock, ledger)
-        for program in ("ssh", "ssh-keygen", "rsync"):
+        for program in PROGRAMS:
             process_runner.find(program, env=os.environ)
         view = config_view(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
