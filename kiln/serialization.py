@@ -71,7 +71,7 @@ def _convert(kind: Any, data: Any, names: Names) -> Any:
     if origin is Mapping:
         return {key: _convert(get_args(kind)[1], item, names) for key, item in _require(data, Mapping).items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = _hints(kind, names)
+        hints = type_hints(kind, names)
         fields = _require(data, Mapping).items()
         return kind(**{name: _convert(hints[name], item, names) if name in hints else item for name, item in fields})
     return data if kind is Any else _convert_scalar(kind, data)
@@ -117,7 +117,7 @@ def _require_number(data: Any) -> float:
 
 
 @functools.cache
-def _hints(kind: type, names: Names) -> dict[str, Any]:
-    """Return the types of a dataclass's fields."""
+def type_hints(kind: type, names: Names) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; see `from_json_values` for ``names``."""
     scope = {"Mapping": Mapping, "Path": Path, **vars(typing), **{name.__name__: name for name in names}}
     return get_type_hints(kind, localns=scope)

@@ -7,19 +7,24 @@ JSON values that do not have the expected shape are refused.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
 import os
 import stat
+from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, get_args, get_origin
 
 from kiln import errors, files
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed, KilnError
-from kiln.model.build_results import TestVerdict
+from kiln.ledger.run_json_conversion import KINDS
+from kiln.model.build_results import PackageReport, StepReport, TestReport
+from kiln.model.compile_report import Progress
 from kiln.operating_system import file_operations
+from kiln.serialization import type_hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,11 +54,6 @@ def is_null(value: object) -> bool:
     return value is None
 
 
-def is_verdict(value: object) -> bool:
-    """Return whether a value is the verdict of a test."""
-    return value in {verdict.value for verdict in TestVerdict}
-
-
 def is_error_name(value: object) -> bool:
     """Return whether a value names one of kiln's errors."""
     kind = getattr(errors, value, None) if isinstance(value, str) else None
@@ -61,53 +61,31 @@ def is_error_name(value: object) -> bool:
 
 
 # Shapes of JSON values: a function of a value, a list of one shape, a tuple of alternatives, or a mapping by its keys.
-COMPILE = {
-    **dict.fromkeys(("hits", "misses", "internal", "seconds", "remote"), is_number),
-    **dict.fromkeys(("work", "critical", "queued"), (is_number, is_null)),
-}
-STEP = {
-    "title": is_text,
-    "seconds": is_number,
-    "notes": [is_text],
-    "compile": (COMPILE, is_null),
-    "reused": is_boolean,
-    "failed": is_boolean,
-}
-PROGRESS = {
-    "done": is_number,
-    "total": (is_number, is_null),
-    "current": is_text,
-    "left": (is_number, is_null),
-    "stalled": is_text,
-}
+SCALARS = {str: is_text, Path: is_text, bool: is_boolean, int: is_number, float: is_number, type(None): is_null}
+
+
+def shape_of(kind: Any) -> Any:
+    """Return the shape of the JSON values of a type; a record's have all of its fields."""
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = type_hints(kind, KINDS)
+        return {field.name: shape_of(hints[field.name]) for field in dataclasses.fields(kind)}
+    if get_origin(kind) is tuple:
+        return [shape_of(get_args(kind)[0])]
+    if alternatives := get_args(kind):
+        return tuple(map(shape_of, alternatives))
+    if issubclass(kind, Enum):
+        return [item.value for item in kind].__contains__
+    return SCALARS[kind]
+
+
+STEP = shape_of(StepReport)
+TESTS = {**shape_of(TestReport), "log": is_null}  # the log is written outside of the build
+PACKAGE = {**shape_of(PackageReport), "tests": TESTS}
 ERROR = {"type": is_error_name, "what": is_text, "why": is_text, "hint": is_text}
-REPOSITORY = dict.fromkeys(("name", "alias", "version", "registry", "url", "sha256"), is_text)
-RUN_PACKAGE = dict.fromkeys(("scope", "name", "version", "build", "subdir", "url", "sha256", "channel"), is_text)
-TIMES = dict.fromkeys(("install_seconds", "seconds"), is_number)
-TESTS = {
-    "package": is_text,
-    "verdict": is_verdict,
-    "commands": is_number,
-    "notes": [is_text],
-    "log": is_null,
-    **TIMES,
-    "run_packages": [RUN_PACKAGE],
-}
-ARTIFACT = {
-    **dict.fromkeys(("path", "sha256", "config", "name", "version", "build_string", "subdir"), is_text),
-    "size": is_number,
-}
-PACKAGE = {
-    "artifact": ARTIFACT,
-    "build_seconds": is_number,
-    "reused": is_boolean,
-    "tests": TESTS,
-    "repositories": [REPOSITORY],
-}
 MESSAGES = {
     "step": {"kind": is_text, "title": is_text},
     "done": {"kind": is_text, **STEP},
-    "progress": {"kind": is_text, **PROGRESS},
+    "progress": {"kind": is_text, **shape_of(Progress)},
 }
 BUILT = {
     "packages": [PACKAGE],

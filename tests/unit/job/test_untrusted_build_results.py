@@ -137,6 +137,7 @@ def test_a_result_is_read(tmp_path: Path) -> None:
         json.dumps({**RESULT, "packages": [{**BUILT, "repositories": [{"name": "a"}]}]}),
         json.dumps({**RESULT, "packages": [{**BUILT, "repositories": [7]}]}),
         json.dumps({**RESULT, "packages": [{**BUILT, "tests": {**BUILT["tests"], "run_packages": [{"name": 7}]}}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "tests": {**BUILT["tests"], "verdict": []}}]}),
     ],
 )
 def test_a_result_that_a_script_made_up_is_refused(tmp_path: Path, told: str) -> None:
