@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import container, emulation, image
-from kiln.container import EngineChoice, engine_workarounds, images
+from kiln.container import EngineChoice, images
 from kiln.errors import UsageError
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.run.options import HOST
@@ -138,16 +138,3 @@ def _image_of(config: BuildConfig, options: RunOptions) -> str:
 def images_of(places: Mapping[str, BuildLocation]) -> str | None:
     """Return all images of a run as its report names them; None on the host."""
     return ", ".join(sorted({place.pinned for place in places.values()} - {""})) or None
-
-
-def engine_with_options(engine: Engine | None, place: BuildLocation) -> Engine | None:
-    """Return an engine with the options that it needs on this machine, tried with an image; None on the host.
-
-    Raises:
-        ContainerFault: when it refuses for an unknown reason.
-    """
-    return (
-        None
-        if engine is None
-        else engine_workarounds.workable_engine(engine, str(place.image), platform=place.platform)
-    )

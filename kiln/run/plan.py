@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, render
 from kiln.console.text import duration
+from kiln.container import engine_workarounds
 from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
 from kiln.job.job_descriptions import ConfigJob
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from kiln.run.options import RunOptions
     from kiln.run.plan_inputs import RunInputs
     from kiln.run.resource_check import ResourceShare
-    from kiln.store.build_cache import BuildInputs
     from kiln.store.layout import ArtifactLayout
 
 
@@ -82,12 +82,15 @@ def prepare(
     """
     resources = Resources.here()
     run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
-    finished = {} if options.build.builds_finished else _finished(run_inputs.inputs, ledger, layout)
+    inputs = {} if options.build.builds_finished else run_inputs.inputs
+    finished = build_cache.finished_configs(ledger, layout, inputs)
     groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
     waiting = local_build_order.arrange(
         groups, ledger.estimates(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
-    compiles = bool(waiting) and not options.build.rehearsal and _compiles(run_inputs)
+    compiles = False
+    if waiting and not options.build.rehearsal:
+        compiles = bool(render.render(feedstock, run_inputs.configs[0]).stagings)
     disk = _required_disk(run_inputs, tuple(config.config for config in waiting), ledger, layout)
     return RunPlan(
         options=options,
@@ -109,15 +112,6 @@ def prepare(
     )
 
 
-def _finished(
-    inputs: Mapping[str, BuildInputs], ledger: Ledger, layout: ArtifactLayout
-) -> dict[str, tuple[PackageReport, ...]]:
-    builds = {
-        config: build_cache.finished_packages(ledger, layout, build_inputs) for config, build_inputs in inputs.items()
-    }
-    return {config: packages for config, packages in builds.items() if packages is not None}
-
-
 def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledger, layout: ArtifactLayout) -> int:
     """Return the bytes of disk that configs take; refuse them when the machine lacks memory or disk."""
     if not waiting:
@@ -134,11 +128,6 @@ def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledg
     )
 
 
-def _compiles(run_inputs: RunInputs) -> bool:
-    """Return whether a recipe has a build step that its outputs share."""
-    return bool(render.render(run_inputs.feedstock, run_inputs.configs[0]).stagings)
-
-
 def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:
     return ConfigRun(
         config=config.name,
@@ -150,13 +139,15 @@ def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigR
 
 
 def _jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
-    """Return the jobs of configs, with the engine as tried in one of their images."""
-    engine = (
-        executor_choice.engine_with_options(run_inputs.engine, run_inputs.places[configs[0].name])
-        if configs and run_inputs.options.fetch
-        else None
-    )
-    engine_data = None if engine is None else engine.as_json()
+    """Return the jobs of configs, with the engine and the options that it needs here, tried with one of their images.
+
+    Raises:
+        ContainerFault: when it refuses for an unknown reason.
+    """
+    engine, engine_data = run_inputs.engine, None
+    if engine is not None and configs and run_inputs.options.fetch:
+        place = run_inputs.places[configs[0].name]
+        engine_data = engine_workarounds.workable_engine(engine, str(place.image), platform=place.platform).as_json()
     return {config.name: _job(run_inputs, config, engine_data) for config in configs}
 
 

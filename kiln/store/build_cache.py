@@ -18,7 +18,7 @@ from kiln.serialization import to_json
 from kiln.store.step_cache import digest, folder_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.ledger import Ledger
@@ -94,6 +94,14 @@ def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInput
         )
         for report in packages
     )
+
+
+def finished_configs(
+    ledger: Ledger, layout: ArtifactLayout, inputs: Mapping[str, BuildInputs]
+) -> dict[str, tuple[PackageReport, ...]]:
+    """Return the packages of the configs that are finished; see `finished_packages`."""
+    builds = {config: finished_packages(ledger, layout, each) for config, each in inputs.items()}
+    return {config: packages for config, packages in builds.items() if packages is not None}
 
 
 def remove_work(layout: ArtifactLayout, config: str) -> None:

@@ -52,8 +52,7 @@ def collected_packages(
     """Return the packages of the configs that were collected before, if they are unchanged in the channel."""
     layout = ArtifactLayout.of(feedstock)
     with Ledger(layout.ledger) as ledger:
-        builds = {entry.config: build_cache.finished_packages(ledger, layout, entry.inputs) for entry in entries}
-    return {config: packages for config, packages in builds.items() if packages is not None}
+        return build_cache.finished_configs(ledger, layout, {entry.config: entry.inputs for entry in entries})
 
 
 def add_to_channel(
