@@ -156,11 +156,6 @@ class Builder:
         return tuple(dict.fromkeys((self.channel.url, *self.sources)))
 
     @property
-    def rehearsal_mark(self) -> dict[str, Any]:
-        """The mark of a rehearsal in the packages' metadata; empty for a build."""
-        return {} if self.dependencies is None else {"rehearsal": True}
-
-    @property
     def solved_from(self) -> dict[str, Any]:
         """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
         return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
@@ -200,7 +195,7 @@ class Builder:
             compiled={
                 staging.name: self.compile(staging).staged(compiled[staging.name]) for staging in self.rendered.stagings
             },
-            extra={**self.job.extra, **self.rehearsal_mark},
+            extra={**self.job.extra, **({} if self.dependencies is None else {"rehearsal": True})},
             forge=self.job.packages,
         )
 

@@ -181,11 +181,6 @@ class Rehearsal:
                 *rehearse.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
-    @property
-    def disk_for_build(self) -> int:
-        """The bytes of disk that making one package takes temporarily."""
-        return rehearsal_disk(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
-
     def plan(self) -> tuple[BuildStep, ...]:
         """Plan the config's own packages."""
         return build.plan_rehearsal(
@@ -214,7 +209,8 @@ class Rehearsal:
         output = step.output
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            files.require_space(self.layout.work, self.disk_for_build, for_what=f"making {output.name}")
+            disk = rehearsal_disk(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
+            files.require_space(self.layout.work, disk, for_what=f"making {output.name}")
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with remove_on_failure(self.job, step.folder):
                 package = build.execute(step, environment=environment, on_line=display.line)

@@ -146,7 +146,10 @@ def require_inputs(
         name: replace(rehearsal, interpreter=rehearsal.interpreter or interpreters.get(rehearsal.wheels.python))
         for name, rehearsal in inputs.items()
     }
-    missing = () if fetch else tuple(_would_fetch(python, pythons.channel) for python in sorted(absent))
+    missing = (
+        f"Python {python} not found on this machine: it would be fetched from {pythons.channel}, or by uv"
+        for python in ([] if fetch else sorted(absent))
+    )
     failed = tuple(f"{failure.what}: {failure.hint}" for failure in failures.values())
     plans = dict.fromkeys(note for rehearsal in inputs.values() for note in rehearsal.wheels.notes)
     return inputs, (*plans, *_interpreter_notes(inputs, pythons.machine), *missing, *failed)
@@ -189,10 +192,6 @@ def _interpreter_notes(inputs: Mapping[str, RehearsalInputs], machine: HostMachi
     for executable, interpreter in interpreters.items():
         if executable != calling:
             yield f"rehearsing with Python {interpreter.version}, {executable}"
-
-
-def _would_fetch(python: str, channel: str) -> str:
-    return f"Python {python} not found on this machine: it would be fetched from {channel}, or by uv"
 
 
 def rehearsal_disk(missing: int, upstream: int, *, jobs: int) -> int:

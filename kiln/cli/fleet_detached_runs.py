@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kiln.fleet.detached.controller_client import Controller
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.feedstock import Feedstock
-    from kiln.model.run import MatrixReport
 
 GONE_SECONDS = 60.0  # for the controller to end, once it was asked to stop
 LOOK = 2.0  # seconds between two looks at a run that is being stopped
@@ -190,7 +189,8 @@ def fetch_and_store(
             with FleetLedger(run_folder(feedstock, key.run).parents[1] / "ledger.sqlite") as ledger:
                 report = result_import.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
             where = feedstock.artifacts
-        print_collected(report, where)
+        packages = {package.artifact.path.name for config in report.configs for package in config.packages}
+        print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
         if fleet.finished is None:  # it was killed, or could not terminate them
             text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
             print(pasteable(text, root), file=sys.stderr)
@@ -202,12 +202,6 @@ def exit_code_of(state: Mapping[str, Any]) -> int:
     """Return the exit code of a run that is over; one that has none was killed, or stopped early."""
     code = state.get("exit_code")
     return Interrupted.exit_code if code is None else int(code)
-
-
-def print_collected(report: MatrixReport, where: Path) -> None:
-    """Print what was collected."""
-    packages = {package.artifact.path.name for config in report.configs for package in config.packages}
-    print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
 
 
 def wait_for_end(connection: Controller) -> tuple[bool, bool]:

@@ -30,6 +30,7 @@ def recover(
         TeardownIncomplete: when workers of such a run remain.
         AlreadyRunning: when another computer has started workers for the same builds.
     """
+    from kiln.cli.fleet_plan_inputs import priced_offers
     from kiln.cli.fleet_slurm_options import SLURM
     from kiln.fleet import run as fleet
     from kiln.fleet import unrecorded_run_recovery
@@ -42,7 +43,8 @@ def recover(
         keys = {config.config: config.inputs.key for config in configs}
         run = None
         if (note.provider, note.key) == (options.provider, key):
-            run = unrecorded_run_recovery.recover(site, note, keys=keys, hourly=_hourly(options))
+            hourly = {kind.type: kind.price(spot=options.spot) for kind in priced_offers(options, [])}
+            run = unrecorded_run_recovery.recover(site, note, keys=keys, hourly=hourly)
         if run is not None:
             ledger.begin_fleet(run)
             print(f"the ledger does not have the fleet run {run.id}, whose workers exist", file=sys.stderr)
@@ -98,10 +100,3 @@ def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, k
             why="another computer has started them, or the ledger here is lost, with the run's folder",
             hint=f"'kiln fleet down {run} --provider {options.provider}' terminates them; --additional starts others",
         )
-
-
-def _hourly(options: argparse.Namespace) -> dict[str, float]:
-    """Return the prices of an hour of a worker, by machine type."""
-    from kiln.cli.fleet_plan_inputs import priced_offers
-
-    return {kind.type: kind.price(spot=options.spot) for kind in priced_offers(options, [])}

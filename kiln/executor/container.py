@@ -148,7 +148,7 @@ class ContainerExecutor:
             mounts=(
                 *mounts.of_scripts(task.feedstock, task.rendered, folders),
                 *mounts.of_engine(task.feedstock, task.rendered.config, folders),
-                *self._python_mounts(),
+                *((Mount(source=Path(home), target=home),) if (home := job.python_home) else ()),
                 *more,
             ),
         )
@@ -167,11 +167,6 @@ class ContainerExecutor:
             distdir=task.job.options.distdir,
             shared_packages=reads,
         )
-
-    def _python_mounts(self) -> tuple[Mount, ...]:
-        """Return the mount of a rehearsal's interpreter."""
-        home = self.task.job.python_home
-        return (Mount(source=Path(home), target=home),) if home else ()
 
     def _run_with_scripts(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
         """Run the engine's container, and in parallel one without the network for the scripts."""

@@ -62,11 +62,8 @@ def _work(estimates: Iterable[JobEstimate], name: str) -> float:
     """Return the seconds of the builds on a type, with a compile for each group."""
     jobs = [job for job in estimates if job.type == name]
     cold = {job.group: job.cold for job in jobs}
-    return sum(cold.values()) + sum(job.warm for job in jobs) - sum(job.warm for job in _firsts(jobs))
-
-
-def _firsts(jobs: Iterable[JobEstimate]) -> Iterable[JobEstimate]:
-    return {job.group: job for job in jobs}.values()
+    warm = {job.group: job.warm for job in jobs}
+    return sum(cold.values()) + sum(job.warm for job in jobs) - sum(warm.values())
 
 
 def candidate_assignments(

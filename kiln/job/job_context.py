@@ -58,11 +58,6 @@ class Task:
         return self.job.options.engine != OWN_ENGINE
 
     @property
-    def module(self) -> str:
-        """The module whose ``main`` the build process runs."""
-        return "builder.rehearsal" if self.job.options.rehearsal else "builder.config_build"
-
-    @property
     def secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.is_foreign or self.job.options.rehearsal)

@@ -32,7 +32,7 @@ def write_job_input(task: Task, executor: Executor, shared_packages: tuple[dict[
     executor.packages.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"
     build_job(task, executor, shared_packages).write(file)
-    return executor.start(file, task.module)
+    return executor.start(file, "builder.rehearsal" if task.job.options.rehearsal else "builder.config_build")
 
 
 def write_script(task: Task, executor: Executor) -> tuple[str, ...]:
