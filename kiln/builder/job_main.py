@@ -35,7 +35,7 @@ GONE = "read the log; with --keep-failed, the folders in which the script runs a
 
 def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, Any]]) -> None:
     """Run a job, write the result, and exit without py-rattler's tear-down (see kiln.__main__)."""
-    job = BuildJob.read(Path(job_file))
+    job = BuildJob.parse(Path(job_file).read_text(encoding="utf-8"))
     signals.end_tree_on_signal(signal.SIGTERM)
     signals.die_with_parent(signal.SIGTERM, parent=job.parent)
     reporter = StepReporter()

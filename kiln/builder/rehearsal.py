@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.job.job_descriptions import BuildJob, ConfigJob
+    from kiln.job.job_descriptions import BuildJob, Job
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_steps import BuildStep
@@ -275,7 +275,7 @@ class Rehearsal:
         return {**offered, "__cuda": (self.wheels.cuda, "0"), "__cuda_arch": (cuda_arch_of(self.rendered.config), "0")}
 
 
-def plan_of(job: BuildJob | ConfigJob, config: BuildConfig) -> rehearse.RehearsalPlan:
+def plan_of(job: Job, config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a job; without one, that with upstream's wheel."""
     if job.rehearsal_plan is None:
         return locked_plan(config)

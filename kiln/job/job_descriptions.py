@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import files
 from kiln.model.engine_package_settings import OWN_ENGINE, PackageSettings
 from kiln.serialization import from_json_values, to_json
 
@@ -71,61 +70,70 @@ class BuildOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigJob:
-    """A config to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
+class Job:
+    """The job of a process, which passes it on as JSON text: ``image`` is None on the host.
 
-    ``engine_data`` is the container engine as tried by the run: a trial takes long. ``image_platform`` is the image's,
-    where its programs are emulated.
-    ``variables`` are conda-forge's, ``environment`` the further variables of a build on the host; both without secrets.
-    ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder, if it can be mounted,
-    ``rehearsal_plan`` its plan, as JSON values.
-    ``sources`` is a hash of the feedstock's files from which ``key`` was computed.
-    ``parent`` is the run's process. ``group`` are the configs that share a compile, whose ``cold`` build runs first,
-    ``cache_key`` names their cache, and ``compile_memory`` is the memory in bytes that a compile should use.
+    ``parent`` is the process that starts it, where it is visible. ``rehearsal_plan`` is a rehearsal's, as JSON values.
     """
 
-    root: str
     config: str
-    key: str
-    shared: str
-    sources: str
     options: BuildOptions
-    container: str
-    engine_data: Mapping[str, Any] | None = None
     image: str | None = None
-    image_platform: str | None = None
-    cores: int
-    memory: int | None = None
-    variables: Mapping[str, str]
-    environment: Mapping[str, str] = field(repr=False)
     parent: int | None = None
-    python: str | None = None
-    python_home: str | None = None
     rehearsal_plan: Mapping[str, Any] | None = None
-    log: str
-    group: str
-    cold: bool = False
-    cache_key: str
-    compile_memory: int
 
     def as_text(self) -> str:
         """Return the job as JSON text."""
         return json.dumps(to_json(self))
 
     @classmethod
-    def parse(cls, text: str) -> ConfigJob:
+    def parse(cls: type[JobType], text: str) -> JobType:
         """Return the job of a JSON text."""
-        return from_json_values(cls, json.loads(text), (BuildOptions,))
+        return from_json_values(cls, json.loads(text), (BuildOptions, PackageSettings))
+
+
+JobType = TypeVar("JobType", bound=Job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildJob:
+class ConfigJob(Job):
+    """A config to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
+
+    ``engine_data`` is the container engine as tried by the run: a trial takes long. ``image_platform`` is the image's,
+    where its programs are emulated.
+    ``variables`` are conda-forge's, ``environment`` the further variables of a build on the host; both without secrets.
+    ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder, if it can be mounted.
+    ``sources`` is a hash of the feedstock's files from which ``key`` was computed.
+    ``group`` are the configs that share a compile, whose ``cold`` build runs first,
+    ``cache_key`` names their cache, and ``compile_memory`` is the memory in bytes that a compile should use.
+    """
+
+    root: str
+    key: str
+    shared: str
+    sources: str
+    container: str
+    engine_data: Mapping[str, Any] | None = None
+    image_platform: str | None = None
+    cores: int
+    memory: int | None = None
+    variables: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
+    python: str | None = None
+    python_home: str | None = None
+    log: str
+    group: str
+    cold: bool = False
+    cache_key: str
+    compile_memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildJob(Job):
     """The paths and settings of a build process: ``extra`` goes into the packages' metadata.
 
-    ``parent`` is the process that starts the build, where it is visible: on the host.
     ``queue`` is the folder for scripts to run without the network, None where all run here.
-    ``python``, ``rehearsal_plan`` and ``image`` are a rehearsal's: an interpreter, its plan as JSON values, and the
-    image, None on the host.
+    ``python`` is a rehearsal's interpreter.
     ``compile`` are variables for the compile step alone, which do not affect its result. ``shared_packages`` are
     reports of packages that another config has made, which are in ``channel``. ``packages`` are settings of
     conda-forge.yml, which a container does not see. ``build_platform`` is the config's, ``emulated`` when programs of
@@ -134,16 +142,11 @@ class BuildJob:
 
     root: Path
     recipe: Path
-    config: str
-    options: BuildOptions
     folder: Path
     cache: Path
     result: Path
     extra: Mapping[str, str]
-    parent: int | None = None
     python: Path | None = None
-    rehearsal_plan: Mapping[str, Any] | None = None
-    image: str | None = None
     compile: Mapping[str, str] = field(default_factory=dict)
     shared_packages: tuple[Mapping[str, Any], ...] = ()
     channel: Path
@@ -152,12 +155,3 @@ class BuildJob:
     packages: PackageSettings = field(default_factory=PackageSettings)
     build_platform: str = ""
     emulated: bool = False
-
-    @classmethod
-    def read(cls, file: Path) -> BuildJob:
-        """Return the job of a file."""
-        return from_json_values(cls, json.loads(file.read_text(encoding="utf-8")), (BuildOptions, PackageSettings))
-
-    def write(self, file: Path) -> None:
-        """Write the job into a file."""
-        files.write_text(file, json.dumps(to_json(self)))

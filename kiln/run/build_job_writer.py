@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import emulation, expand, render
+from kiln import emulation, expand, files, render
 from kiln.executor import conda_build_run, conda_forge_env
 from kiln.job.job_descriptions import BuildJob
 from kiln.model.build_results import TestVerdict
@@ -31,7 +31,7 @@ def write_job_input(task: Task, executor: Executor, shared_packages: tuple[dict[
     task.folder.mkdir(parents=True, exist_ok=True)
     executor.packages.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"
-    build_job(task, executor, shared_packages).write(file)
+    files.write_text(file, build_job(task, executor, shared_packages).as_text())
     return executor.start(file, "builder.rehearsal" if task.job.options.rehearsal else "builder.config_build")
 
 

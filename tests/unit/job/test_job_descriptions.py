@@ -42,9 +42,8 @@ CONFIG = ConfigJob(
 )
 
 
-def test_a_building_processs_job_comes_back_with_its_paths(tmp_path: Path) -> None:
-    BUILD.write(tmp_path / "job.json")
-    assert BuildJob.read(tmp_path / "job.json") == BUILD
+def test_a_building_processs_job_comes_back_with_its_paths() -> None:
+    assert BuildJob.parse(BUILD.as_text()) == BUILD
 
 
 def test_a_configs_job_comes_back_from_its_text() -> None:
