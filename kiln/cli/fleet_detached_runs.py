@@ -129,12 +129,38 @@ def collect_from(
     connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
 ) -> int:
     """Fetch and check the results, store them in the feedstock or in a folder, and end the controller_client."""
+    from kiln import files
+    from kiln.fleet.detached import result_import
+    from kiln.ledger.fleet import FleetLedger
+
     target = options.to
     if feedstock is None and target is None:
         target = root / f"fleet-{key.run}"
     folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
     with collecting(folder, key.run):
-        state = fetch_and_store(connection, key, feedstock, folder=folder, target=target, root=root)
+        state = connection.export()
+        connection.fetch(folder)
+        if state["report"] is None:
+            print("\n".join(state["output"]), file=sys.stderr)
+            print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)
+        else:
+            report, fleet = result_import.read(folder)
+            if fleet.id != key.run:
+                raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
+            if target is not None:
+                result_import.copy_into_folder(report, folder, target)
+                where = target
+            else:
+                assert feedstock is not None, "without one there is a target"
+                with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
+                    report = result_import.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
+                where = feedstock.artifacts
+            packages = {package.artifact.path.name for config in report.configs for package in config.packages}
+            print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
+            if fleet.finished is None:  # it was killed, or could not terminate them
+                text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
+                print(pasteable(text, root), file=sys.stderr)
+        files.remove(folder if target is not None else folder / "packages")
         error = end_controller(connection, key, feedstock, options, is_collected=True)
     return exit_code_of(state) or (0 if error is None else error.exit_code)
 
@@ -156,46 +182,6 @@ def collecting(folder: Path, run: str) -> Iterator[None]:
             hint = "wait until it has ended: it stores the packages for both"
             raise AlreadyRunning(what, why=error.what, hint=hint) from error
         yield
-
-
-def fetch_and_store(
-    connection: Controller,
-    key: RunKey,
-    feedstock: Feedstock | None,
-    *,
-    folder: Path,
-    target: Path | None,
-    root: Path,
-) -> dict[str, Any]:
-    """Fetch results into ``folder``, store them in ``target`` or the feedstock, and return the state of the run."""
-    from kiln import files
-    from kiln.fleet.detached import result_import
-    from kiln.ledger.fleet import FleetLedger
-
-    state = connection.export()
-    connection.fetch(folder)
-    if state["report"] is None:
-        print("\n".join(state["output"]), file=sys.stderr)
-        print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)
-    else:
-        report, fleet = result_import.read(folder)
-        if fleet.id != key.run:
-            raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
-        if target is not None:
-            result_import.copy_into_folder(report, folder, target)
-            where = target
-        else:
-            assert feedstock is not None, "without one there is a target"
-            with FleetLedger(run_folder(feedstock, key.run).parents[1] / "ledger.sqlite") as ledger:
-                report = result_import.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
-            where = feedstock.artifacts
-        packages = {package.artifact.path.name for config in report.configs for package in config.packages}
-        print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
-        if fleet.finished is None:  # it was killed, or could not terminate them
-            text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
-            print(pasteable(text, root), file=sys.stderr)
-    files.remove(folder if target is not None else folder / "packages")
-    return state
 
 
 def exit_code_of(state: Mapping[str, Any]) -> int:
