@@ -47,8 +47,8 @@ def plan_of(
     from kiln.fleet import plan
     from kiln.fleet import quotas as quota_limits
     from kiln.fleet.assumptions import Assumptions
-    from kiln.model.fleet import JobSize
-    from kiln.scheduling.estimates import RequestedJob, estimate_jobs
+    from kiln.model.fleet import JobEstimate, JobSize
+    from kiln.scheduling.estimates import estimate_jobs
 
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
@@ -56,7 +56,7 @@ def plan_of(
     is_slurm = options.provider == fleet_slurm_options.SLURM
     sizes = config_sizes(feedstock, configs)
     requests = [
-        RequestedJob(
+        JobEstimate(
             config=config.config,
             group=config.group,
             key=config.inputs.key,

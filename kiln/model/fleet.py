@@ -33,14 +33,14 @@ class JobSize:
 class JobEstimate:
     """A config to build: ``cold`` are the seconds with its group's compile, ``warm`` those with the compile cached.
 
-    ``key`` is a hash over the inputs of its packages, ``source`` the origin of the figures, ``size`` what it needs.
-    ``type`` is the machine type that builds it, where a run has several.
+    Both are 0 until they are estimated. ``key`` is a hash over the inputs of its packages, ``source`` the origin of the
+    figures, ``size`` what it needs. ``type`` is the machine type that builds it, where a run has several.
     """
 
     config: str
     group: str
-    cold: float
-    warm: float
+    cold: float = 0.0
+    warm: float = 0.0
     source: str = ""
     key: str = ""
     size: JobSize = field(default_factory=JobSize)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from kiln.model.fleet import JobEstimate, JobSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.ledger import BuildDuration
+    from kiln.model.fleet import JobEstimate
 
 HISTORY, SIMILAR, DEFAULT = "history", "similar configs", "assumed"
 
@@ -39,27 +39,14 @@ class CompileAssumptions:
         return 1.0 - self.parallel + self.parallel / cores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedJob:
-    """A config that is to be built: ``group`` shares its compile, ``key`` is a hash over its inputs.
-
-    ``size`` is what it needs of a worker.
-    """
-
-    config: str
-    group: str
-    key: str = ""
-    size: JobSize = field(default_factory=JobSize)
-
-
 def estimate_jobs(
-    requests: Sequence[RequestedJob],
+    jobs: Sequence[JobEstimate],
     history: Iterable[BuildDuration],
     *,
     cores: float,
     assumptions: CompileAssumptions,
 ) -> tuple[JobEstimate, ...]:
-    """Return the estimates of configs on ``cores`` cores.
+    """Return configs with their estimates on ``cores`` cores.
 
     The estimate is the duration of the config's last build, else the average of its group, else that of all builds,
     else the assumption; separately for cold and warm builds.
@@ -68,33 +55,19 @@ def estimate_jobs(
     for build in history:
         (cold if build.cold else warm)[build.config] = build.seconds * assumptions.slowdown(cores, build.cores)
     default = assumptions.compile * assumptions.slowdown(cores, assumptions.cores)
-    groups = {request.config: request.group for request in requests}
-    return tuple(_estimate(request, cold, warm, groups, default, assumptions.warm) for request in requests)
+    groups = {job.config: job.group for job in jobs}
 
+    def estimated(job: JobEstimate) -> JobEstimate:
+        cold_seconds, source = expected_seconds(job.config, groups, cold)
+        warm_seconds, warm_source = expected_seconds(job.config, groups, warm)
+        if cold_seconds is None:
+            cold_seconds, source = (default, DEFAULT)
+            if warm_seconds is not None:
+                cold_seconds, source = (max(default, warm_seconds), warm_source)
+        warm_seconds = cold_seconds * assumptions.warm if warm_seconds is None else warm_seconds
+        return dataclasses.replace(job, cold=cold_seconds, warm=min(cold_seconds, warm_seconds), source=source)
 
-def _estimate(
-    request: RequestedJob,
-    cold: Mapping[str, float],
-    warm: Mapping[str, float],
-    groups: Mapping[str, str],
-    default: float,
-    warm_part: float,
-) -> JobEstimate:
-    cold_seconds, source = expected_seconds(request.config, groups, cold)
-    warm_seconds, warm_source = expected_seconds(request.config, groups, warm)
-    if cold_seconds is None:
-        cold_seconds, source = (default, DEFAULT)
-        if warm_seconds is not None:
-            cold_seconds, source = (max(default, warm_seconds), warm_source)
-    return JobEstimate(
-        config=request.config,
-        group=request.group,
-        cold=cold_seconds,
-        warm=min(cold_seconds, cold_seconds * warm_part if warm_seconds is None else warm_seconds),
-        source=source,
-        key=request.key,
-        size=request.size,
-    )
+    return tuple(map(estimated, jobs))
 
 
 def expected_seconds(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kiln.ledger import BuildDuration
-from kiln.scheduling.estimates import CompileAssumptions, RequestedJob, estimate_jobs, expected_seconds
+from kiln.model.fleet import JobEstimate
+from kiln.scheduling.estimates import CompileAssumptions, estimate_jobs, expected_seconds
 
 ASSUMPTIONS = CompileAssumptions(compile=1000.0, cores=16, warm=0.2, parallel=0.9)
 REQUESTS = (
-    RequestedJob(config="a1", group="a"),
-    RequestedJob(config="a2", group="a"),
-    RequestedJob(config="b1", group="b"),
+    JobEstimate(config="a1", group="a"),
+    JobEstimate(config="a2", group="a"),
+    JobEstimate(config="b1", group="b"),
 )
 
 
