@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln import files
@@ -16,8 +15,6 @@ from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
 from kiln.fleet.supervisor_worker_records import RunStore
-from kiln.fleet.unrecorded_run_recovery import RunNote
-from kiln.model.fleet import TYPES_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,20 +55,13 @@ def execute(
     if executor is None:
         executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
     supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
-    _note_of(run_config).write(site.folder)
+    unrecorded_run_recovery.write_note(supervisor.state.fleet(), site.folder)
     try:
         return supervisor.execute(), supervisor.errors
     finally:
         run = ledger.fleet(run_config.id)
         if run is not None and run.finished is not None:
             unrecorded_run_recovery.remove_note(site.folder)
-
-
-def _note_of(run_config: FleetRunConfig) -> RunNote:
-    previous, provider = run_config.previous_run, run_config.machine_type.provider
-    started = time.time() if previous is None else previous.started
-    kinds = TYPES_SEPARATOR.join(kind.type for kind in run_config.counts)
-    return RunNote(id=run_config.id, provider=provider, type=kinds, key=run_config.key, started=started)
 
 
 def run_to_resume(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun | None:

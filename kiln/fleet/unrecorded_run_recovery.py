@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
@@ -30,29 +30,21 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 FILE = "run.json"  # in the folder of a run, from its first command until nothing of it remains
+NOTED = ("id", "provider", "type", "key", "started")  # the fields of a run that the file has
 ASKED_AT_ONCE = 32
 WORKER = re.compile(r"kiln-[a-z0-9-]+")  # the names of workers, which are tags that others might write
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunNote:
-    """What a run's folder says about it, should the ledger be lost; ``owner`` is the process that wrote it."""
-
-    id: str
-    provider: str
-    type: str
-    key: str
-    started: float
-    owner: str = ""
-
-    def write(self, folder: Path) -> None:
-        """Write the note into the run's folder."""
-        data = {**{name: getattr(self, name) for name in self.__slots__}, "owner": str(Owner.here())}
-        files.write_text(folder / FILE, json.dumps(data))
+def write_note(run: FleetRun, folder: Path) -> None:
+    """Write what a run's folder says about it, should the ledger be lost, and which process has the run."""
+    data = {**{name: getattr(run, name) for name in NOTED}, "owner": str(Owner.here())}
+    files.write_text(folder / FILE, json.dumps(data))
 
 
-def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
-    """Yield the notes of runs that have not ended and are not in the ledger; ``folder`` has a folder for each run.
+def notes(folder: Path, *, known: Iterable[str]) -> Iterator[FleetRun]:
+    """Yield the runs of the notes that have not ended and are not in the ledger, without workers.
+
+    ``folder`` has a folder for each run.
 
     Raises:
         MachinesUnknown: a note is damaged.
@@ -62,8 +54,9 @@ def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
     for path in sorted(folder.glob(f"*/{FILE}")):
         data = read_json(path)
         if path.parent.name not in ids and data.get("id") == path.parent.name:
+            owner = Owner.parse(str(data.pop("owner", "")))
             try:
-                note = from_json_values(RunNote, data)
+                note = from_json_values(FleetRun, {**data, "finished": None, "number": 0, "lives": False})
             except TypeError as error:
                 name = path.parent.name
                 raise MachinesUnknown(
@@ -71,13 +64,12 @@ def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
                     why=str(error),
                     hint=f"run 'kiln fleet down {name} --provider PROVIDER', which terminates its workers",
                 ) from error
-            owner = Owner.parse(note.owner)
             if owner is not None and owner != here and not is_gone(owner, here, Owner.of_process(owner.pid)):
                 raise _owned_error(note, owner, here, path)
             yield note
 
 
-def _owned_error(note: RunNote, owner: Owner, here: Owner, path: Path) -> AlreadyRunning:
+def _owned_error(note: FleetRun, owner: Owner, here: Owner, path: Path) -> AlreadyRunning:
     """Return the error for the folder of a run that a living process has, or one of another computer may have."""
     where = "in another process" if owner.machine == here.machine else f"on the computer {owner.machine}"
     return AlreadyRunning(
@@ -106,7 +98,7 @@ def unrecorded_runs(machines: Iterable[Mapping[str, Any]], *, key: str, known: I
 
 
 def recover(
-    site: PlaybookSite, note: RunNote, *, keys: Mapping[str, str], hourly: Mapping[str, float]
+    site: PlaybookSite, note: FleetRun, *, keys: Mapping[str, str], hourly: Mapping[str, float]
 ) -> FleetRun | None:
     """Return a run as its ledger had it, as far as that can be known; None when none of its machines exists.
 
@@ -162,7 +154,7 @@ def _jobs(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any
 
 
 def _run(
-    note: RunNote,
+    note: FleetRun,
     machines: list[Machine],
     jobs: Mapping[str, Mapping[str, Any]],
     keys: Mapping[str, str],
@@ -187,18 +179,7 @@ def _run(
         if worker.state is WorkerState.READY:
             for record in _job_records(worker.name, jobs[worker.name], keys, now):
                 records.setdefault(record.config, record)
-    return FleetRun(
-        id=note.id,
-        provider=note.provider,
-        type=note.type,
-        started=note.started,
-        finished=None,
-        number=0,
-        lives=False,
-        key=note.key,
-        workers=workers,
-        jobs=tuple(records.values()),
-    )
+    return dataclasses.replace(note, workers=workers, jobs=tuple(records.values()))
 
 
 def _job_records(worker: str, status: Mapping[str, Any], keys: Mapping[str, str], now: float) -> Iterator[JobRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import run as fleet
 from kiln.fleet import unrecorded_run_recovery
 from kiln.fleet.detached.attach_key import ConfigInputs, RunKey
-from kiln.fleet.unrecorded_run_recovery import RunNote
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
@@ -57,7 +57,7 @@ def recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fl
 def write_note(tmp_path: Path, key: str = KEY) -> None:
     folder = tmp_path / "build_artifacts" / "fleet" / "r1"
     folder.mkdir(parents=True)
-    RunNote(id="r1", provider="aws", type="compute-16", key=key, started=1.0).write(folder)
+    unrecorded_run_recovery.write_note(dataclasses.replace(RUN, key=key), folder)
 
 
 def test_a_run_that_was_lost_is_in_the_ledger_again_before_it_is_resumed(

@@ -16,9 +16,9 @@ from kiln.fleet import run as fleet
 from kiln.fleet import unrecorded_run_recovery
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_event_loop import Supervisor
-from kiln.fleet.unrecorded_run_recovery import FILE, RunNote, notes, recover, remove_note, tag_of, unrecorded_runs
+from kiln.fleet.unrecorded_run_recovery import FILE, notes, recover, remove_note, tag_of, unrecorded_runs, write_note
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import JobState, WorkerState
+from kiln.model.fleet import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests.fleets import (
     HOUR,
@@ -36,7 +36,16 @@ from tests.unit.fleet.test_run_event_loop import GPU, of_types, run_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-NOTE = RunNote(id="r1", provider="aws", type="compute-16", key="k" * 64, started=1_790_000_000.0)
+NOTE = FleetRun(
+    id="r1",
+    provider="aws",
+    type="compute-16",
+    key="k" * 64,
+    started=1_790_000_000.0,
+    finished=None,
+    number=0,
+    lives=False,
+)
 PRICES = {"compute-16": 0.7}
 KEYS = {"config00": "key0", "config01": "key1", "config02": "key2", "config03": "key3"}
 STATUS = {
@@ -129,9 +138,9 @@ def test_a_run_without_machines_has_ended_and_a_silent_provider_is_an_error(tmp_
 def test_only_runs_that_the_ledger_does_not_have_are_recovered(tmp_path: Path) -> None:
     for name in ("r1", "r2", "copied"):
         (tmp_path / name).mkdir()
-    NOTE.write(tmp_path / "r1")
-    NOTE.write(tmp_path / "copied")  # a copy of the folder is not a run
-    assert list(notes(tmp_path, known=[])) == [dataclasses.replace(NOTE, owner=str(Owner.here()))]
+    write_note(NOTE, tmp_path / "r1")
+    write_note(NOTE, tmp_path / "copied")  # a copy of the folder is not a run
+    assert list(notes(tmp_path, known=[])) == [NOTE]
     assert list(notes(tmp_path, known=["r1"])) == []
     remove_note(tmp_path / "r1")
     assert list(notes(tmp_path, known=[])) == []
@@ -208,7 +217,7 @@ def test_a_copy_of_a_runs_folder_is_not_taken_for_the_run(tmp_path: Path, change
     """As by a backup, or a checkout that was copied with its build_artifacts: the run goes on elsewhere."""
     folder = tmp_path / "r1"
     folder.mkdir()
-    NOTE.write(folder)
+    write_note(NOTE, folder)
     assert [note.id for note in notes(tmp_path, known=())] == ["r1"], "this process is the run's own"
     owner = Owner.here() if "machine" in change else Owner.of_process(change["pid"])
     assert owner is not None
