@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 FINISHED_CONFIG = "config"  # the title of the step that a finished config is
-COLUMNS = "config, state, started, finished, peak_memory, detail"
 STEP_COLUMNS = ("key", "config", "title", "finished", "seconds", "detail")
 ARTIFACT_COLUMNS = ("path", "sha256", "size", "modified", "config", "inputs")
 
@@ -196,11 +195,12 @@ class Ledger(Database):
         if row is None:
             return None
         number, command, started, finished, owner, detail = row
-        query = f"SELECT {COLUMNS} FROM config_run WHERE run = ? ORDER BY position"  # noqa: S608 - a constant
+        columns = ", ".join(run_json_conversion.CONFIG_COLUMNS)
+        query = f"SELECT {columns} FROM config_run WHERE run = ? ORDER BY position"  # noqa: S608 - constants
         killed = finished is None and not self._lives(owner)
         rows = self._rows(query, number)
         with decoding():
-            configs = tuple(run_json_conversion.config_from_columns(*row, killed=killed) for row in rows)
+            configs = tuple(run_json_conversion.config_from_columns(row, killed=killed) for row in rows)
             return run_json_conversion.run(number, command, started, finished, json.loads(detail), configs)
 
     @retry_after_repair

@@ -273,8 +273,8 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
     try:
         detail = json.loads(row["detail"]) if "detail" in row else {}
         if table == "config_run":
-            names = ("config", "state", "started", "finished", "peak_memory", "detail")
-            run_json_conversion.config_from_columns(*(row[name] for name in names), killed=False)
+            columns = [row[name] for name in run_json_conversion.CONFIG_COLUMNS]
+            run_json_conversion.config_from_columns(columns, killed=False)
         elif table == "run":
             run_json_conversion.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
         return isinstance(detail, dict)

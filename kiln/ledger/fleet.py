@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 RESERVE = 4 << 20  # bytes that a run may store while the disk is full
 GONE = frozenset({WorkerState.TERMINATED, WorkerState.REFUSED})
 UNFINISHED = frozenset({JobState.REQUESTED, JobState.RUNNING, JobState.FINISHED})
-COLUMNS = "id, provider, type, started, finished, owner, number, key"
+COLUMNS = ("id", "provider", "type", "started", "finished", "number", "key", "owner")
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM fleet"  # noqa: S608 - constants
 
 
 class FleetLedger(Ledger):
@@ -85,33 +86,25 @@ class FleetLedger(Ledger):
     @retry_after_repair
     def fleet(self, run: str) -> FleetRun | None:
         """Return a fleet run with its workers and jobs, or None."""
-        row = self._row(f"SELECT {COLUMNS} FROM fleet WHERE id = ?", run)  # noqa: S608 - a constant
+        row = self._row(f"{SELECT} WHERE id = ?", run)
         return None if row is None else self._fleet(row)
 
     @retry_after_repair
     def fleets(self) -> tuple[FleetRun, ...]:
         """Return all fleet runs, the latest first."""
-        rows = self._rows(f"SELECT {COLUMNS} FROM fleet ORDER BY started DESC, id")  # noqa: S608 - a constant
+        rows = self._rows(f"{SELECT} ORDER BY started DESC, id")
         return tuple(self._fleet(row) for row in rows)
 
     def _fleet(self, row: Any) -> FleetRun:
-        number, provider, kind, started, finished, owner, report, key = row
-        workers = self._rows("SELECT detail FROM worker WHERE fleet = ? ORDER BY name", number)
-        jobs = self._rows("SELECT detail FROM job WHERE fleet = ? ORDER BY config, attempt", number)
+        fields = dict(zip(COLUMNS, row, strict=True))
+        owner = fields.pop("owner")
+        workers = self._rows("SELECT detail FROM worker WHERE fleet = ? ORDER BY name", fields["id"])
+        jobs = self._rows("SELECT detail FROM job WHERE fleet = ? ORDER BY config, attempt", fields["id"])
         with decoding():
             worker_records = tuple(from_json_values(WorkerRecord, json.loads(detail)) for (detail,) in workers)
             job_records = tuple(from_json_values(JobRecord, json.loads(detail)) for (detail,) in jobs)
         return FleetRun(
-            id=number,
-            provider=provider,
-            type=kind,
-            started=started,
-            finished=finished,
-            number=report,
-            lives=finished is None and self._lives(owner),
-            key=key,
-            workers=worker_records,
-            jobs=job_records,
+            **fields, lives=fields["finished"] is None and self._lives(owner), workers=worker_records, jobs=job_records
         )
 
 

@@ -14,7 +14,7 @@ from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 RUN_FIELDS = (
     *("machine", "cores", "jobs", "engine", "container", "image", "rehearsal"),
@@ -33,6 +33,7 @@ CONFIG_FIELDS = (
     "earlier_seconds",
     "is_built",
 )
+CONFIG_COLUMNS = ("config", "state", "started", "finished", "peak_memory", "detail")
 KINDS = (
     *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
     *(PackageReport, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),
@@ -64,26 +65,12 @@ def config_detail(config: ConfigRun) -> dict[str, Any]:
     return {name: to_json(getattr(config, name)) for name in CONFIG_FIELDS}
 
 
-def config_from_columns(
-    config: str,
-    state: str,
-    started: float | None,
-    finished: float | None,
-    peak_memory: int | None,
-    detail: str,
-    *,
-    killed: bool,
-) -> ConfigRun:
-    """Return a config from its columns and its detail; ``killed`` when the process that ran it is gone."""
-    fields: dict[str, Any] = json.loads(detail)
-    stopped = killed and state in {ConfigState.RUNNING.value, ConfigState.WAITING.value}
-    columns = {
-        "config": config,
-        "state": ConfigState.INTERRUPTED.value if stopped else state,
-        "started": started,
-        "finished": finished,
-        "peak_memory": peak_memory,
-    }
+def config_from_columns(row: Sequence[Any], *, killed: bool) -> ConfigRun:
+    """Return a config from its `CONFIG_COLUMNS`; ``killed`` when the process that ran it is gone."""
+    columns = dict(zip(CONFIG_COLUMNS, row, strict=True))
+    fields: dict[str, Any] = json.loads(columns.pop("detail"))
+    if killed and columns["state"] in {ConfigState.RUNNING.value, ConfigState.WAITING.value}:
+        columns["state"] = ConfigState.INTERRUPTED.value
     required = {name: fields[name] for name in ("log", "steps", "packages")}
     optional = {name: fields[name] for name in CONFIG_FIELDS if name in fields}  # older ledgers have fewer
     return record_from_json(ConfigRun, {**required, **optional, **columns})
