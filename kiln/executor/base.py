@@ -1,10 +1,10 @@
-"""The interface of executors, which run a config's programs on this host or in a container."""
+"""The parts that both executors of a config's programs share: the outcome of a build process, and its failure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from kiln.build import engine_failures
 from kiln.errors import with_margin
@@ -12,11 +12,13 @@ from kiln.executor import conda_build_run
 from kiln.job.messages import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kiln.errors import KilnError
+    from kiln.executor.container import ContainerExecutor
+    from kiln.executor.host import HostExecutor
     from kiln.job.job_context import Task
-    from kiln.job.log import BuildLog
+
+    # Paths of ``packages`` and ``queue`` are as this process sees them, those of all else as the programs do.
+    Executor: TypeAlias = ContainerExecutor | HostExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,46 +31,6 @@ class ProcessOutcome:
     error: KilnError | None
     peak_memory: int | None
     starved: bool
-
-
-class Executor(Protocol):
-    """Runs the programs of one config."""
-
-    @property
-    def on_host(self) -> bool:
-        """True on this host, where paths need no translation."""
-
-    @property
-    def packages(self) -> Path:
-        """The cache of fetched packages, as this process sees it."""
-
-    @property
-    def compile_cache(self) -> Path:
-        """Bazel's cache for the config's compile, as the programs see it."""
-
-    @property
-    def distdir(self) -> Path | None:
-        """The folder of downloads, as the programs see it."""
-
-    @property
-    def queue(self) -> Path | None:
-        """The folder that passes on scripts to run without the network, seen from this process; None without one."""
-
-    def inside(self, path: Path) -> Path:
-        """Return a path of the feedstock as the programs see it."""
-
-    def start(self, job_file: Path, module: str) -> tuple[str, ...]:
-        """Return the command that runs the ``main`` of a module with a job file."""
-
-    def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
-        """Run a program to its end; it reads these files of the channel.
-
-        Raises:
-            MissingTool: when the engine is missing.
-        """
-
-    def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
-        """Run a program on the terminal, None without one, and return its exit code."""
 
 
 def message_mark(task: Task) -> str:

@@ -35,7 +35,7 @@ TIDYING = 30.0  # seconds until the loop over scripts is stopped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerExecutor:
-    """A `kiln.executor.base.Executor` that runs programs in containers."""
+    """Runs the programs of one config in containers."""
 
     task: Task
     on_host: ClassVar[bool] = False

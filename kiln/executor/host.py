@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostExecutor:
-    """A `kiln.executor.base.Executor` that runs programs on this host."""
+    """Runs the programs of one config on this host, where paths need no translation."""
 
     task: Task
     on_host: ClassVar[bool] = True
