@@ -21,7 +21,9 @@ SECONDS = 60.0  # for one call; Slurm's own MessageTimeout is 10 s by default
 PROGRAMS = ("sbatch", "squeue", "scancel")
 MARK = "kiln"  # begins the comment of each job: kiln RUN CONFIG ATTEMPT
 SEPARATOR = "\x1f"  # is in no name, comment or path
-FORMAT = SEPARATOR.join(("%A", "%T", "%j", "%N", "%k", "%Z", "%r"))
+# The fields of a job as squeue formats them.
+FIELDS = {"id": "%A", "state": "%T", "name": "%j", "nodes": "%N", "comment": "%k", "folder": "%Z", "reason": "%r"}
+FORMAT = SEPARATOR.join(FIELDS.values())
 PASSED = re.compile(r"PATH$|HOME$|USER$|LOGNAME$|SLURM_CONF$|SLURM_CLUSTERS$|SBATCH_")
 # States in which a job will still run, runs, or is being requeued (JOB STATE CODES in squeue's manual).
 ACTIVE = re.findall(
@@ -68,19 +70,8 @@ class QueuedJob:
 def parsed_jobs(text: str) -> tuple[QueuedJob, ...]:
     """Return the jobs in the output of squeue."""
     rows = (line.split(SEPARATOR) for line in text.splitlines())
-    return tuple(
-        QueuedJob(
-            id=row[0],
-            state=row[1],
-            name=row[2],
-            nodes=row[3],
-            comment=_comment(row[4]),
-            folder=row[5],
-            reason=row[6],
-        )
-        for row in rows
-        if len(row) == FORMAT.count(SEPARATOR) + 1
-    )
+    jobs = (dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS))
+    return tuple(QueuedJob(comment=_comment(job.pop("comment")), **job) for job in jobs)
 
 
 def _comment(text: str) -> tuple[str, ...]:
@@ -114,7 +105,9 @@ class SlurmClient:
         """Return the user's jobs, also those that ended a short time ago; None when Slurm does not answer."""
         with self._lock:
             if fresh or time.monotonic() >= self._queried + self._interval:
-                result = self.call("squeue", "--me", "--noheader", "--states=all", f"--format={FORMAT}")
+                result = self.call(
+                    "squeue", "--me", "--noheader", "--states=all", f"--format={SEPARATOR.join(FIELDS.values())}"
+                )
                 self._jobs = parsed_jobs(result.stdout) if result.ok else None
                 self._queried = time.monotonic()
             return self._jobs
