@@ -78,11 +78,7 @@ class Builder:
     @classmethod
     def of(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
         """Render the config and open its folders."""
-        with reporter.step("render"):
-            feedstock = feedstock_loader.load(job.root)
-            config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
-            rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
-            render.require_supported([rendered], own_engine=True)
+        rendered = rendered_config(job, reporter)
         job_main.mask_secrets(rendered, bazel_environment.with_inner_secrets(secrets))
         channel = Channel(root=job.folder / "channel")
         channel.repair()
@@ -293,6 +289,16 @@ class Builder:
         for note in report.notes:
             display.note(note)
         return report
+
+
+def rendered_config(job: BuildJob, reporter: StepReporter) -> RenderedConfig:
+    """Return a job's config, as a step of its build."""
+    with reporter.step("render"):
+        feedstock = feedstock_loader.load(job.root)
+        config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
+        rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
+        render.require_supported([rendered], own_engine=True)
+    return rendered
 
 
 def with_emulator(rendered: RenderedConfig, environment: Mapping[str, str]) -> RenderedConfig:

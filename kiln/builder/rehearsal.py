@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from kiln import build, expand, feedstock_loader, files, rehearse, render
+from kiln import build, files, rehearse
 from kiln.builder import job_main, secret_leaks
-from kiln.builder.config_build import Builder
+from kiln.builder.config_build import Builder, rendered_config
 from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.job_main import remove_on_failure, test_environment
 from kiln.builder.package_reports import package_as_json
@@ -98,13 +98,9 @@ class Rehearsal:
     @classmethod
     def of(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
         """Render the config and open its folders."""
-        with reporter.step("render"):
-            feedstock = feedstock_loader.load(job.root)
-            config = expand.read(feedstock, job.config)
-            rendered = render.finalise(render.render(feedstock, config))
-            render.require_supported([rendered], own_engine=True)
+        rendered = rendered_config(job, reporter)
         job_main.mask_secrets(rendered)
-        wheels = plan_of(job, config)
+        wheels = plan_of(job, rendered.config)
         if wheels.upstream is not None:
             rendered = fillable_config(rendered, reporter)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
