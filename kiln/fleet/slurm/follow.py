@@ -25,7 +25,7 @@ from kiln.fleet.executor_protocol import (
 from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import AttemptFolder, has_result
-from kiln.fleet.slurm.outcome import NEVER, outcome
+from kiln.fleet.slurm.outcome import NEVER, is_over, outcome
 from kiln.model.fleet import JobSize
 from kiln.names import is_channel_folder
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Collect, Event, FollowBuild, KeepPackages, QueryJobs
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor_state import SlurmSession
-    from kiln.fleet.slurm.outcome import Outcome
 
 SETTLE = 30.0  # seconds in which a result may still arrive over a network's filesystem, after Slurm reports an end
 REPORTS = ("log", "report.json", "state.json")
@@ -54,7 +53,7 @@ def query_jobs(session: SlurmSession, command: QueryJobs) -> Event:
             continue
         job = _job_of(session, attempt, jobs, config)
         if job is not None or attempt.id:
-            states[config] = "running" if outcome(attempt.state, job) is None else "ended"
+            states[config] = "ended" if is_over(attempt.state, job) else "running"
     return JobsListed(worker=command.worker, jobs=states)
 
 
@@ -79,7 +78,7 @@ def follow(session: SlurmSession, command: FollowBuild) -> BuildFinished | None:
         while session.follows(command.worker):
             end = follower.poll()
             if end is not None:
-                session.events.put(follower.finished(end))  # before the end of another that depended on it
+                session.events.put(end)  # before the end of another that depended on it
                 session.ended.add(command.config)
                 return None
             if not log.more:
@@ -99,7 +98,7 @@ class Follower:
         self._started: float | None = None
         self._ended_at: float | None = None
 
-    def poll(self) -> Outcome | None:
+    def poll(self) -> BuildFinished | None:
         """Report the changes of a build; return how it ended, None while it waits or runs."""
         worker, config = self._command.worker, self._command.config
         jobs = self._session.client.jobs()
@@ -111,9 +110,9 @@ class Follower:
             self._session.events.put(LogLine(config=config, step=step, text=text))
         return None if self._log.more else self._end(state, job, answered=jobs is not None)
 
-    def _end(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> Outcome | None:
+    def _end(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> BuildFinished | None:
         is_finished = has_result(self._attempt.folder)
-        if not (is_finished or answered) or outcome(state, job) is None:
+        if not (is_finished or answered) or not is_over(state, job):
             self._ended_at = None
             return None
         self._ended_at = time.monotonic() if self._ended_at is None else self._ended_at
@@ -122,7 +121,11 @@ class Follower:
             return None
         past = "" if job is not None or is_finished else self._session.client.past_state(self._attempt.id)
         limit = self._session.site.sizes.get(self._command.config, JobSize()).time_limit
-        return outcome(state, job, past=past, last_words=self._attempt.last_words(), time_limit=limit)
+        words = self._attempt.last_words()
+        end = outcome(self._command, state, job, past=past, last_words=words, time_limit=limit)
+        if end is not None and end.exit_code and state.get("exit_code") is None:
+            self._session.reasons[end.config] = end.reason
+        return end
 
     def _settling(self, job: QueuedJob | None) -> float:
         """Return how long a result is waited for: not for a job that cannot have one.
@@ -149,20 +152,6 @@ class Follower:
         if isinstance(started, float) and started != self._started:
             self._started = started
             self._session.events.put(BuildDequeued(worker=worker, config=config, at=started))
-
-    def finished(self, end: Outcome) -> BuildFinished:
-        """Return the event of a build's end."""
-        config = self._command.config
-        if end.exit_code and self._attempt.state.get("exit_code") is None:
-            self._session.reasons[config] = end.reason
-        return BuildFinished(
-            worker=self._command.worker,
-            config=config,
-            exit_code=end.exit_code,
-            reason=end.reason,
-            at=end.at,
-            overdue=end.overdue,
-        )
 
 
 def fetch_results(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
 from typing import TYPE_CHECKING, Any
 
 from kiln.console.text import duration
 from kiln.errors import FleetLimit, OutOfMemory, WorkersLost
+from kiln.fleet.executor_protocol import BuildFinished
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.fleet.executor_protocol import FollowBuild
     from kiln.fleet.slurm.client import QueuedJob
 
 NEVER = "DependencyNeverSatisfied"
@@ -27,57 +29,46 @@ FAILURES: Mapping[str, tuple[int | None, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The end of a build: ``exit_code`` is kiln's, None when the config is to be built again.
-
-    ``overdue`` marks a build whose job reached its time limit.
-    """
-
-    exit_code: int | None
-    reason: str = ""
-    at: float | None = None
-    overdue: bool = False
+def is_over(state: Mapping[str, Any], job: QueuedJob | None) -> bool:
+    """Return whether a job has ended, as it says itself, or as Slurm lists it."""
+    has_result = state.get("state") == "ended" and state.get("exit_code") is not None
+    return has_result or job is None or not job.is_active
 
 
 def outcome(
+    command: FollowBuild,
     state: Mapping[str, Any],
     job: QueuedJob | None,
     *,
     past: str = "",
     last_words: str = "",
     time_limit: float | None = None,
-) -> Outcome | None:
-    """Return how a job ended; None while it waits or runs.
+) -> BuildFinished | None:
+    """Return how the job of a build ended; None while it waits or runs.
 
     ``job`` is None when Slurm no longer lists it: ``past`` is then its state in the accounting, if there is one.
-    A config that reaches a ``time_limit`` of its own, in seconds, is not built again.
+    Without an exit code the config is to be built again; not if it reaches a ``time_limit`` of its own, in seconds.
     """
+    if not is_over(state, job):
+        return None
+    end = functools.partial(BuildFinished, worker=command.worker, config=command.config)
     is_ended = state.get("state") == "ended"
     if is_ended and state.get("exit_code") is not None:
         code = int(state["exit_code"])
-        return Outcome(exit_code=code, reason="" if code == 0 else str(state.get("result")), at=state.get("ended"))
-    if job is not None and job.is_active:
-        return None
+        return end(exit_code=code, reason="" if code == 0 else str(state.get("result")), at=state.get("ended"))
     name = past if job is None else job.state
     number = f"Slurm's job {state.get('id') or ('' if job is None else job.id)}".strip()
     if job is not None and job.reason == NEVER:
-        return Outcome(exit_code=None, reason=f"{number} was not started: the build whose compile it reuses failed")
+        return end(exit_code=None, reason=f"{number} was not started: the build whose compile it reuses failed")
     if name in FAILURES:
-        return _failure(name, number, time_limit)
+        failure_code, what = FAILURES[name]
+        if name == TIMEOUT and time_limit is not None:
+            failure_code = FleetLimit.exit_code
+            what = f"was ended at its time limit of {duration(time_limit)}, which fleet-sizes.yml or the recipe sets"
+        return end(exit_code=failure_code, reason=f"{number} {what}", overdue=name == TIMEOUT)
     if is_ended:
-        return Outcome(exit_code=None, reason=f"{number}: {state.get('result')}")
-    return Outcome(exit_code=None, reason=_unknown(number, name, state, last_words))
-
-
-def _failure(name: str, number: str, time_limit: float | None) -> Outcome:
-    """Return the outcome of a job whose state in Slurm says why it has no result."""
-    code, what = FAILURES[name]
-    is_overdue = name == TIMEOUT
-    if is_overdue and time_limit is not None:
-        code = FleetLimit.exit_code
-        what = f"was ended at its time limit of {duration(time_limit)}, which fleet-sizes.yml or the recipe sets"
-    return Outcome(exit_code=code, reason=f"{number} {what}", overdue=is_overdue)
+        return end(exit_code=None, reason=f"{number}: {state.get('result')}")
+    return end(exit_code=None, reason=_unknown(number, name, state, last_words))
 
 
 def _unknown(number: str, name: str, state: Mapping[str, Any], last_words: str) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
 from kiln.errors import FleetLimit, OutOfMemory, WorkersLost
+from kiln.fleet.executor_protocol import BuildFinished, FollowBuild
+from kiln.fleet.slurm import outcome as slurm_outcome
 from kiln.fleet.slurm.client import QueuedJob
-from kiln.fleet.slurm.outcome import Outcome, outcome
 
+Outcome = functools.partial(BuildFinished, worker="w", config="c")
+outcome = functools.partial(slurm_outcome.outcome, FollowBuild(worker="w", config="c"))
 RUNNING: dict[str, Any] = {"state": "running", "id": "12", "exit_code": None}
 TERMINATED: dict[str, Any] = {"state": "ended", "id": "12", "result": "terminated", "exit_code": None, "ended": 5.0}
 
