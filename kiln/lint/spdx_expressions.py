@@ -6,6 +6,7 @@ import re
 import string
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from kiln import files
@@ -15,7 +16,12 @@ from kiln.lazy_pattern import lazy_pattern
 SPDX = Path(__file__).with_name("spdx.csv")
 _TOKEN = lazy_pattern(r"[()]|[^\s()]+")
 _REFERENCE = lazy_pattern(r"LicenseRef[a-zA-Z0-9\-.]*")
-_OPERATORS = frozenset({"and", "or"})
+# The letters of words: i for an identifier. A license with its exception is a term, t.
+_SHAPES = {"(": "(", ")": ")", "and": "o", "or": "o", "with": "w"}
+_LICENSE = lazy_pattern(r"i(?:wi)?")
+_TERMS = lazy_pattern(r"t(?:ot)*")
+_IN_PARENTHESES = lazy_pattern(r"\(t(?:ot)*\)")
+_DEEPEST = 50
 
 # conda_build/license_family.py: the families, and the words that stand for a part of them.
 FAMILIES = (
@@ -43,10 +49,13 @@ class LicenseExpression:
                 words[-1] += f" {token}"
             else:
                 words.append(token)
-        parser = _Parser(words)
-        if words and not (parser.expression() and not parser.rest):
+        if words and not _is_well_formed(words):
             return cls(licenses=(text,), exceptions=())
-        return cls(licenses=tuple(parser.licenses), exceptions=tuple(parser.exceptions))
+        names = [(word, before.lower() == "with") for before, word in pairwise(("", *words)) if not _is_keyword(word)]
+        return cls(
+            licenses=tuple(name for name, is_exception in names if not is_exception),
+            exceptions=tuple(name for name, is_exception in names if is_exception),
+        )
 
     @property
     def unknown_licenses(self) -> tuple[str, ...]:
@@ -62,52 +71,15 @@ class LicenseExpression:
 
 
 def _is_keyword(token: str) -> bool:
-    return token in {"(", ")"} or token.lower() in {"and", "or", "with"}
+    return token.lower() in _SHAPES
 
 
-class _Parser:
-    """A parser by recursive descent; its methods return whether the text is well-formed so far."""
-
-    def __init__(self, words: list[str]) -> None:
-        self.rest = words[::-1]
-        self.licenses: list[str] = []
-        self.exceptions: list[str] = []
-        self._depth = 0
-
-    def _next(self) -> str:
-        return self.rest[-1].lower() if self.rest else ""
-
-    def expression(self) -> bool:
-        """Parse terms between operators."""
-        if not self._term():
-            return False
-        while self._next() in _OPERATORS:
-            self.rest.pop()
-            if not self._term():
-                return False
-        return True
-
-    def _term(self) -> bool:
-        if self._next() == "(":
-            self._depth += 1
-            self.rest.pop()
-            if self._depth > 50 or not self.expression() or self._next() != ")":
-                return False
-            self._depth -= 1
-            self.rest.pop()
-            return True
-        if not self._identifier(self.licenses):
-            return False
-        if self._next() != "with":
-            return True
-        self.rest.pop()
-        return self._identifier(self.exceptions)
-
-    def _identifier(self, names: list[str]) -> bool:
-        if not self.rest or _is_keyword(self.rest[-1]):
-            return False
-        names.append(self.rest.pop())
-        return True
+def _is_well_formed(words: list[str]) -> bool:
+    """Return whether words are an expression: terms in parentheses, inner ones first, become one term each."""
+    shape = _LICENSE.sub("t", "".join(_SHAPES.get(word.lower(), "i") for word in words))
+    for _ in range(_DEEPEST):
+        shape = _IN_PARENTHESES.sub("t", shape)
+    return bool(_TERMS.fullmatch(shape))
 
 
 @cache
