@@ -32,12 +32,10 @@ _KEY = re.compile(r"(\s*)(?:'([^']+)'|\"([^\"]+)\"|([\w$-]+))\s*:(?:\s|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """A recipe's new text, the messages that it answers, and the remaining ones."""
+    """A recipe's new text, and the messages that it answers."""
 
-    file: str
     text: str
     fixed: tuple[LintMessage, ...]
-    remaining: tuple[LintMessage, ...]
 
 
 def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) -> Correction:
@@ -59,7 +57,7 @@ def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) ->
         messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
     remaining = {(message.id, message.text) for message in messages}
     fixed = tuple(message for message in before if (message.id, message.text) not in remaining)
-    return Correction(file=file, text=text, fixed=fixed, remaining=tuple(messages))
+    return Correction(text=text, fixed=fixed)
 
 
 def _read(text: str, file: str) -> LintedRecipe | None:
