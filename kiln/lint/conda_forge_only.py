@@ -9,7 +9,7 @@ from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import conda_forge_yml_rules, macos_rules, python_rules
 from kiln.lint.about import feedstock_name
-from kiln.lint.located_yaml import branch_texts, read_values, repeated_keys, texts
+from kiln.lint.located_yaml import read_values, repeated_keys
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import spec_fields
 from kiln.lint.subject import SETTINGS
@@ -63,7 +63,7 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     for requirements in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
         host = mapping_or_empty(requirements).get("host")
         named: dict[str, list[tuple[str, bool]]] = {}
-        for spec in branch_texts(host) if recipe.version else texts(host):
+        for spec in recipe.texts_of(host):
             fields = spec_fields(spec.partition("#")[0].strip())
             if fields and fields.name:
                 named.setdefault(fields.name, []).append((spec, fields.versioned))

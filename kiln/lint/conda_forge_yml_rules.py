@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,8 +12,9 @@ from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from kiln.conda_forge_yml.schema import SettingFault
     from kiln.lint.subject import LintedFeedstock
     from kiln.model.source_position import Place
 
@@ -22,22 +24,17 @@ _SYSTEMS = frozenset({"linux", "osx", "win"})
 _PATHS = ("tools_install_dir", "build_workspace_dir")
 
 
-def invalid_settings(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield unknown settings, and settings with values of another type."""
-    for fault in schema.faults(subject.settings):
-        yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
-
-
-def deprecated_settings(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield deprecated settings."""
-    for fault in schema.deprecated(subject.settings):
+def setting_faults(
+    subject: LintedFeedstock, *, find: Callable[[Mapping[str, Any]], Iterable[SettingFault]]
+) -> Iterator[Problem]:
+    """Yield the settings at fault that a function of the schema finds."""
+    for fault in find(subject.settings):
         yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
 
 
 def settings_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield unknown settings that conda-smithy's linter ignores, and those that kiln has no use for."""
-    for fault in schema.unknown_settings(subject.settings):
-        yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
+    yield from setting_faults(subject, find=schema.unknown_settings)
     replaced = {fault.path for fault in schema.deprecated(subject.settings)}
     for fault in schema.without_use(subject.settings):
         if fault.path not in replaced:
@@ -53,8 +50,10 @@ def old_images(subject: LintedFeedstock) -> Iterator[Problem]:
 
 
 RULES = (
-    lint_rule("schema", invalid_settings, "see conda-forge.org/docs/maintainer/conda_forge_yml"),
-    hint_rule("schema", deprecated_settings, "use its replacement"),
+    lint_rule(
+        "schema", partial(setting_faults, find=schema.faults), "see conda-forge.org/docs/maintainer/conda_forge_yml"
+    ),
+    hint_rule("schema", partial(setting_faults, find=schema.deprecated), "use its replacement"),
     hint_rule("kiln-settings", settings_without_effect, "remove the setting, unless conda-forge's CI needs it"),
     hint_rule(
         "FC-002", old_images, "remove the setting, unless the recipe repackages binaries", skip="hint_os_version"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.lazy_pattern import lazy_pattern
@@ -77,14 +78,10 @@ def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: 
         node=requirements or holder,
         build=mapping_or_empty(holder.get("build")),
         requirements=requirements,
-        host=_listed(recipe, requirements.get("host")),
-        run=_listed(recipe, requirements.get("run")),
+        host=recipe.texts_of(requirements.get("host")),
+        run=recipe.texts_of(requirements.get("run")),
         tests=tests,
     )
-
-
-def _listed(recipe: LintedRecipe, value: Any) -> list[str]:
-    return branch_texts(value) if recipe.version else texts(value)
 
 
 def _first_word(spec: str) -> str:
@@ -102,7 +99,7 @@ def no_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
         (str(output.get("name") or ""), mapping_or_empty(output.get("requirements"))) for output in recipe.outputs
     ]
     for name, requirements in holders:
-        specs = _listed(recipe, requirements.get("host")) or _listed(recipe, requirements.get("build"))
+        specs = recipe.texts_of(requirements.get("host")) or recipe.texts_of(requirements.get("build"))
         names = {spec.split(" ")[0] for spec in specs}
         if name in _SELF_BUILT or "pip" not in names or {word.replace("_", "-") for word in names} & BACKENDS:
             continue
@@ -149,21 +146,14 @@ def _test_requirements(recipe: LintedRecipe, tests: Any) -> list[str]:
 # -- the range of tested versions ------------------------------------------------------------------------------------
 
 
-def noarch_not_tested_latest(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield noarch Python packages of a recipe.yaml whose tests do not use the latest Python."""
-    for package in packages(subject.recipe) if subject.recipe.version else ():
-        if package.build.get("noarch") == "python" and not _covers_latest(package):
-            text = "a noarch Python package is not tested with the latest Python"
-            yield Problem(text=text, at=subject.recipe.at(package.tests or package.node))
-            return
-
-
-def independent_not_tested_latest(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield version-independent packages of a recipe.yaml whose tests do not use the latest Python."""
+def not_tested_latest(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Problem]:
+    """Yield noarch or version-independent packages of a recipe.yaml whose tests do not use the latest Python."""
     recipe = subject.recipe
     for package in packages(recipe) if recipe.version else ():
-        if is_version_independent(recipe, package.build) and not _covers_latest(package):
-            text = "a version-independent package is not tested with the latest Python"
+        is_noarch, independent = package.build.get("noarch") == "python", is_version_independent(recipe, package.build)
+        if (is_noarch if noarch else independent) and not _covers_latest(package):
+            kind = "noarch Python" if noarch else "version-independent"
+            text = f"a {kind} package is not tested with the latest Python"
             yield Problem(text=text, at=recipe.at(package.tests or package.node))
             return
 
@@ -227,10 +217,16 @@ RULES = (
         skip="hint_pip_no_build_backend",
     ),
     hint_rule("R-047", missing_python_min, "use python_min", conda_forge=True, skip="hint_python_min"),
-    hint_rule("R1-004", noarch_not_tested_latest, _BOTH, conda_forge=True, skip="hint_noarch_python_test_latest"),
+    hint_rule(
+        "R1-004",
+        partial(not_tested_latest, noarch=True),
+        _BOTH,
+        conda_forge=True,
+        skip="hint_noarch_python_test_latest",
+    ),
     hint_rule(
         "R1-005",
-        independent_not_tested_latest,
+        partial(not_tested_latest, noarch=False),
         _BOTH,
         conda_forge=True,
         skip="hint_python_version_independent_test_latest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -106,38 +107,20 @@ def _all_meta_specs(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
 # -- packages that are required, or not -------------------------------------------------------------------------
 
 
-def old_numpy_pin(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield conda-build's former pin of numpy."""
-    yield from _listed(subject, "numpy x.x", "'numpy x.x' is a deprecated pin")
-
-
-def toolchain(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield the former package of compilers."""
-    yield from _listed(subject, "toolchain", "the package toolchain is deprecated")
-
-
-def _listed(subject: LintedFeedstock, name: str, text: str) -> Iterator[Problem]:
+def deprecated_requirement(subject: LintedFeedstock, *, name: str, text: str) -> Iterator[Problem]:
+    """Yield a requirement of the build that is deprecated."""
     for spec in subject.recipe.required("build"):
         if spec == name:
             yield Problem(text=text, at=subject.recipe.at(spec))
 
 
-def rust_licenses(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield a Rust compiler without the tool that collects the licenses of dependencies."""
-    yield from _licenses(subject, "rust", "cargo-bundle-licenses", subject.recipe.named[0] == "cargo-bundle-licenses")
-
-
-def go_licenses(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield a Go compiler without the tool that collects the licenses of dependencies."""
-    yield from _licenses(subject, "go", "go-licenses", subject.recipe.named[0] == "go-licenses")
-
-
-def _licenses(subject: LintedFeedstock, language: str, tool: str, exempt: bool) -> Iterator[Problem]:
+def licenses_not_collected(subject: LintedFeedstock, *, language: str, tool: str) -> Iterator[Problem]:
+    """Yield the compiler of a language without the tool that collects the licenses of dependencies."""
     recipe = subject.recipe
     build = recipe.required("build")
     compiler = f"{'$' * recipe.version}{{{{ compiler('{language}') }}}}"
     for spec in build:
-        if spec == compiler and tool not in build and not exempt:
+        if spec == compiler and tool not in build and recipe.named[0] != tool:
             yield Problem(text=f"a {language} compiler is used without {tool}", at=recipe.at(spec))
 
 
@@ -254,8 +237,7 @@ def _output_lists(subject: LintedFeedstock, kind: str) -> list[list[str]]:
         if isinstance(requirements, list):
             lists.append(texts(requirements) if kind in {"host", "run"} and not recipe.version else [])
         else:
-            value = mapping_or_empty(requirements).get(kind)
-            lists.append(branch_texts(value) if recipe.version else texts(value))
+            lists.append(recipe.texts_of(mapping_or_empty(requirements).get(kind)))
     return lists
 
 
@@ -342,16 +324,32 @@ _STDLIB = "add stdlib('c') to requirements/build of each output that uses a comp
 _DIRECT = "add stdlib('c') to requirements/build, and set c_stdlib_version in the variant file"
 
 RULES = (
-    lint_rule("R-017", old_numpy_pin, "require numpy without a version"),
-    lint_rule("R0-006", toolchain, "write {{ compiler('c') }} and the like"),
+    lint_rule(
+        "R-017",
+        partial(deprecated_requirement, name="numpy x.x", text="'numpy x.x' is a deprecated pin"),
+        "require numpy without a version",
+    ),
+    lint_rule(
+        "R0-006",
+        partial(deprecated_requirement, name="toolchain", text="the package toolchain is deprecated"),
+        "write {{ compiler('c') }} and the like",
+    ),
     lint_rule("R-021", space_after_operator, "remove the space", fixable=True),
     lint_rule("R-022", no_space_before_operator, "add a space", fixable=True),
     lint_rule("R-023", host_only_language, "add it to requirements/run"),
     lint_rule("R-024", pinned_language, "remove the version"),
     lint_rule("R-026", missing_python_bound, "write python >={{ python_min }}"),
     lint_rule("R-027", wrong_pins, "use pin_subpackage for outputs of the recipe, pin_compatible for all others"),
-    lint_rule("R-031", rust_licenses, "add cargo-bundle-licenses to requirements/build, and run it in the script"),
-    lint_rule("R-032", go_licenses, "add go-licenses to requirements/build, and run it in the script"),
+    lint_rule(
+        "R-031",
+        partial(licenses_not_collected, language="rust", tool="cargo-bundle-licenses"),
+        "add cargo-bundle-licenses to requirements/build, and run it in the script",
+    ),
+    lint_rule(
+        "R-032",
+        partial(licenses_not_collected, language="go", tool="go-licenses"),
+        "add go-licenses to requirements/build, and run it in the script",
+    ),
     lint_rule("R-033", missing_stdlib, _STDLIB, fixable=True, skip="lint_stdlib"),
     lint_rule("R-034", sysroot, _DIRECT, skip="lint_stdlib"),
     lint_rule("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),

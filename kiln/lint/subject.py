@@ -149,6 +149,10 @@ class LintedRecipe:
         section = self.section("requirements")
         return section if self.version == 0 else flat_requirements(section)
 
+    def texts_of(self, value: Any) -> list[str]:
+        """Return the texts in a list, in a recipe.yaml those of all branches of its conditions."""
+        return branch_texts(value) if self.version else texts(value)
+
     def required(self, name: str) -> list[str]:
         """Return the outermost requirements of one kind, such as ``host``."""
         return texts(self.requirements.get(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
@@ -61,33 +62,14 @@ def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
                 yield Problem(text=text, at=recipe.at_line(number))
 
 
-def _old_pythons(subject: LintedFeedstock) -> Iterator[tuple[int, str, int]]:
-    """Yield the line, text and version of each old Python selector."""
-    if subject.recipe.version == 0:
-        for number, line in numbered_lines(subject.recipe):
-            match = OLD_PYTHON.match(line.rstrip()) if selector_in(line) else None
-            if match:
-                yield number, match[1], int(match[1][2:])
-
-
-def undefined_python_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield selectors such as py37, which conda-build does not define."""
-    for number, name, version in _old_pythons(subject):
-        if version not in STILL_DEFINED:
-            yield _old_python(subject, number, name, version, "is not defined")
-
-
-def old_python_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield selectors such as py36, which are deprecated."""
-    for number, name, version in _old_pythons(subject):
-        if version in STILL_DEFINED:
-            yield _old_python(subject, number, name, version, "is deprecated")
-
-
-def _old_python(subject: LintedFeedstock, number: int, name: str, version: int, problem: str) -> Problem:
-    return Problem(
-        text=f"the selector {name} {problem}", at=subject.recipe.at_line(number), cure=f"write py=={version}"
-    )
+def old_python_selectors(subject: LintedFeedstock, *, defined: bool) -> Iterator[Problem]:
+    """Yield selectors such as py36, which are deprecated; or those such as py37, which conda-build does not define."""
+    for number, line in numbered_lines(subject.recipe) if subject.recipe.version == 0 else ():
+        match = OLD_PYTHON.match(line.rstrip()) if selector_in(line) else None
+        version = int(match[1][2:]) if match else 0
+        if match and (version in STILL_DEFINED) is defined:
+            text = f"the selector {match[1]} is {'deprecated' if defined else 'not defined'}"
+            yield Problem(text=text, at=subject.recipe.at_line(number), cure=f"write py=={version}")
 
 
 def comment_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -165,38 +147,18 @@ def _end_lines(subject: LintedFeedstock) -> int:
     return len(text) - len(text.rstrip("\n"))
 
 
-def _wheels(subject: LintedFeedstock) -> Iterator[tuple[bool, int, str]]:
-    """Yield whether a wheel is pure Python, its line, and its URL."""
-    for number, line in numbered_lines(subject.recipe):
-        if pure := _PURE_WHEEL.search(f"{line}\n"):
-            yield True, number, pure[1]
-        elif compiled := _WHEEL.search(f"{line}\n"):
-            yield False, number, compiled[1]
-
-
 def compiled_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield compiled wheels as sources."""
-    for pure, number, url in _wheels(subject):
-        if not pure:
-            yield Problem(text=f"the source {url} is a compiled wheel", at=subject.recipe.at_line(number))
+    for number, line in numbered_lines(subject.recipe):
+        if not _PURE_WHEEL.search(f"{line}\n") and (match := _WHEEL.search(f"{line}\n")):
+            yield Problem(text=f"the source {match[1]} is a compiled wheel", at=subject.recipe.at_line(number))
 
 
-def pure_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield wheels as sources of a package that is not noarch."""
-    if subject.recipe.noarch != "python":
-        yield from _pure_wheels(subject)
-
-
-def noarch_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield wheels as sources of a noarch package."""
-    if subject.recipe.noarch == "python":
-        yield from _pure_wheels(subject)
-
-
-def _pure_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
-    for pure, number, url in _wheels(subject):
-        if pure:
-            yield Problem(text=f"the source {url} is a wheel", at=subject.recipe.at_line(number))
+def pure_wheels(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Problem]:
+    """Yield wheels as sources of a noarch Python package, or of another one."""
+    for number, line in numbered_lines(subject.recipe) if (subject.recipe.noarch == "python") is noarch else ():
+        if match := _PURE_WHEEL.search(f"{line}\n"):
+            yield Problem(text=f"the source {match[1]} is a wheel", at=subject.recipe.at_line(number))
 
 
 def abi3_comparisons(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -219,8 +181,8 @@ _SDIST = "build from the source distribution (sdist)"
 
 RULES = (
     lint_rule("R0-001", untidy_selectors, "write the selector as in 'skip: true  # [win]'", fixable=True),
-    lint_rule("R0-002", undefined_python_selectors, "compare py, as in '# [py==37]'", fixable=True),
-    hint_rule("R0-003", old_python_selectors, "compare py, as in '# [py==36]'", fixable=True),
+    lint_rule("R0-002", partial(old_python_selectors, defined=False), "compare py, as in '# [py==37]'", fixable=True),
+    hint_rule("R0-003", partial(old_python_selectors, defined=True), "compare py, as in '# [py==36]'", fixable=True),
     lint_rule("R1-001", comment_selectors, "write the item as '- if: ...' with 'then: ...'"),
     lint_rule(
         "R0-004",
@@ -233,8 +195,8 @@ RULES = (
     lint_rule("R-011", too_many_line_breaks, "remove the empty lines", fixable=True),
     lint_rule("R-012", no_line_break, "end the last line", fixable=True),
     lint_rule("R-028", compiled_wheels, _SDIST),
-    lint_rule("R-029", pure_wheels, _SDIST),
-    hint_rule("R-030", noarch_wheels, f"{_SDIST} if there is one"),
+    lint_rule("R-029", partial(pure_wheels, noarch=False), _SDIST),
+    hint_rule("R-030", partial(pure_wheels, noarch=True), f"{_SDIST} if there is one"),
     lint_rule("R-038", abi3_comparisons, "write is_abi3 or not is_abi3", fixable=True, conda_forge=True),
     hint_rule("R1-006", sp_dir_definitions, "remove the definition, and use $SP_DIR or %SP_DIR%", conda_forge=True),
 )
