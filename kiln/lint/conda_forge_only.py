@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _WORKFLOW = "conda-build.yml"
 _REPLACED = {
-    "CONDA_BLD_PATH": "conda_forge_yml_rules.build_workspace_dir",
+    "CONDA_BLD_PATH": "workflow_settings.build_workspace_dir",
     "CONDA_FORGE_DOCKER_RUN_ARGS": "docker.run_args",
-    "MINIFORGE_HOME": "conda_forge_yml_rules.tools_install_dir",
-    "SET_PAGEFILE": "conda_forge_yml_rules.pagefile_size",
+    "MINIFORGE_HOME": "workflow_settings.tools_install_dir",
+    "SET_PAGEFILE": "workflow_settings.pagefile_size",
 }
 _REMOTE = lazy_pattern(r'\[remote "(upstream|origin)"\][^\[]*?\n\s*url\s*=\s*(\S+)')
 _MAX_CONFIG = 1 << 20  # bytes of .git/config

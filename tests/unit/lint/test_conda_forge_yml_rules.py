@@ -97,3 +97,9 @@ def test_settings_without_effect_are_hints_of_kiln(tmp_path: Path, text: str, ex
     [message] = messages(tmp_path, META, {"conda-forge.yml": text})
     assert (message.id, message.severity, message.text) == ("kiln-settings", "hint", expected)
     assert message.cure.startswith(cure)
+
+
+def test_a_replaced_variable_names_the_setting_in_its_place(tmp_path: Path) -> None:
+    settings = "azure: {settings_win: {variables: {MINIFORGE_HOME: x}}}"
+    found = messages(tmp_path, META, {"conda-forge.yml": settings}, of_conda_forge=True)
+    assert [message.cure for message in found if message.id == "CF-007"] == ["use workflow_settings.tools_install_dir"]

@@ -4,16 +4,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import lint
 from kiln.lint import fix
 from kiln.lint.subject import LintedRecipe
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
-from tests.unit.lint.recipes import META, NOARCH, OUTPUTS, RECIPE, changed, feedstock, name_of
+from tests.unit.lint.recipes import META, NOARCH, OUTPUTS, RECIPE, changed, feedstock, messages, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from kiln.lint import LintMessage
 
 REQUIREMENTS = "  host:\n    - zlib >=1.2,<2\n"
 SOURCE = """\
@@ -78,10 +75,6 @@ KEPT = [
 
 def corrected(folder: Path, recipe: str) -> str:
     return fix.correct(feedstock(folder, recipe), recipe).text
-
-
-def messages(folder: Path, recipe: str) -> list[LintMessage]:
-    return lint.check(feedstock(folder, recipe))
 
 
 @pytest.mark.parametrize(("recipe", "old", "new", "expected"), CORRECTED)
