@@ -167,13 +167,10 @@ def _tests(package: Metadata, system: str) -> dict[str, Any]:
     run = [IMPLICIT[name][1] for name in names if name in IMPLICIT and platforms[IMPLICIT[name][0]]]
     imports = [f'python -c "import {name}"' for name in _texts(section.get("imports"))]
     commands = [*run, *_texts(section.get("commands"))]
-    return {
-        **facts.test_commands([*imports, *commands]),
-        "tests/requires": tuple(sorted(set(facts.specs(_texts(section.get("requires")), "test")))),
-        "tests/files/recipe": tuple(sorted({*_texts(section.get("files")), *names})),
-        "tests/files/source": tuple(sorted(set(_texts(section.get("source_files"))))),
-        "tests/downstream": tuple(_texts(section.get("downstreams"))),
-    }
+    files = {"recipe": [*_texts(section.get("files")), *names], "source": _texts(section.get("source_files"))}
+    return facts.test_values(
+        [*imports, *commands], _texts(section.get("requires")), files, _texts(section.get("downstreams"))
+    )
 
 
 def _runs(package: Metadata) -> bool:

@@ -161,13 +161,7 @@ def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAt) -> dict[str, 
         requires |= set(_specs(test.get("requirements", {}).get("run", ()), "test", package))
         for kind, names in files.items():
             names |= set(test.get("files", {}).get(kind, ()))
-    return {
-        **facts.test_commands(commands),
-        "tests/requires": tuple(sorted(facts.specs(sorted(requires), "test"))),
-        "tests/files/recipe": tuple(sorted(files["recipe"])),
-        "tests/files/source": tuple(sorted(files["source"])),
-        "tests/downstream": tuple(test["downstream"] for test in tests if "downstream" in test),
-    }
+    return facts.test_values(commands, requires, files, (test["downstream"] for test in tests if "downstream" in test))
 
 
 def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:

@@ -81,8 +81,12 @@ def conditional_list(parts: list[Part]) -> ListPart | None:
     if not items:
         return None
     above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
-    behind = ""
-    return ListPart(number=parts[0].number, items=items, above=above, behind=behind)
+    return ListPart(number=parts[0].number, items=items, above=above)
+
+
+def list_or_text(parts: list[Part]) -> ListPart | ScalarPart | None:
+    """Return a key's values as a list with conditions where one of them is a list, else as one text."""
+    return conditional_list(parts) if any(isinstance(part, ListPart) for part in parts) else chosen_text(parts)
 
 
 def chosen_text(parts: list[Part]) -> ScalarPart | None:
@@ -103,19 +107,11 @@ def chosen_text(parts: list[Part]) -> ScalarPart | None:
     if value is None:
         return None
     last = texts[-1]
-    above, behind = (
-        [comment for item in texts for comment in item.above],
-        "  ".join(t.behind for t in texts if t.behind),
-    )
+    above = [comment for item in texts for comment in item.above]
     if not last.guards:
         return replace(last, above=above)
-    expr = value.expr if value.otherwise or len(value.cases) > 1 else _alone(value)
-    return ScalarPart(number=texts[0].number, pieces=(expr,), above=above, behind=behind)
-
-
-def _alone(value: Cases) -> Expr:
-    test, yes = value.cases[0]
-    return replace(value, cases=((test, yes),)).expr
+    behind = "  ".join(item.behind for item in texts if item.behind)
+    return ScalarPart(number=texts[0].number, pieces=(value.expr,), above=above, behind=behind)
 
 
 def require_unconditional(part: Part) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +72,17 @@ def pin(name: str, *, subpackage: bool, lower: str | None, upper: str | None, ex
     return f"{kind} {name.lower()} {bounds} {build}".rstrip()
 
 
-def test_commands(commands: list[str]) -> dict[str, Any]:
-    """Return a test's commands; imports and pip's check are done in any order."""
+def test_values(
+    commands: list[str], requires: Iterable[str], files: Mapping[str, Iterable[str]], downstream: Iterable[str]
+) -> dict[str, Any]:
+    """Return the values of a package's tests; imports and pip's check are done in any order."""
     free = [line for line in commands if line == PIP_CHECK or _IMPORT.fullmatch(line)]
     return {
         "tests/imports": tuple(sorted(set(free))),
         "tests/commands": tuple(line for line in commands if line not in free),
+        "tests/requires": tuple(sorted(set(specs(list(requires), "test")))),
+        **{f"tests/files/{kind}": tuple(sorted(set(names))) for kind, names in files.items()},
+        "tests/downstream": tuple(downstream),
     }
 
 

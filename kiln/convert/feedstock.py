@@ -176,7 +176,7 @@ def _proved(
     with tempfile.TemporaryDirectory(prefix="kiln-convert-") as folder:
         candidate = _candidate(feedstock, Path(folder), text, forge, configs)
         try:
-            new = _of_all(configs, lambda config: _new(feedstock, candidate, config))
+            new = _of_all(configs, lambda config: _rendered(feedstock, candidate, expand.read(candidate, config.name)))
             proof = compare_packages(old, new)
             if pinning is None:
                 return proof
@@ -204,11 +204,6 @@ def _candidate(feedstock: Feedstock, folder: Path, text: str, forge: str, config
     for config in configs:
         (candidate.configs / f"{config.name}.yaml").write_text(expand.text(config), encoding="utf-8")
     return candidate
-
-
-def _new(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[Facts]:
-    """Return the packages of the new recipe at a config, which is read as recipe.yaml's configs are."""
-    return _rendered(feedstock, candidate, expand.read(candidate, config.name))
 
 
 def _rendered(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[Facts]:

@@ -13,7 +13,7 @@ from kiln.convert.conditional_parts import (
     grouped_by_condition,
     literal_text,
 )
-from kiln.convert.specs import modern
+from kiln.convert.specs import modern, rewritten
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
@@ -145,9 +145,4 @@ def _imported(part: Part) -> Part:
 
 def _version(part: Part) -> ScalarPart:
     assert isinstance(part, ScalarPart)
-    tokens = [piece if isinstance(piece, str) else f"\ue000{index}\ue001" for index, piece in enumerate(part.pieces)]
-    spec = modern("".join(tokens), "test").partition(" ")[2]
-    pieces = []
-    for index, words in enumerate(spec.replace("\ue001", "\ue000").split("\ue000")):
-        pieces.append(part.pieces[int(words)] if index % 2 else words)
-    return ScalarPart(pieces=tuple(piece for piece in pieces if piece != ""))
+    return ScalarPart(pieces=rewritten(part.pieces, lambda text: modern(text, "test").partition(" ")[2]))

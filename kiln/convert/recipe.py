@@ -22,9 +22,12 @@ from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeVar
 
     from kiln.convert.package_tests import PackageTestConverter
     from kiln.convert.recipe_yaml_expressions import Expanded
+
+    Kind = TypeVar("Kind", bound=Part)
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}
@@ -85,11 +88,10 @@ class Converter:
         return DictPart(pairs=pairs)
 
     def _identity(self, given: DictPart) -> DictPart:
-        pairs = [(name, value) for name in ("name", "version") if (value := chosen_text(given.all(name)))]
         for name, part in given.pairs:
             if name not in {"name", "version"}:
                 self._faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
-        return DictPart(pairs=list(pairs), above=given.above)
+        return replace(_name_and_version(given), above=given.above)
 
     def _named(self, part: DictPart, whole: DictPart) -> DictPart:
         """Return a package with its name, version and build number in the place of conda-build's names for them."""
@@ -243,7 +245,7 @@ class Converter:
         tree, package = self._tree, ConvertedPackage()
         is_top = _name(entry) == top
         own_files = any(not is_empty(part) for key in _FILES for part in entry.all(key))
-        package.put(("package",), self._package(entry))
+        package.put(("package",), _name_and_version(entry))
         build = self._build(entry, is_top=is_top)
         runs = own_files or any(not is_empty(part) for part in build.all("script"))
         if staging is not None and runs:
@@ -261,13 +263,6 @@ class Converter:
         above = entry.above
         return DictPart(
             pairs=_ordered(package, {"build": build, "requirements": entry.all("requirements")}), above=above
-        )
-
-    def _package(self, entry: DictPart) -> DictPart:
-        version = chosen_text(entry.all("version"))
-        name = chosen_text(entry.all("name"))
-        return DictPart(
-            pairs=[(key, element) for key, element in (("name", name), ("version", version)) if element is not None]
         )
 
     def _inherit(self, staging: DictPart) -> DictPart:
@@ -314,11 +309,7 @@ class Converter:
             return self._sections.about(own) if whole is not None or entry.all("about") else None
         if own.pairs:
             return self._sections.about(own)
-        return (
-            None
-            if whole is None
-            else self._sections.about(DictPart(pairs=[(k, _bare(part)) for k, part in whole.pairs]))
-        )
+        return None if whole is None else self._sections.about(_bare(whole))
 
 
 def _section(parent: DictPart, key: str) -> DictPart:
@@ -329,6 +320,10 @@ def _section(parent: DictPart, key: str) -> DictPart:
 def _name(given: DictPart) -> str:
     name = chosen_text(given.all("name"))
     return "" if name is None else unparenthesized(name.value)
+
+
+def _name_and_version(given: DictPart) -> DictPart:
+    return DictPart(pairs=[(key, text) for key in ("name", "version") if (text := chosen_text(given.all(key)))])
 
 
 def _covers(whole: DictPart, own: DictPart) -> bool:
@@ -362,7 +357,7 @@ def _merged(own: list[Part], whole: list[Part]) -> DictPart:
     return result
 
 
-def _bare(part: Part) -> Part:
+def _bare(part: Kind) -> Kind:
     """Return a part without comments, for a second place."""
     bare = replace(part, above=[], behind="", below=[])
     if isinstance(bare, ListPart):

@@ -12,6 +12,7 @@ from kiln.convert.conditional_parts import (
     flat_items,
     grouped_by_condition,
     is_empty,
+    list_or_text,
     literal_text,
     require_unconditional,
 )
@@ -122,8 +123,7 @@ class SectionConverter:
         elif name in keys.LISTS:
             package.put(keys.LISTS[name], conditional_list(parts))
         elif name in keys.FLAGS_OR_LISTS:
-            is_list = any(isinstance(part, ListPart) for part in parts)
-            package.put(keys.FLAGS_OR_LISTS[name], conditional_list(parts) if is_list else chosen_text(parts))
+            package.put(keys.FLAGS_OR_LISTS[name], list_or_text(parts))
         elif not all(map(is_empty, parts)) and f"build/{name}" not in self.facts.leave_out:
             raise _unknown("build", name, parts)
 
@@ -276,9 +276,7 @@ class SectionConverter:
             return None
         if name not in keys.ABOUT:
             raise _unknown("about", name, parts)
-        value: Part | None = (
-            conditional_list(parts) if any(isinstance(part, ListPart) for part in parts) else chosen_text(parts)
-        )
+        value = list_or_text(parts)
         if isinstance(value, ListPart) and name != "license_file":
             raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
         return value
@@ -301,8 +299,8 @@ class SectionConverter:
             parts = given.all(name)
             if name not in keys.SOURCE:
                 raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
-            is_list = name == "patches" or (name in keys.SOURCE_LISTS and any(isinstance(p, ListPart) for p in parts))
-            value: Part | None = conditional_list(parts) if is_list else chosen_text(parts)
+            as_list_or_text = conditional_list if name == "patches" else list_or_text if name == "url" else chosen_text
+            value = as_list_or_text(parts)
             if value is not None:
                 result.pairs.append((keys.SOURCE[name], value))
         return result

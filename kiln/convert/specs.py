@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from kiln.convert.recipe_yaml_expressions import Expr
@@ -16,6 +17,7 @@ from kiln.render.open_pins import pin_run_as_build_bounds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    Pieces = tuple[str | Expr, ...]
 
 _TOKEN = re.compile("\ue000\\d+\ue001")
 _EQUALS = re.compile(r"([^\s=<>!~]+)\s*=([^=\s]+)=(\S+)")
@@ -50,6 +52,15 @@ def _version(part: str, section: str, plain: Callable[[str], bool], *, alone: bo
     if not _BARE.fullmatch(part) or not all(map(plain, _TOKEN.findall(part))):
         return part
     return f"{part}.*" if section in LOOSE and alone else f"=={part}"
+
+
+def rewritten(pieces: Pieces, rewrite: Callable[[str], str]) -> Pieces:
+    """Return pieces after a change of their text, in which numbered tokens stand for the expressions."""
+    exprs = [piece for piece in pieces if isinstance(piece, Expr)]
+    numbers = count()
+    text = "".join(piece if isinstance(piece, str) else f"\ue000{next(numbers)}\ue001" for piece in pieces)
+    parts = enumerate(re.split("\ue000(\\d+)\ue001", rewrite(text)))
+    return tuple(exprs[int(words)] if index % 2 else words for index, words in parts if words)
 
 
 class SpecConverter:
@@ -98,16 +109,11 @@ class SpecConverter:
         return build.text if build.is_constant else f"({build.text}) or none"
 
     def _of_text(self, part: ScalarPart, section: str) -> ScalarPart:
-        exprs: list[Expr] = []
-        tokens = []
-        for piece in part.pieces:
-            tokens.append(piece if isinstance(piece, str) else f"\ue000{len(exprs)}\ue001")
-            exprs.extend([] if isinstance(piece, str) else [piece])
-        spec = modern("".join(tokens), section, lambda token: self._is_plain(exprs[int(token[1:-1])]))
-        pieces: list[str | Expr] = []
-        for index, words in enumerate(re.split("\ue000(\\d+)\ue001", spec)):
-            pieces.extend([exprs[int(words)]] if index % 2 else [words] if words else [])
-        return replace(part, pieces=tuple(pieces))
+        exprs = [piece for piece in part.pieces if isinstance(piece, Expr)]
+        pieces = rewritten(
+            part.pieces, lambda text: modern(text, section, lambda token: self._is_plain(exprs[int(token[1:-1])]))
+        )
+        return replace(part, pieces=pieces)
 
     def _is_plain(self, expr: Expr) -> bool:
         """Return whether the values of an expression are bare versions, as far as they are known."""
