@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rattler import VersionSpec
 
-_LONGEST = 1_000
+_LONGEST, _DEEPEST = 1_000, 50  # characters and parentheses; the stack of py-rattler's parser ends at some hundreds
 
 
 def matches(version: str, spec: str) -> bool:
@@ -37,9 +37,18 @@ def compiled(spec: str) -> VersionSpec:
     from rattler import VersionSpec
     from rattler.exceptions import InvalidVersionSpecError
 
-    if len(spec) > _LONGEST:
-        raise ValueError(f"a version spec of {len(spec):,} characters")
+    require_parsable(spec)
     try:
         return VersionSpec(re.sub(r"([<>=!~])\s+", r"\1", spec.strip()))
     except InvalidVersionSpecError as error:
         raise ValueError(f"{spec!r} is not a version spec: {error}") from error
+
+
+def require_parsable(spec: str) -> None:
+    """Refuse a spec that might end the process that parses it.
+
+    Raises:
+        ValueError: it is too long, or nested too deeply.
+    """
+    if len(spec) > _LONGEST or spec.count("(") > _DEEPEST:
+        raise ValueError(f"a version spec of {len(spec):,} characters and {spec.count('('):,} parentheses")
