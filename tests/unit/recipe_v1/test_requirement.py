@@ -40,14 +40,15 @@ def test_a_match_spec_is_printed(given: str, wanted: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("a 1.2", "has no operator"),
-        ("a =1.2.*", "does not go with the operator ="),
-        ("a >=1.2.*", "does not go with the operator >="),
-        ("a 1.* b c", "more than a name, a version and a build"),
-        ("=1.2", "does not begin with the name"),
-        ("a[md5=x]", "only version= and build="),
-        ("a[version=1", "a bracket is not closed"),
-        ('x {"pin_subpackage": {}}', "has no operator"),
+        ("a 1.2", "Did you mean '==1.2'"),
+        ("a =1.2.*", "is incompatible with '='"),
+        ("a >=1.2.*", "is incompatible with '>='"),
+        ("a 1.* b c", "the build string 'b c' is not valid"),
+        ("=1.2", "missing package name"),
+        ("a[license=MIT]", "only version= and build="),
+        ("a[version=1", "is not a valid package name"),
+        ("a " + "(" * 300 + ">=1" + ")" * 300, "300 parentheses"),
+        ('x {"pin_subpackage": {}}', "invalid package name"),
     ],
 )
 def test_what_is_no_match_spec_is_refused(given: str, why: str) -> None:
