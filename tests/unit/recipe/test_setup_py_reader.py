@@ -108,9 +108,12 @@ def test_no_view_of_unknown_arguments_is_given() -> None:
     assert bool(partly)
     for text in ("setup(name='a', version=get())", "setup(**get())"):
         values = data(text)
-        for view in (values.values, values.keys, values.items, values.copy, lambda: len(values), lambda: str(values)):  # noqa: B023
-            with pytest.raises(TemplateFault, match="which only running that file would give"):
-                view()
+        for view in (values.values(), values.keys(), values.items(), values):
+            for use in (list, len, str):
+                with pytest.raises(TemplateFault, match="which only running that file would give"):
+                    use(view)
+        with pytest.raises(TemplateFault, match="which only running that file would give"):
+            values.copy()
     with pytest.raises(TemplateFault, match="which only running that file would give"):
         assert "version" in data("setup(**get())")
     whole = data("setup(name='a')")
