@@ -91,17 +91,18 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
 
     Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
+    from kiln.conda_package.writer import write_metadata_package
     from kiln.rehearse import wheel_download
-    from kiln.rehearse.stand_in_writer import cuda_packages, processor_packages, stand_in_packages
+    from kiln.rehearse.stand_in_writer import cuda_metadata, level_metadata, stand_in_package
     from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
-    wheel_download.verify(rehearsal_plan.dependencies, store)
+    wheels = rehearsal_plan.dependencies
+    wheel_download.verify(wheels, store)
     compiled = rehearsal_plan.upstream is None
     target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda, as_conda_forge=compiled)
-    wheel_files = [(store / wheel.file, wheel.sha256) for wheel in rehearsal_plan.dependencies]
+    wheel_files = [(store / wheel.file, wheel.sha256) for wheel in wheels]
     return (
         *convert_all(wheel_files, folder, target),
-        *cuda_packages(rehearsal_plan.dependencies, folder, target),
-        *processor_packages(folder),
-        *stand_in_packages(rehearsal_plan.stand_ins, folder),
+        *(write_metadata_package(folder, facts) for facts in (*cuda_metadata(wheels, target), *level_metadata())),
+        *(stand_in_package(stand_in, folder) for stand_in in rehearsal_plan.stand_ins),
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from kiln.conda_package.writer import PackageFacts, write_metadata_package, write_package
+from kiln.conda_package.writer import PackageFacts, write_package
 from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, run_exports
 from kiln.serialization import to_json
@@ -44,13 +44,26 @@ PROCESSORS = {
 }
 
 
-def stand_in_packages(stand_ins: Iterable[StandIn], folder: Path) -> tuple[Path, ...]:
-    """Write the packages of stand-ins into ``folder``, unless they exist, and return their paths.
+def stand_in_package(stand_in: StandIn, folder: Path) -> Path:
+    """Write the package of a stand-in into ``folder``, unless it exists, and return its path.
 
     Raises:
         KilnError: DiskFull.
     """
-    return tuple(_package(stand_in, folder) for stand_in in stand_ins)
+    facts = stand_in_metadata(stand_in)
+    path = folder / f"{facts.stem}.conda"
+    if path.is_file():
+        return path
+    with write_package(folder, facts) as archive:
+        for name, program in sorted(stand_in.programs.items()):
+            text = f'#!/bin/sh\nexec {shlex.quote(program)} "$@"\n'
+            archive.add_bytes(f"bin/{name}", text.encode(), executable=True)
+        for name, library in sorted(stand_in.libraries.items()):
+            archive.add_bytes(f"lib/{name}", Path(library).read_bytes(), executable=True)
+        if stand_in.activation:
+            text = "".join(f"{line}\n" for line in stand_in.activation)
+            archive.add_bytes(f"etc/conda/activate.d/{stand_in.name}.sh", text.encode())
+    return path
 
 
 def stand_in_metadata(stand_in: StandIn) -> PackageFacts:
@@ -72,28 +85,6 @@ def _key(stand_in: StandIn) -> str:
     return f"h{hashlib.sha256(content.encode()).hexdigest()[:7]}"
 
 
-def _package(stand_in: StandIn, folder: Path) -> Path:
-    facts = stand_in_metadata(stand_in)
-    path = folder / f"{facts.stem}.conda"
-    if path.is_file():
-        return path
-    with write_package(folder, facts) as archive:
-        for name, program in sorted(stand_in.programs.items()):
-            text = f'#!/bin/sh\nexec {shlex.quote(program)} "$@"\n'
-            archive.add_bytes(f"bin/{name}", text.encode(), executable=True)
-        for name, library in sorted(stand_in.libraries.items()):
-            archive.add_bytes(f"lib/{name}", Path(library).read_bytes(), executable=True)
-        if stand_in.activation:
-            text = "".join(f"{line}\n" for line in stand_in.activation)
-            archive.add_bytes(f"etc/conda/activate.d/{stand_in.name}.sh", text.encode())
-    return path
-
-
-def processor_packages(folder: Path) -> tuple[Path, ...]:
-    """Write the package of each level into ``folder``, unless it exists, and return their paths."""
-    return tuple(write_metadata_package(folder, facts) for facts in level_metadata())
-
-
 def level_metadata() -> Iterator[PackageFacts]:
     """Yield the metadata of each level, which excludes the processors below it by ``__archspec``."""
     for level in (1, *(at + 1 for at in PROCESSORS)):
@@ -107,21 +98,14 @@ def level_metadata() -> Iterator[PackageFacts]:
         )
 
 
-def cuda_packages(wheels: Iterable[LockedWheel], folder: Path, target: PackageTarget) -> tuple[Path, ...]:
-    """Write ``cuda-version`` and the ``-dev`` packages of the wheels' libraries into ``folder``; none without CUDA.
+def cuda_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageFacts]:
+    """Yield the metadata of ``cuda-version`` and of the ``-dev`` packages of the wheels' libraries; none without CUDA.
 
     A ``-dev`` package requires its library and has the same ``run_exports`` as conda-forge's; the headers are in the
     library's package.
     """
-    return (
-        tuple(write_metadata_package(folder, facts) for facts in package_metadata(wheels, target))
-        if target.cuda
-        else ()
-    )
-
-
-def package_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageFacts]:
-    """Yield the metadata of each package."""
+    if not target.cuda:
+        return
     build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
     yield PackageFacts(name="cuda-version", version=str(target.cuda), build=build)
     for wheel in wheels:

@@ -13,7 +13,7 @@ from kiln.conda_package.writer import PackageFacts, write_metadata_package
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
-from kiln.rehearse.stand_in_writer import cuda_packages
+from kiln.rehearse.stand_in_writer import cuda_metadata
 from kiln.rehearse.wheel_locks import rehearsal_wheels
 from kiln.rehearse.wheel_package import PackageTarget, run_exports
 from kiln.solve_and_install import solve
@@ -50,7 +50,9 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
 def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path, cuda: str) -> None:
     wheels, target = rehearsal_wheels(python="3.12", cuda=cuda).dependencies, PackageTarget(python="3.12", cuda=cuda)
     (tmp_path / "made").mkdir()
-    packages = (*libraries(wheels, tmp_path / "made", target), *cuda_packages(wheels, tmp_path / "made", target))
+    made = tmp_path / "made"
+    dev_packages = (write_metadata_package(made, facts) for facts in cuda_metadata(wheels, target))
+    packages = (*libraries(wheels, made, target), *dev_packages)
     channel = Channel(root=tmp_path / "channel")
     channel.add((package, "linux-64") for package in packages)
     feedstock = feedstock_loader.load(ROOT)

@@ -9,7 +9,7 @@ import pytest
 from kiln.rehearse import compilers, machine_programs
 from kiln.rehearse.machine_programs import UNKNOWN_VERSION, find, fits, fitting_version, paths
 from kiln.rehearse.plan_types import StandIn
-from kiln.rehearse.stand_in_writer import stand_in_metadata, stand_in_packages
+from kiln.rehearse.stand_in_writer import stand_in_metadata, stand_in_package
 from tests.unit.rehearse.sample import content, info, unpacked
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_the_package_of_a_stand_in_is_marked_and_runs_the_machines_program(tmp_p
         strong_exports=("libx >=3",),
         origin="/opt/a tool 3",
     )
-    (package,) = stand_in_packages([stand_in], tmp_path)
+    package = stand_in_package(stand_in, tmp_path)
     assert content(package, "bin/tool") == b"#!/bin/sh\nexec '/opt/a tool' \"$@\"\n"
     assert unpacked(package)["bin/tool"].mode & 0o111
     assert content(package, "etc/conda/activate.d/tool.sh") == b"export TOOL=1\n"
@@ -112,4 +112,4 @@ def test_the_package_of_a_stand_in_is_marked_and_runs_the_machines_program(tmp_p
     assert info(package, "about")["extra"]["rehearsal"] is True
     assert info(package, "about")["extra"]["stand_in_for"] == "tool"
     assert "rehearsal" in stand_in_metadata(stand_in).build
-    assert stand_in_packages([stand_in], tmp_path) == (package,)
+    assert stand_in_package(stand_in, tmp_path) == package
