@@ -18,6 +18,7 @@ from packaging.utils import parse_wheel_filename
 
 from kiln import files, http_client, process_runner
 from kiln.errors import DownloadFailed
+from kiln.rehearse.resolution import platforms
 from kiln.rehearse.wheel_locks import LOCKS, PYTHONS
 from kiln.rehearse.wheel_package import PackageTarget
 
@@ -25,13 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # The oldest C library that upstream's own wheel runs on (its tag is manylinux_2_27) and a manylinux image has.
-_GLIBC = 28
-_PLATFORMS = (
-    *(f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)),
-    "manylinux2014_x86_64",
-    "manylinux2010_x86_64",
-    "manylinux1_x86_64",
-)
+_GLIBC = "2.28"
+_PLATFORMS = platforms(_GLIBC)
 
 
 def relock(uv: Path, *, env: Mapping[str, str]) -> None:
