@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
 from kiln.bump.source_hash_literals import COMMIT
-from kiln.bump.upstream import project_of, references
+from kiln.bump.upstream import references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
 from kiln.rehearse import package_index
 
@@ -100,7 +100,7 @@ def _of_mirrors(
 def _on_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
     """Yield where pip's indexes have the file of a source; an index never has two files of one name."""
     for url in urls:
-        project, name = project_of(url), PurePosixPath(unquote(urlsplit(url).path)).name
+        project, name = package_index.project_of(url), PurePosixPath(unquote(urlsplit(url).path)).name
         for index in package_index.indexes(env) if project else ():
             with contextlib.suppress(http_client.HttpError):
                 yield from (file.url for file in package_index.files_of(project, index) if file.name == name)

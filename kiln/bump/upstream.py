@@ -10,12 +10,13 @@ import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from kiln import process_runner
 from kiln.bump.literals import place
 from kiln.errors import DownloadFailed, MissingTool, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
+from kiln.rehearse.package_index import project_of
 from kiln.versions import Version
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from kiln.bump.source_hash_literals import Download
 
 _SECONDS = 180.0
-# The layouts of a Python package index: by project, and by the hash of the file.
-_BY_PROJECT = lazy_pattern(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
-_BY_HASH = lazy_pattern(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/(?P<file>[^/]+)$")
 # Archives of a tag, and files of a release, of GitHub, GitLab and Gitea.
 _OF_TAG = lazy_pattern(
     r"(?P<repository>https?://[^/]+/[^/]+/[^/]+?)/(?:-/)?"
@@ -87,16 +85,6 @@ def _of(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) 
     if source.git:
         return _of_tags(source, source.git, source.revision, version, folder, env)
     return Upstream(source=source.name, reason="no index has the versions of this kind of source")
-
-
-def project_of(url: str) -> str:
-    """Return the project of a file on a Python package index; empty for other URLs."""
-    path = unquote(urlsplit(url).path)
-    if match := _BY_PROJECT.search(path):
-        return match["name"]
-    if match := _BY_HASH.search(path):
-        return re.split(r"-\d", match["file"], maxsplit=1)[0]
-    return ""
 
 
 def repository_and_tag(url: str) -> tuple[str, str] | None:

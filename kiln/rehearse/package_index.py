@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 _SECONDS = 60.0
 _LARGEST = 100_000_000  # bytes of an answer
+# The layouts of an index: by project, and by the hash of the file.
+_BY_PROJECT = lazy_pattern(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
+_BY_HASH = lazy_pattern(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/(?P<file>[^/]+)$")
 _SETTING = lazy_pattern(r"^(?P<place>[^.]+)\.(?P<key>[\w-]+)=(?P<value>.+)$", re.MULTILINE)
 _SHA256 = lazy_pattern(r"sha256=([0-9a-f]{64})")
 
@@ -62,6 +65,15 @@ def _value(text: str) -> str:
         return str(ast.literal_eval(text))
     except (SyntaxError, ValueError):
         return text
+
+
+def project_of(url: str) -> str:
+    """Return the project of a file on a Python package index; empty for other addresses."""
+    path = unquote(urlsplit(url).path)
+    if match := _BY_PROJECT.search(path):
+        return match["name"]
+    match = _BY_HASH.search(path)
+    return re.split(r"-v?\d", match["file"], maxsplit=1)[0] if match else ""
 
 
 def files_of(project: str, index: str) -> Iterator[IndexFile]:

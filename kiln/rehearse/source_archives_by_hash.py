@@ -11,7 +11,6 @@ from packaging.utils import canonicalize_name
 
 from kiln import files, folder_lock, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
-from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import package_index
 from kiln.rehearse.plan_types import SourceFile
 
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
     from kiln.model.rendered import Source
 
-_BY_PROJECT = lazy_pattern(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
-_BY_HASH = lazy_pattern(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
-_VERSION = lazy_pattern(r"[-_]v?\d.*$")
 _TIMEOUT = 30.0  # seconds for an address to answer
 
 
@@ -132,15 +128,8 @@ def file_names(source: Source) -> tuple[str, ...]:
 
 def projects_of(source: Source, more: Iterable[str]) -> tuple[str, ...]:
     """Return the projects of an index that may have a source: those of its addresses first."""
-    names: list[str] = []
-    for url in source.url:
-        parts = urlsplit(url)
-        path = unquote(parts.path)
-        if match := _BY_PROJECT.search(path):
-            names.append(match["name"])
-        elif _BY_HASH.search(path):
-            names.append(_VERSION.sub("", Path(path).name))
-    return tuple(dict.fromkeys(canonicalize_name(name) for name in (*names, *more) if name))
+    names = (*map(package_index.project_of, source.url), *more)
+    return tuple(dict.fromkeys(canonicalize_name(name) for name in names if name))
 
 
 def missing(sources: Iterable[SourceFile], store: Path) -> tuple[SourceFile, ...]:
