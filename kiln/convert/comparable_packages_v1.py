@@ -15,8 +15,7 @@ from kiln.recipe_v1.node_evaluation import text_of
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
 from kiln.render.v1 import _recipe as recipe_of
-from kiln.render.v1 import _spec as variants_of
-from kiln.variants.space import Space
+from kiln.render.v1 import space_of_config
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import variant_value
 
@@ -39,8 +38,7 @@ def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> 
         KilnError: the recipe or a variant file is invalid.
     """
     recipe = recipe_of(feedstock)
-    space = Space.of(variants_of(feedstock, config))
-    rendering = Rendering(recipe, space, config.platform, build_platform)
+    rendering = Rendering(recipe, space_of_config(feedstock, config), config.platform, build_platform)
     identities = BuildIdentities(rendering.pinned)
     result: dict[tuple[str, str], Facts] = {}
     for package in rendering.packages():

@@ -102,7 +102,7 @@ class PackageTestConverter:
 
     def _script(self, given: DictPart, lines: list[Part], *, implicit: bool) -> DictPart:
         body: list[tuple[str, Part]] = []
-        if requires := self._sections.test_requirements(given.all("requires")):
+        if requires := self._sections.specs_of(given.all("requires"), "test"):
             body.append(("requirements", DictPart(pairs=[("run", requires)])))
         named = chosen_text(given.all("script"))
         own = [name for name in IMPLICIT if implicit and name in self._sections.facts.files]

@@ -183,14 +183,14 @@ class SectionConverter:
         path = ("requirements", "run_exports")
         mappings = [part for part in parts if isinstance(part, DictPart)]
         if not mappings:
-            package.put(path, self._requirements(parts, "run_exports"))
+            package.put(path, self.specs_of(parts, "run_exports"))
             return
         for mapping in mappings:
             require_unconditional(mapping)
             for kind in dict.fromkeys(name for name, _ in mapping.pairs):
                 if kind not in RUN_EXPORTS:
                     raise Refused(mapping.all(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent")
-                package.put((*path, RUN_EXPORTS[kind]), self._requirements(mapping.all(kind), "run_exports"))
+                package.put((*path, RUN_EXPORTS[kind]), self.specs_of(mapping.all(kind), "run_exports"))
 
     # -- scripts --------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class SectionConverter:
         for part in parts:
             if isinstance(part, ListPart):
                 for name in ("host", "run"):
-                    package.put(("requirements", name), self._requirements([part], name))
+                    package.put(("requirements", name), self.specs_of([part], name))
             elif isinstance(part, DictPart):
                 require_unconditional(part)
                 self._requirement_sections(part, package)
@@ -250,17 +250,14 @@ class SectionConverter:
             if name not in keys.REQUIREMENTS:
                 raise Refused(given.all(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml")
         for name, new in keys.REQUIREMENTS.items():
-            package.put(("requirements", new), self._requirements(given.all(name), name))
+            package.put(("requirements", new), self.specs_of(given.all(name), name))
 
-    def _requirements(self, parts: list[Part], section: str) -> ListPart | None:
+    def specs_of(self, parts: list[Part], section: str) -> ListPart | None:
+        """Return the requirements of a section, or of a test."""
         tried = [self.attempt(lambda each=each: self._specs.convert(each, section)) for each in flat_items(parts)]  # type: ignore[misc]
         converted = [each for each in tried if each is not None]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
         return ListPart(items=grouped_by_condition(converted), above=above) if converted else None
-
-    def test_requirements(self, parts: list[Part]) -> ListPart | None:
-        """Return the requirements of a test."""
-        return self._requirements(parts, "test")
 
     def about(self, given: DictPart) -> DictPart | None:
         """Convert an about section."""

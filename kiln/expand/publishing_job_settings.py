@@ -35,15 +35,13 @@ class PublicationSettings:
     environment: str
 
     @classmethod
-    def read(cls, own: TypedSettings) -> PublicationSettings | None:
-        """Return the settings in the section; None if nothing is published.
+    def read(cls, own: TypedSettings) -> PublicationSettings:
+        """Return the settings in the section, which names a channel.
 
         Raises:
             RecipeFault: a setting is invalid, missing, or excluded by another one.
         """
         channel = own.text("publish_to", "")
-        if not channel:
-            return None
         if not CHANNEL.fullmatch(channel):
             raise RecipeFault(
                 f"kiln: publish_to: {channel!r} is not a channel of a server", hint="prefix:CHANNEL, anaconda:OWNER"

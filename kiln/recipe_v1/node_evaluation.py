@@ -118,15 +118,12 @@ def value_of_context(node: Any, scope: VariantScope) -> Any:
     source = require_scalar(node)
     if not is_template(source):
         return scalar_value(source)
-    what = compiled(_trimmed(source), compile_template)
+    trimmed = PlacedText(source.strip(), source.line, source.column, plain=source.plain)
+    what = compiled(trimmed, compile_template)
     if not what.alone:
         return evaluated(source, what, scope, lambda value: _detected(text(value)))
     value = evaluated(source, what, scope, require_defined if source.plain else text)
     return "" if value is NOTHING else value
-
-
-def _trimmed(source: PlacedText) -> PlacedText:
-    return PlacedText(source.strip(), source.line, source.column, plain=source.plain)
 
 
 def _detected(value: str) -> Any:

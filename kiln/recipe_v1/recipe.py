@@ -229,7 +229,7 @@ class RecipeV1:
         in_context = frozenset(scope.reads)
         staging = self._inherited(entry, scope)
         scope.reads = set(in_context)
-        top = staging is None and _inherits_top(entry)
+        top = staging is None and is_empty(entry.get("inherit"))
         package = schema.PACKAGE(entry["package"], scope)
         if "version" not in package:
             package |= schema.PACKAGE(self.root.get("recipe"), scope) | package
@@ -341,10 +341,6 @@ def _name_of_staging(entry: Mapping[str, Any]) -> PlacedText:
     if is_empty(setting.get("name")):
         raise fault(setting or next(iter(entry)), "the staging output has no name")
     return require_scalar(setting["name"])
-
-
-def _inherits_top(entry: Mapping[str, Any]) -> bool:
-    return is_empty(entry.get("inherit"))
 
 
 def _always(scope: VariantScope) -> Iterable[str]:
