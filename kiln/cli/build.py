@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import print_error
 from kiln.cli.build_arguments import arguments
+from kiln.cli.run_view import print_line, print_notes
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
     from kiln.run import RunOptions, RunPlan
 
-__all__ = ["advice", "arguments", "build", "execute_plan", "exit_code", "make_plan", "print_line", "run"]
+__all__ = ["advice", "arguments", "build", "execute_plan", "exit_code", "make_plan", "run"]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -106,14 +107,9 @@ def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Names
     from kiln.cli.pasteable_commands import pasteable
 
     plan = run.plan(feedstock, request, machine_properties(options), on_line=print_line)
-    for note in plan.notes if options.verbosity != "quiet" else ():
-        print_line(f"note: {pasteable(note, feedstock.root)}")
+    if options.verbosity != "quiet":
+        print_notes(pasteable(note, feedstock.root) for note in plan.notes)
     return plan
-
-
-def print_line(line: str) -> None:
-    """Print a line on standard error, before the run's view starts."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def execute_for_ci(

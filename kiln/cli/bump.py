@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli.environment_passthrough import tool_environment
 from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.run_view import print_notes
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     plan = bump.bump_build(feedstock) if options.build else version_plan(feedstock, options.version)
     if not options.dry_run:
         bump.write_recipe(feedstock, plan)
-    for note in plan.notes:
-        print(f"note: {note}", file=sys.stderr)
+    print_notes(plan.notes)
     if options.json:
         print(json.dumps(as_json(plan, written=not options.dry_run), indent=2))
     else:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
+from kiln.cli.run_view import print_notes
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
@@ -61,15 +61,15 @@ def begin_job(
     """Take over what a job before has made, and return the plan with the chain's time; print notes."""
     if chain is not None:
         plan, notes = chain.restore(plan)
-        show(notes)
+        print_notes(notes)
     seconds = None if options.budget is None else options.budget.seconds
     if seconds is not None and plan.seconds is not None and plan.seconds > seconds:
         from kiln.console.text import duration
         from kiln.run.ci_job_handover import has_continuable_compile
 
-        show([f"took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"])
+        print_notes([f"took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"])
         if not has_continuable_compile(feedstock):
-            show([NOT_RESUMABLE])
+            print_notes([NOT_RESUMABLE])
     return plan
 
 
@@ -86,11 +86,5 @@ def end_job(
         end = end_by_notice(options.notice)
         chain.bound = chain.bound if end is None else min(chain.bound, transferable(end - time.time()))
     error, notes = chain.save(report, errors)
-    show(notes)
+    print_notes(notes)
     return error
-
-
-def show(notes: Iterable[str]) -> None:
-    """Print notes on standard error."""
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr, flush=True)

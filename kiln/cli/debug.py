@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import build, config_selection
 from kiln.cli.build_options import run_options
+from kiln.cli.run_view import print_line
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,4 +52,4 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         return 0
     terminal = {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
     with signals.termination_as_interrupt():
-        return open_shell(feedstock, plan, terminal=terminal if sys.stdin.isatty() else None, show=build.print_line)
+        return open_shell(feedstock, plan, terminal=terminal if sys.stdin.isatty() else None, show=print_line)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
+from kiln.cli.run_view import print_line
 
 if TYPE_CHECKING:
     import argparse
@@ -108,14 +108,10 @@ def _disk(options: argparse.Namespace, root: Path) -> int:
         ArtifactLayout.of(Feedstock(root=root)).place("images"),
         env=os.environ,
         fresh=options.fresh,
-        on_line=_to_stderr,
+        on_line=print_line,
     )
     print(f"{disk.folder}{' (cached)' if disk.reused else ''}")
     return 0
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _local(options: argparse.Namespace, root: Path) -> int:
@@ -134,7 +130,7 @@ def _local(options: argparse.Namespace, root: Path) -> int:
         folder=ArtifactLayout.of(Feedstock(root=root)).place("images"),
         env=os.environ,
         fresh=options.fresh,
-        on_line=_to_stderr,
+        on_line=print_line,
     )
     print(f"{result.tag} {result.digest}{' (cached)' if result.reused else ''}")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,9 +73,8 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             plan = install.plan(request(options))
         if plan.weak:
             more = f" and {len(plan.weak) - 1} more" if len(plan.weak) > 1 else ""
-            print(f"note: the index has an MD5 alone, or no hash, of {plan.weak[0]}{more}", file=sys.stderr)
-        for note in plan.notes:
-            print(f"note: {note}", file=sys.stderr)
+            run_view.print_notes([f"the index has an MD5 alone, or no hash, of {plan.weak[0]}{more}"])
+        run_view.print_notes(plan.notes)
         if not options.json:
             print("\n".join(table(plan)))
         if rules is not None and plan.linked:

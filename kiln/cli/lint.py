@@ -79,12 +79,9 @@ def settings_text(feedstock: Feedstock, *, as_json: bool) -> str:
     lines = []
     for use in uses:
         name = {"none": "no effect", "others": "of other programs"}.get(use.used_by, use.used_by)
-        lines += [f"{use.file}:{use.line}:{use.column}: {use.setting}: {name}", *_wrapped(use.effect)]
+        lines.append(f"{use.file}:{use.line}:{use.column}: {use.setting}: {name}")
+        lines += textwrap.wrap(use.effect, 78, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(lines)
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="  ")
 
 
 def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import masking
 from kiln.cli.environment_passthrough import passed_variables
+from kiln.cli.run_view import print_line, print_notes
 from kiln.errors import BrokenPackage, UsageError
 
 KEYLESS = "sigstore"  # the word for --attest that is not the path of a key
@@ -178,10 +179,9 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
         release,
         channels=(channel.address(),) if published else (),
         environment=passed_variables(os.environ),
-        on_line=lambda line: print(line, file=sys.stderr),
+        on_line=print_line,
     )
-    for note in (*gate.notes(release), *channel.notes) if trial.candidates else ():
-        print(f"note: {note}", file=sys.stderr)
+    print_notes((*gate.notes(release), *channel.notes) if trial.candidates else ())
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
 
 

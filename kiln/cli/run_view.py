@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.console.command_steps import Steps
     from kiln.console.github import GitHubView
@@ -64,6 +64,17 @@ def terminal_width(stream: IO[str]) -> int | None:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
     except (OSError, ValueError):  # it is closed, or replaced by one without a file
         return None
+
+
+def print_line(line: str) -> None:
+    """Print a line on standard error, before a run's view starts or next to a command's result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes on standard error."""
+    for note in notes:
+        print_line(f"note: {note}")
 
 
 def print_folded(text: str) -> None:

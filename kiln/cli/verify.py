@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import common_arguments
+from kiln.cli.run_view import print_notes
 
 NAME_SIGNER = "; --require-attestation SIGNER names a signer"
 LONGEST = 1000  # characters of a fact that are shown
@@ -62,8 +62,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a ver
         return 0
     for fact in verified.facts:
         print(f"verified: {terminal_text(fact)}")
-    for note in verified.notes:
-        print(f"note: {terminal_text(note)}", file=sys.stderr)
+    print_notes(map(terminal_text, verified.notes))
     return 0
 
 
