@@ -63,7 +63,7 @@ class Supervisor:
         self.silence = SilenceManager(self.state, self.workers)
         self._forecast_at = 0.0
         self._forecast_for: list[tuple[str, ConfigState, str]] = []
-        self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle, alarm=self._alarm)
+        self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle)
 
     @property
     def errors(self) -> Mapping[str, KilnError]:

@@ -42,18 +42,15 @@ ATTEMPT = 900.0  # seconds that one attempt of the tear-down may take
 
 
 class TearDownPhase:
-    """The end of a run: ``handle`` handles an event as during the run, ``alarm`` returns when to act at the latest.
+    """The end of a run: ``handle`` handles an event as during the run.
 
     It ``is_patient`` with a provider that cannot be asked, unless the run was interrupted.
     """
 
-    def __init__(
-        self, state: FleetState, workers: WorkerManager, *, handle: Callable[[Event], None], alarm: Callable[[], float]
-    ) -> None:
+    def __init__(self, state: FleetState, workers: WorkerManager, *, handle: Callable[[Event], None]) -> None:
         self.state = state
         self.workers = workers
         self._handle = handle
-        self._alarm = alarm
         self.is_patient = False
 
     def finish(self) -> None:
@@ -87,7 +84,9 @@ class TearDownPhase:
         executor = self.state.executor
         until = executor.now() + COLLECTING
         while self._is_collecting() and executor.now() < until:
-            event = executor.next_event(min(self._alarm(), until))
+            # Nothing else that is due is done here, such as a list of the machines: it would not be waited for.
+            retries = [time for worker in self.state.inventory for time in worker.retries.values()]
+            event = executor.next_event(min([*retries, until]))
             if isinstance(
                 event, LogLine | BuildFinished | Collected | CollectFailed | ControllerDiskFull | CommandUndelivered
             ):

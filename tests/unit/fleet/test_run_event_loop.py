@@ -725,6 +725,25 @@ def test_ctrl_c_waits_for_running_collections() -> None:
     ]
 
 
+def test_a_stopped_run_sleeps_while_it_waits_for_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is due meanwhile, such as a list of the machines or a lease's renewal, does not keep it awake."""
+    simulation = Simulation(FOUR, faults=Faults(stopped=(240 + HOUR + 60,)), home=250.0)
+    cloud = dataclasses.replace(MACHINE, provider="openstack")
+    run, waits = supervisor(simulation, machine_type=cloud), 0
+    next_event = simulation.next_event
+
+    def counted(until: float) -> Event | None:
+        nonlocal waits
+        waits += 1
+        assert waits < 1000
+        return next_event(until)
+
+    monkeypatch.setattr(simulation, "next_event", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    assert sum(config.state is ConfigState.DONE for config in run.state.report().configs) == 2
+
+
 def test_the_time_limit_is_kept_with_the_tear_down_in_it() -> None:
     simulation = Simulation(FOUR)
     run = supervisor(simulation, time_limit=1.5 * HOUR)
