@@ -33,6 +33,7 @@ from kiln.fleet.executor_protocol import (
     StopBuild,
     Unreachable,
 )
+from kiln.fleet.live_run_state import TRIES
 from kiln.fleet.playbook_runner import read_json
 from kiln.fleet.worker_commands import LOST_CONNECTION
 from kiln.model.build_results import StepReport
@@ -147,8 +148,11 @@ class WorkerTestExecutor(AnsibleExecutor):
         return Collected(worker=command.worker, config=command.config, steps=steps, log=log, reason=result.reason)
 
     def _follow(self, session: PlaybookSession, command: FollowBuild) -> Event | None:
-        """Run the tests of a config until their end; after a lost connection, again."""
-        worker, config = command.worker, command.config.removesuffix(SUFFIX)
+        """Run the tests of a config until their end; after a lost connection, again, up to `TRIES` times.
+
+        systemd-run ends with ssh's own exit code, too, when the tests were killed by a signal.
+        """
+        worker, config, lost = command.worker, command.config.removesuffix(SUFFIX), 0
         session.configs[worker] = command.config
         while session.follows(worker):
             sent = self._send(command, config)
@@ -162,6 +166,10 @@ class WorkerTestExecutor(AnsibleExecutor):
                 if answer is not None:
                     code, reason = answer.exit_code, answer.reason
                     return BuildFinished(worker=worker, config=command.config, exit_code=code, reason=reason)
+                lost += 1
+                if lost == TRIES and session.follows(worker):
+                    reason = f"its tests were killed, or the connection to them was lost, {lost} times"
+                    return BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason)
             session.events.put(Unreachable(worker=worker))
             session.stopped.wait(session.site.poll)
         return None

@@ -145,6 +145,19 @@ def test_after_a_lost_connection_the_tests_begin_again(tmp_path: Path, monkeypat
     assert last == BuildFinished(worker=WORKER, config=JOB, exit_code=0)
 
 
+def test_tests_that_are_killed_again_and_again_do_not_occupy_a_worker_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker answers, and is paid for: nothing else would end this before its lifetime."""
+    session = Session(tmp_path / "run", *[answer(255)] * 9, GOOD)
+    run = executor(tmp_path, session, monkeypatch)
+    *lost, end = events(run, FollowBuild(worker=WORKER, config=JOB))
+    assert {type(event) for event in lost} == {Unreachable}
+    assert isinstance(end, BuildFinished)
+    assert (end.exit_code, end.reason.endswith("3 times")) == (None, True)
+    assert len(session.answers) == 7
+
+
 def test_packages_that_cannot_be_written_are_tested_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(tmp_path / "run", GOOD)
     session.sending = [answer(11, "No space left on device")]
