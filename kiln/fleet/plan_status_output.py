@@ -13,6 +13,7 @@ from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.lease_cost_and_sweep_timer import greatest_cost_text
 from kiln.fleet.price_table import FREE
 from kiln.fleet.run_terms import plan_lines
+from kiln.fleet.worker_test_records import config_of
 from kiln.model.fleet import JobSize, JobState
 from kiln.report.run_report_as_json import cost_as_json
 from kiln.scheduling.estimates import DEFAULT
@@ -263,12 +264,12 @@ def _jobs(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         (
             *(job.config, job.state.value, job.worker, str(job.attempt)),
-            period_text(None, ends.get(job.config), now) if job.state in ON_WORKER else "",
+            period_text(None, ends.get(config_of(job.config)), now) if job.state in ON_WORKER else "",
             _reason(job),
         )
         for job in run.jobs
     ]
-    running = {job.config for job in run.jobs if job.state in ON_WORKER}
+    running = {config_of(job.config) for job in run.jobs if job.state in ON_WORKER}
     waiting = sorted((starts.get(config, end), config) for config, end in ends.items() if config not in running)
     return rows + [
         (config, "waiting", "", "", period_text(starts.get(config), ends[config], now), "") for _, config in waiting
@@ -308,5 +309,5 @@ def status_as_json(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> li
 
 def run_cost_as_json(run: FleetRun, cost: RunCost | None) -> dict[str, Any] | None:
     """Return the cost and the expected times of a run in the ledger."""
-    running = {job.config: job.started for job in run.jobs if job.state in ON_WORKER}
+    running = {config_of(job.config): job.started for job in run.jobs if job.state in ON_WORKER}
     return cost_as_json(cost, start=run.started, running=running)

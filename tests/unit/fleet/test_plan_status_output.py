@@ -149,6 +149,18 @@ def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> 
     assert (data["cost"]["spent"], data["cost"]["configs"]["b"]["end"]) == (3.2, 1.79e9)
 
 
+def test_a_config_whose_packages_are_being_tested_is_not_shown_as_waiting() -> None:
+    """Its job has a name of its own, its expected times have the config's."""
+    job = dataclasses.replace(RUN.jobs[0], config="a (tests)", state=JobState.RUNNING)
+    run = dataclasses.replace(RUN, lives=True, jobs=(job,))
+    cost = RunCost(spent=3.2, expected=16.2, currency="USD", end=1.79e9, config_ends={"a": 1.79e9})
+    *_, line = plan_status_output.status_as_text([run], {"r1": cost}).splitlines()
+    end = time.strftime("%H:%M", time.localtime(1.79e9))
+    assert re.fullmatch(rf"a \(tests\) +running +kiln-r1-1 +2  until .*{end}", line)
+    (data,) = plan_status_output.status_as_json([run], {"r1": cost})
+    assert data["cost"]["configs"] == {"a": {"start": job.started, "end": 1.79e9}}
+
+
 def test_after_a_repair_of_the_ledger_the_status_names_the_sweep() -> None:
     note = plan_status_output.damage_note([Path("/x/ledger.sqlite.broken"), Path("/x/ledger.sqlite.broken-2")])
     assert "ledger.sqlite.broken, ledger.sqlite.broken-2" in note
