@@ -23,6 +23,8 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Remove the user's expired workers of all runs; with ``--all`` everybody's, once that was confirmed."""
     from kiln.fleet import run as fleet
 
+    if options.user == "":  # to the playbook that is everybody: an unset variable of a script is not meant so
+        raise UsageError("--user needs a name", hint="leave it out for your own workers; --all is for everybody's")
     if options.user is not None and options.provider == fleet_slurm_options.SLURM:
         raise UsageError("--user is not for Slurm", hint="leave it out: Slurm cancels your own jobs only")
     if options.print_timer:

@@ -58,3 +58,14 @@ def test_the_timer_sweeps_for_the_same_user(tmp_path: Path, capsys: pytest.Captu
     argv = ["-C", str(tmp_path), "fleet", "sweep", "--provider", "slurm", "--user", "ann"]
     assert cli.run(argv) == UsageError.exit_code
     assert "--user is not for Slurm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [(), ("--all", "--yes"), ("--print-timer",)])
+def test_an_empty_name_does_not_stand_for_everybody(
+    tmp_path: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: 1}\n")
+    argv = ["-C", str(tmp_path), "fleet", "sweep", "--provider", "aws", "--user", "", *more]
+    assert cli.run(argv) == UsageError.exit_code
+    assert "--user needs a name" in capsys.readouterr().err
