@@ -6,12 +6,14 @@ The worker is requested when all configs are built: one that waits for builds is
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.cli import fleet_test
+from kiln.console.text import quantity
 from kiln.model.fleet import WorkerState
 from kiln.model.run import GOOD, MatrixReport
 
@@ -125,6 +127,14 @@ def plan_of(
         return None
     names = [*stage.packages(cached), *(config.config for config in configs if config.config in stage.configs)]
     return fleet_test.plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
+
+
+def note_untested(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> None:
+    """Note which configs a detached run leaves untested: those that were built before, whose packages are here."""
+    names = () if stage is None else tuple(stage.packages(cached))
+    if names:
+        what = f"{quantity(len(names), 'config')} built before stay untested, such as {names[0]}"
+        print(f"{what}; the same command without --detach tests them", file=sys.stderr)
 
 
 def report_of_cached(cached: Sequence[ConfigRun]) -> MatrixReport:

@@ -271,6 +271,18 @@ def test_a_run_that_is_killed_while_it_builds_has_no_done_config_for_a_gpu(run: 
     assert PENDING in {config.reason for config in report.configs}
 
 
+def test_a_detached_run_says_what_it_leaves_untested(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with ledger_of(run) as ledger:
+        built, _ = run.build(ledger)(ledger=ledger, observer=run.shown)
+        fleet_gpu_tests.note_untested(run.stage(ledger), built.configs)
+        assert f"3 configs built before stay untested, such as {CUDA[0]}" in capsys.readouterr().err
+        run.execute(ledger, None, built.configs)
+        capsys.readouterr()
+        fleet_gpu_tests.note_untested(run.stage(ledger), built.configs)
+        fleet_gpu_tests.note_untested(None, built.configs)
+    assert "untested" not in capsys.readouterr().err
+
+
 def test_workers_of_another_stage_are_terminated_first(run: Run) -> None:
     run.faults = {"killed": 500.0}
     with ledger_of(run) as ledger:
