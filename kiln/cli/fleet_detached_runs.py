@@ -325,7 +325,7 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock | None, key: Run
 
     try:
         with controller_client.connected(key, client_variables(os.environ)) as connection:
-            stop(connection)
+            run = stop(connection).get("fleet")
             left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
         site = None if feedstock is None else controller_site(options, feedstock, key)
@@ -336,29 +336,31 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock | None, key: Run
         remove_workers(options, feedstock, key)
         attach_key.remove(run_folder(feedstock, key.run))
         return
+    if run is not None and run["finished"] is None:  # it was killed, or could not terminate them
+        remove_workers(options, feedstock, key, run["provider"])
     if left is not None:
         raise left
 
 
-def remove_workers(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> None:
-    """Terminate the workers of a run whose controller is gone, which nobody else does.
+def remove_workers(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey, provider: str = "") -> None:
+    """Terminate the workers of a run whose controller is gone, which nobody else does; elsewhere, say how.
 
     Existing machines are claimed in the controller's folder alone: they are released when their leases end.
     """
     from kiln.fleet import run as fleet
 
-    provider = options.provider or key.provider
-    if provider in CLOUDS:
+    provider = options.provider or provider or key.provider
+    if feedstock is not None and provider in CLOUDS:
         fleet.down(site_of(options, feedstock, key.run, provider), key.run)
         print(f"{key.run}: all workers are terminated", file=sys.stderr)
         return
     print(f"{key.run}: its workers may run until their leases end", file=sys.stderr)
     command = f"kiln fleet down {key.run} --provider PROVIDER terminates them now, if a cloud has them"
-    print(pasteable(command, feedstock.root), file=sys.stderr)
+    print(command if feedstock is None else pasteable(command, feedstock.root), file=sys.stderr)
 
 
-def stop(connection: Controller) -> None:
-    """Stop a run, and wait until it has terminated its workers; a connection that fails for a moment is made again.
+def stop(connection: Controller) -> dict[str, Any]:
+    """Stop a run, wait until it has ended, and return its state; a connection that fails for a moment is made again.
 
     Raises:
         MachinesUnknown: when the controller did not answer several times in a row.
@@ -367,8 +369,8 @@ def stop(connection: Controller) -> None:
     failures = 0
     while True:
         try:
-            if connection.state()["process"] in OVER:
-                return
+            if (state := connection.state())["process"] in OVER:
+                return state
             failures = 0
         except MachinesUnknown:
             failures += 1

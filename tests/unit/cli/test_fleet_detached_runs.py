@@ -124,6 +124,26 @@ def test_a_run_is_stopped_by_its_own_controller_though_the_network_fails_for_a_m
     assert removed == [f"controller of {RUN}"]
 
 
+@pytest.mark.parametrize("finished", [None, 3.0])
+def test_workers_that_a_stopped_run_could_not_terminate_are_terminated_from_here(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    removed: list[str],
+    capsys: pytest.CaptureFixture[str],
+    finished: float | None,
+) -> None:
+    class Ended(Connection):
+        def state(self) -> dict[str, Any]:
+            return {**super().state(), "fleet": {"provider": "openstack", "finished": finished}}
+
+    tear_down(monkeypatch, tmp_path, Ended("running", "ended"), controllers_provider="static")
+    assert removed[1:] == ([f"workers of {RUN} at openstack"] if finished is None else [])
+    options: Any = SimpleNamespace(provider=None, key=tmp_path / "key.json")
+    connect(monkeypatch, Ended("ended"))
+    fleet_detached_runs.tear_down(options, None, key_of())
+    assert (f"kiln fleet down {RUN} --provider PROVIDER" in capsys.readouterr().err) is (finished is None)
+
+
 def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, finished: float | None = 3.0) -> int:
     """Collect a run into a folder; its ledger on the controller has ended it, or not."""
     connection = Connection()
