@@ -186,7 +186,7 @@ def of_user(items: Iterable[Mapping[str, Any]], user: str) -> list[Mapping[str, 
 
     A machine names its user by ``account_user``, another resource by its tags or the end of its description.
     """
-    return [item for item in items if not user or _user(item) in {"", user}]
+    return [item for item in items if not user or _user(item) in {"", _tag_text(user)}]
 
 
 def _user(item: Mapping[str, Any]) -> str:
@@ -265,6 +265,8 @@ def htpasswd(password: str, user: str) -> str:
 
 
 def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
+    # Others may write tags: one that is no number must not hide all machines from all runs of a project.
+    expires = tags.get("kiln-expires") or ""
     return {
         "name": tags.get("kiln-worker", ""),
         "run": tags.get("kiln-run", ""),
@@ -272,7 +274,7 @@ def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
         "account_user": tags.get("kiln-user", ""),
         "inputs": tags.get("kiln-inputs", ""),
         "type": tags.get("kiln-type", ""),
-        "expires": int(tags.get("kiln-expires") or 0),
+        "expires": int(expires) if expires.isdecimal() else 0,
         "ended": facts["state"] in ENDED,
         **facts,
     }

@@ -130,6 +130,13 @@ def test_a_file_with_another_hash_and_a_link_are_wrong(tmp_path: Path) -> None:
     assert COLLECT.wrong(rows, tmp_path) == ["bad", "link", "missing"]
 
 
+@pytest.mark.parametrize(("text", "expires"), [("7", 7), ("", 0), ("tomorrow", 0), ("-7", 0), ("7.5", 0)])
+def test_a_tag_that_others_have_written_hides_no_machine(text: str, expires: int) -> None:
+    tags = {"kiln-fleet": "true", "kiln-expires": text}
+    servers = [{"metadata": data, "id": "s", "status": "ACTIVE"} for data in (tags, {"kiln-fleet": "true"})]
+    assert [machine["expires"] for machine in MACHINES.from_openstack(servers)] == [expires, 0]
+
+
 def test_machines_of_every_provider_have_one_shape() -> None:
     tags = {"kiln-fleet": "true", "kiln-worker": "m", "kiln-run": "r", "kiln-type": "t", "kiln-expires": "7"}
     tags["kiln-user"] = "ann"
@@ -354,6 +361,8 @@ def test_a_sweep_takes_what_is_the_users_own_or_of_an_older_kiln() -> None:
     ]
     assert MACHINES.of_user(items, "ann") == [items[0], items[2], tagged, items[5]]
     assert MACHINES.of_user(items, "") == items
+    ours = [{"account_user": "us\\ann@host"}]
+    assert MACHINES.of_user(ours, "us\\ann@host") == ours, "a name as a list of machines shows it"
     machine = {"name": "kiln-one-1", "run": "one", "account_user": "ann"}
     (note,) = MACHINES.openstack_address_notes([machine])
     assert MACHINES.of_user([{"description": note}], "ann")
