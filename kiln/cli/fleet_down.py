@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_detached_runs, fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import artifact_layout, site_of
-from kiln.errors import UsageError
+from kiln.errors import KilnError, UsageError, raise_all
 
 if TYPE_CHECKING:
     import argparse
@@ -19,27 +19,39 @@ if TYPE_CHECKING:
 def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Remove all that runs have at their providers."""
     from kiln import files, signals
-    from kiln.fleet.detached import attach_key
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, signals.termination_as_interrupt():
         providers = {run.id: run.provider for run in ledger.fleets()}
         ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
+        errors: list[KilnError] = []
         for run_id in ids:
-            if fleet_detached_runs.is_detached(feedstock, run_id):
-                fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, run_id))
-                continue
-            provider = options.provider or providers.get(run_id)
-            if provider is None:
-                raise UsageError(
-                    f"fleet run {run_id!r} not found in the ledger",
-                    hint=f"name its provider: kiln fleet down {run_id} --provider aws",
-                )
-            tear_down(options, feedstock, ledger, run_id, provider)
+            try:
+                tear_down_run(options, feedstock, ledger, run_id, options.provider or providers.get(run_id))
+            except KilnError as error:  # the workers of the others are paid for, too
+                errors.append(error)
+        raise_all(errors)
     if not options.runs:
         fleet_detached_runs.print_remaining_runs(feedstock, is_alone=not ids)
     return 0
+
+
+def tear_down_run(
+    options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str | None
+) -> None:
+    """Remove all that a run has, which may be detached."""
+    from kiln.fleet.detached import attach_key
+
+    if fleet_detached_runs.is_detached(feedstock, run):
+        fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, run))
+        return
+    if provider is None:
+        raise UsageError(
+            f"fleet run {run!r} not found in the ledger",
+            hint=f"name its provider: kiln fleet down {run} --provider aws",
+        )
+    tear_down(options, feedstock, ledger, run, provider)
 
 
 def tear_down(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str) -> None:
