@@ -148,8 +148,9 @@ class PlaybookRunner:
         on_task: Callable[[str], None] = lambda _: None,
         last: bool = False,
         variables: Mapping[str, Any] | None = None,
+        seconds: float | None = None,
     ) -> PlaybookResult:
-        """Run a playbook to its end; after `stop`, only the ``last`` one still runs.
+        """Run a playbook to its end, for some seconds at most; after `stop`, only the ``last`` one still runs.
 
         Raises:
             DiskFull: when it failed, and this computer's disk is full.
@@ -170,6 +171,7 @@ class PlaybookRunner:
                     log=self.site.folder / "playbooks.log",
                     secrets=self.site.secrets,
                     on_line=events.take,
+                    timeout=seconds,
                 )
                 data = read_json(answer) if answer.exists() else None
             finally:

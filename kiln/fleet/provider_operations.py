@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 30.0  # for the first answer of a worker
 PROBED_AT_ONCE = 32
+LISTING = 600.0  # seconds for a list: openstacksdk waits for ever, and there is no other probe meanwhile
 # Messages of the providers' modules when the provider was unreachable.
 UNREACHABLE = re.compile(
     rf"{re.escape(NOT_ENDED)}|[Cc]ould not connect|Unable to establish connection|Max retries exceeded|[Tt]imed? ?out"
@@ -105,7 +106,7 @@ def probe(session: PlaybookSession, command: Probe) -> Probed:
     """Probe the workers and list the machines; if silent ones are listed, open the firewall and probe them again."""
     workers = command.workers
     answers = _answering(session, workers)
-    result = session.playbooks.play("list.yml")
+    result = session.playbooks.play("list.yml", seconds=LISTING)
     machines, credentials, reason = None, False, ""
     if result.ok and result.answer is not None:
         machines = tuple(Machine.from_row(row) for row in result.answer["machines"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from kiln.fleet import provider_operations
 from kiln.fleet.executor_protocol import (
     Probe,
     Provision,
@@ -20,7 +22,7 @@ from kiln.fleet.executor_protocol import (
     Terminated,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
-from kiln.fleet.playbook_runner import PlaybookResult
+from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
 from kiln.fleet.provider_operations import probe, provision, tear_down, terminate
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Provider:
         self.provider_lock = threading.Lock()
         self.playbooks = self
 
-    def play(self, name: str) -> PlaybookResult:
+    def play(self, name: str, **_: object) -> PlaybookResult:
         self.played.append(name)
         answer = None if self.machines is None else {"machines": self.machines}
         reasons = {"localhost": self.fault} if self.fault else {}
@@ -80,6 +82,21 @@ def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
     event, played = probed(None)
     assert played == ["list.yml"]
     assert (event.answers, event.listed, event.credentials) == (frozenset(), None, False)
+
+
+@pytest.mark.processes
+def test_a_provider_that_never_answers_does_not_hold_up_the_next_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor gives up no silent worker before the answer to its probe."""
+    monkeypatch.setattr(provider_operations, "LISTING", 0.2)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nsleep 600\n")
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"]}
+    site = PlaybookSite(folder=tmp_path, playbooks=tmp_path, python=python, variables={}, environment=environment)
+    event = probe(PlaybookSession.of(site), Probe(workers=()))
+    assert (event.machines, event.credentials) == (None, False)
 
 
 EXPIRED = "An error occurred (RequestExpired) when calling the DescribeInstances operation: Request has expired."
