@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.plan import Arrangement
     from kiln.fleet.supervisor_worker_records import Inventory
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import Queue
@@ -68,12 +69,20 @@ def of_runs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None]
     return {name: cost for name, cost in known.items() if cost is not None}
 
 
-def of_plan(way: Arrangement, controller: MachineType | None, now: float, *, collect: float) -> RunCost:
+def of_plan(
+    way: Arrangement,
+    controller: MachineType | None,
+    now: float,
+    *,
+    collect: float,
+    tests: WorkerTestPlan | None = None,
+) -> RunCost:
     """Return the cost of an arrangement that begins now, with the machine that would control it until its end.
 
-    A config ends when it is collected, which takes so many seconds.
+    A config ends when it is collected, which takes so many seconds; the ``tests`` follow the last.
     """
-    charge, end = None, now + way.seconds
+    charge, end = None, now + way.seconds + (0.0 if tests is None else tests.seconds)
+    is_priced = way.is_priced and (tests is None or tests.machine_type.is_priced)
     if controller is not None and controller.is_priced:
         charge = ControllerCharge(
             hourly=controller.price(spot=False),
@@ -84,8 +93,8 @@ def of_plan(way: Arrangement, controller: MachineType | None, now: float, *, col
         )
     return RunCost(
         spent=0.0,
-        expected=way.cost + of_controller(charge, end),
-        currency=way.machine_type.currency if way.is_priced else "",
+        expected=way.cost + of_controller(charge, end) + (0.0 if tests is None else tests.cost),
+        currency=way.machine_type.currency if is_priced else "",
         end=end,
         config_starts={place.config: now + place.start for place in way.placements},
         config_ends={place.config: now + place.start + place.seconds + collect for place in way.placements},

@@ -45,7 +45,7 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
     now, controller = time.time(), None if terms is None else terms.controller
 
     def arrangement(way: Arrangement | None) -> dict[str, Any] | None:
-        return None if way is None else _arrangement_as_json(way, controller, now)
+        return None if way is None else _arrangement_as_json(way, controller, now, plan.bounds.tests)
 
     return {
         "estimates": to_json(plan.estimates),
@@ -65,10 +65,12 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
     }
 
 
-def _arrangement_as_json(way: Arrangement, controller: MachineType | None, now: float) -> dict[str, Any]:
+def _arrangement_as_json(
+    way: Arrangement, controller: MachineType | None, now: float, tests: WorkerTestPlan | None
+) -> dict[str, Any]:
     data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
     data["machine_types"] = to_json(way.machine_types)
-    cost = fleet_costs.of_plan(way, controller, now, collect=Assumptions.read().collect)
+    cost = fleet_costs.of_plan(way, controller, now, collect=Assumptions.read().collect, tests=tests)
     return {**data, "workers": way.workers, "cost": cost_as_json(cost, start=now, running={})}
 
 
@@ -151,8 +153,9 @@ def _type_text(kind: MachineType, count: int, *, spot: bool) -> str:
 
 
 def _notes(plan: FleetPlan) -> Iterator[str]:
-    way, now = plan.selection, time.time()
-    yield f"end     at about {moment_text(now + way.seconds, now)}, if the run starts now"
+    way, now, tests = plan.selection, time.time(), plan.bounds.tests
+    after = 0.0 if tests is None else tests.seconds
+    yield f"end     at about {moment_text(now + way.seconds + after, now)}, if the run starts now"
     for kind in way.machine_types:
         yield f"price   {_price(kind, spot=way.spot)}"
         if extras := _extras(kind):
@@ -166,8 +169,8 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
         yield f"times   {count} {verb} never built: times with '?' are assumed (kiln/fleet/assumed.yml)"
     if way.pool is not None:
         yield from _pool(way.pool, plan.without_pool)
-    if plan.bounds.tests is not None:
-        yield from _tests(plan.bounds.tests, way)
+    if tests is not None:
+        yield from _tests(tests, way)
     yield from _time_limits(plan)
     yield from quotas.lines(plan.bounds.quotas, way, plan.without_quotas)
     yield f"bound   {greatest_cost_text(way)}"

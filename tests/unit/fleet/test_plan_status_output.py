@@ -7,14 +7,18 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kiln.fleet import plan_status_output
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
+from kiln.fleet.worker_test_plan import WorkerTestPlan
 from kiln.model.fleet import FleetRun, JobEstimate, JobRecord, JobSize, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
 from kiln.scheduling.estimates import DEFAULT
 from kiln.scheduling.pool_simulation import PoolCores
-from tests.fleets import MACHINE, estimates
+from tests.fleets import HOUR, MACHINE, estimates
 
 OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
 RUN = FleetRun(
@@ -98,6 +102,24 @@ def test_a_plan_as_json_has_all_its_arrangements() -> None:
     assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
     assert data["chosen"]["workers"] == len(data["chosen"]["worker_seconds"])
     assert data["without_cache"] is None
+
+
+def test_the_end_and_the_cost_of_a_plan_have_its_tests_in_them() -> None:
+    def planned(tests: WorkerTestPlan | None) -> tuple[dict[str, Any], str]:
+        bounds = FleetBounds(workers=2, tests=tests)
+        way = plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=bounds, optimize="time")
+        data = plan_status_output.plan_as_json(way)
+        assert data["chosen"]["seconds"] == way.selection.seconds
+        (line,) = (line for line in plan_status_output.plan_as_text(way).splitlines() if line.startswith("end "))
+        return data["chosen"]["cost"], line
+
+    tests = WorkerTestPlan(configs=("a",), machine_type=MACHINE, spot=False, seconds=10 * HOUR, cost=7.0)
+    (without, first), (tested, second) = planned(None), planned(tests)
+    unpriced, _ = planned(dataclasses.replace(tests, machine_type=dataclasses.replace(MACHINE, is_priced=False)))
+    assert tested["expected"] == pytest.approx(without["expected"] + 7.0)
+    assert tested["end"] == pytest.approx(without["end"] + 10 * HOUR, abs=60)
+    assert first != second
+    assert (unpriced["currency"], unpriced["expected"]) == (None, None)
 
 
 def test_a_plan_with_a_pool_says_what_it_assumes_and_compares() -> None:
