@@ -235,9 +235,9 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
     layout = artifact_layout(feedstock)
     with FleetLedger(layout.ledger) as ledger:
         selection = select(options, feedstock)
-        fleet_gpu_tests.note_untested(
-            fleet_gpu_tests.stage_of(options, feedstock, selection.all, ledger), selection.cached
-        )
+        if selection.cached:
+            stage = fleet_gpu_tests.stage_of(options, feedstock, selection.all, ledger)
+            fleet_gpu_tests.note_untested(stage, selection.cached)
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
