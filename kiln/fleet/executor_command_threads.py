@@ -44,10 +44,17 @@ class CommandThreads:
         self._session = session
         self._folder = folder
         self.handlers = handlers
+        self._latest = self._shift = 0.0
 
     def now(self) -> float:
-        """Return the time in seconds since the epoch."""
-        return time.time()
+        """Return the time in seconds since the epoch; it goes on where this computer's clock is set back.
+
+        Else no lease would be renewed for as long, and all workers would shut down.
+        """
+        moment = time.time() + self._shift
+        self._shift += max(0.0, self._latest - moment)
+        self._latest = max(self._latest, moment)
+        return self._latest
 
     def next_event(self, until: float) -> Event | None:
         """Return the next event, or None when none has arrived by ``until``."""

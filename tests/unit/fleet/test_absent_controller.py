@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kiln.fleet.executor_command_threads import CommandThreads
 from kiln.fleet.executor_protocol import Event, Provision
+from kiln.fleet.executor_shared_state import EventSession
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
@@ -26,20 +30,39 @@ class Sleeper(Simulation):
         return super().next_event(until)
 
 
-def outcome(seconds: float) -> tuple[Sleeper, set[ConfigState], int]:
-    """Return the simulation, the states in the end, and the number of workers that were requested."""
-    simulation = Sleeper(seconds, since=HOUR)
+class SetBack(Simulation):
+    """A simulation whose controller's clock is set back after an hour; that of its workers is not."""
+
+    def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(TWO)
+        self.seconds = seconds
+        self.executor = CommandThreads(EventSession(), Path(), lambda _: None)
+        monkeypatch.setattr("kiln.fleet.executor_command_threads.time.time", self.read_clock)
+
+    def read_clock(self) -> float:
+        return self.clock - (self.seconds if self.clock - self.began > HOUR else 0.0)
+
+    def now(self) -> float:
+        return self.executor.now()
+
+    def next_event(self, until: float) -> Event | None:
+        return super().next_event(self.clock + until - self.now())
+
+
+def outcome(simulation: Simulation) -> tuple[set[ConfigState], int]:
+    """Return the states in the end, and the number of workers that were requested."""
     config = FleetRunConfig(id="r1", command="", machine_type=MACHINE, estimates=TWO, max_workers=2, startup=240.0)
     run = Supervisor(config, executor=simulation, store=NullStore(), observer=NullObserver())
     states = {entry.state for entry in run.execute().configs}
     requests = [name for command in simulation.commands if isinstance(command, Provision) for name in command.workers]
     assert not simulation.workers
-    return simulation, states, len(requests)
+    return states, len(requests)
 
 
 @pytest.mark.parametrize("seconds", [600.0, HOUR, LEASE - LEASE / 12 - 60])
 def test_workers_are_alive_within_their_lease_and_their_builds_go_on(seconds: float) -> None:
-    simulation, states, requests = outcome(seconds)
+    simulation = Sleeper(seconds, since=HOUR)
+    states, requests = outcome(simulation)
     assert states == {ConfigState.DONE}
     assert requests == 2
     assert len(simulation.built) == 2
@@ -47,6 +70,13 @@ def test_workers_are_alive_within_their_lease_and_their_builds_go_on(seconds: fl
 
 
 def test_after_their_lease_the_builds_are_begun_again_on_others() -> None:
-    _, states, requests = outcome(LEASE + 600)
+    states, requests = outcome(Sleeper(LEASE + 600, since=HOUR))
     assert states == {ConfigState.DONE}
     assert requests == 4
+
+
+@pytest.mark.parametrize("seconds", [600.0, 2 * HOUR, 12 * HOUR])
+def test_leases_are_renewed_though_the_clock_was_set_back(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = SetBack(seconds, monkeypatch)
+    assert outcome(simulation) == ({ConfigState.DONE}, 2)
+    assert simulation.clock - simulation.began < 3 * HOUR + 900
