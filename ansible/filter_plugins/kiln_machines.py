@@ -1,9 +1,9 @@
-"""Filters that convert the answers of item provider to machines of one shape, and refusals to their reasons.
+"""Filters that convert the answers of each provider to machines of one shape, and refusals to their reasons.
 
 A machine is {name, id, provider, run, owner, account_user, inputs, type, flavor, state, ended, address, private,
 expires}; ``private`` is its address for the run's other workers, ``expires`` is in seconds since the epoch. One that
 has ``ended`` builds no more, but its provider still lists it, and may charge for it.
-Name, run, type and expiry are tags of every provider's machines, by which they are guests.
+Name, run, type and expiry are tags of every provider's machines, by which they are found.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def from_qemu(guests: Iterable[Mapping[str, Any]]) -> list[Machine]:
             accelerator=item["accelerator"],
             state="running",
             address="127.0.0.1",
-            private="",  # item has a network of its own
+            private="",  # it has a network of its own
             port=item["port"],
         )
         for item in guests

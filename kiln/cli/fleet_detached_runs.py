@@ -111,7 +111,7 @@ def has_controller(options: argparse.Namespace, feedstock: Feedstock | None, key
 
 
 def collect(options: argparse.Namespace, root: Path) -> int:
-    """Collect the packages, logs and report of a detached run that is over, and end its controller_client."""
+    """Collect the packages, logs and report of a detached run that is over, and end its controller."""
     from kiln.fleet.detached import controller_client
 
     key, feedstock = find_run_key(options, root)
@@ -128,7 +128,7 @@ def collect(options: argparse.Namespace, root: Path) -> int:
 def collect_from(
     connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
 ) -> int:
-    """Fetch and check the results, store them in the feedstock or in a folder, and end the controller_client."""
+    """Fetch and check the results, store them in the feedstock or in a folder, and end the controller."""
     from kiln import files
     from kiln.fleet.detached import result_import
     from kiln.ledger.fleet import FleetLedger

@@ -53,7 +53,7 @@ def show_status(options: argparse.Namespace, root: Path) -> int:
 
 
 def status_text(key: RunKey, options: argparse.Namespace) -> str:
-    """Return the status of a detached run, asked from its controller_client."""
+    """Return the status of a detached run, asked from its controller."""
     from kiln.fleet import costs, plan_status_output
     from kiln.fleet.detached import controller_client
     from kiln.ledger.run_json_conversion import record_from_json
