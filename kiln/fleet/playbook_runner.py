@@ -183,7 +183,8 @@ class PlaybookRunner:
         if not ok and not last:
             files.require_space(self.site.folder, LITTLE, for_what=f"{name}, which has failed,")
         if not ok and not events.reasons:
-            events.reasons[""] = NOT_ENDED if process.ok or events.ends else process.tail[-500:] or NOT_ENDED
+            has_ended = not (process.ok or events.ends or process.exit_code == process_runner.TIMED_OUT)
+            events.reasons[""] = (process.tail[-500:] if has_ended else "") or NOT_ENDED
         return PlaybookResult(ok=ok, reasons=events.reasons, answer=data, unreachable=frozenset(events.unreachable))
 
     def stop(self) -> None:

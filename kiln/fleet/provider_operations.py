@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 30.0  # for the first answer of a worker
 PROBED_AT_ONCE = 32
-LISTING = 600.0  # seconds for a list: openstacksdk waits for ever, and there is no other probe meanwhile
+# Seconds for a list, of which there is one at a time, and for a change, which others wait for: openstacksdk alone waits
+# for an answer for ever.
+LISTING, CHANGE = 600.0, 3600.0
 # Messages of the providers' modules when the provider was unreachable.
 UNREACHABLE = re.compile(
     rf"{re.escape(NOT_ENDED)}|[Cc]ould not connect|Unable to establish connection|Max retries exceeded|[Tt]imed? ?out"
@@ -61,6 +63,7 @@ def provision(session: PlaybookSession, command: Provision) -> None:
             "provision.yml",
             on_task=session.task_reporter(*workers),
             variables={"kiln_machines": [_request_of(command, name) for name in workers]},
+            seconds=CHANGE,
         )
     names = () if result.answer is None else result.answer["up"]
     for note in () if result.answer is None else result.answer.get("notes", ()):
@@ -113,7 +116,7 @@ def probe(session: PlaybookSession, command: Probe) -> Probed:
         listed = {machine.name for machine in machines if not machine.ended}
         if silent := tuple((listed & set(workers)) - answers):
             with session.provider_lock:
-                session.playbooks.play("admit.yml")
+                session.playbooks.play("admit.yml", seconds=LISTING)
             answers |= _answering(session, silent)
     else:
         reason = result.reason("localhost")
@@ -141,7 +144,7 @@ def terminate(session: PlaybookSession, command: Terminate) -> Event:
     """Terminate a worker, or only the machine of an id."""
     chosen = {"kiln_only_ids": [command.id]} if command.id else {"kiln_only": [command.worker]}
     with session.removal():
-        result = session.playbooks.play("down.yml", variables=chosen)
+        result = session.playbooks.play("down.yml", variables=chosen, seconds=CHANGE)
     if is_removal_confirmed(result):
         return Terminated(worker=command.worker)
     return CommandFailed(worker=command.worker, reason=failure_of_removal(result))

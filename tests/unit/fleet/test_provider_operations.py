@@ -12,6 +12,8 @@ import pytest
 
 from kiln.fleet import provider_operations
 from kiln.fleet.executor_protocol import (
+    CommandFailed,
+    CommandUndelivered,
     Probe,
     Provision,
     Provisioned,
@@ -22,7 +24,7 @@ from kiln.fleet.executor_protocol import (
     Terminated,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
-from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
+from kiln.fleet.playbook_runner import NOT_ENDED, PlaybookResult, PlaybookSite
 from kiln.fleet.provider_operations import probe, provision, tear_down, terminate
 
 if TYPE_CHECKING:
@@ -85,18 +87,25 @@ def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
 
 
 @pytest.mark.processes
-def test_a_provider_that_never_answers_does_not_hold_up_the_next_probes(
+def test_a_provider_that_never_answers_holds_up_neither_probes_nor_other_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor gives up no silent worker before the answer to its probe."""
     monkeypatch.setattr(provider_operations, "LISTING", 0.2)
+    monkeypatch.setattr(provider_operations, "CHANGE", 0.2)
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nsleep 600\n")
+    python.write_text("#!/bin/sh\necho asking\nsleep 600\n")
     python.chmod(0o755)
     environment = {"PATH": os.environ["PATH"]}
     site = PlaybookSite(folder=tmp_path, playbooks=tmp_path, python=python, variables={}, environment=environment)
-    event = probe(PlaybookSession.of(site), Probe(workers=()))
-    assert (event.machines, event.credentials) == (None, False)
+    session = PlaybookSession.of(site)
+    probed = probe(session, Probe(workers=()))
+    assert (probed.machines, probed.credentials, probed.reason) == (None, False, NOT_ENDED)
+    provision(session, requested("f-1"))
+    again = CommandUndelivered(command=requested("f-1"), reason=NOT_ENDED)
+    assert session.events.get_nowait() == again, "it is requested again"
+    assert terminate(session, Terminate(worker="f-2")) == CommandFailed(worker="f-2", reason=NOT_ENDED)
+    assert not session.provider_lock.locked()
 
 
 EXPIRED = "An error occurred (RequestExpired) when calling the DescribeInstances operation: Request has expired."
