@@ -208,6 +208,7 @@ def execute(
     try:
         report, errors = build(ledger=records, observer=records)
         packages = stage.packages(report.configs)
+        records.release(packages)
     except BaseException:
         records.close()
         raise

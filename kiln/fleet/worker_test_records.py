@@ -122,6 +122,14 @@ class UntestedRecords(_Records):
         """Keep the report until the run is closed."""
         self._report = report
 
+    def release(self, untested: Collection[str]) -> None:
+        """Store and show that all but the ``untested`` configs are done: the same packages have passed before."""
+        passed, self._tested = set(self._tested).difference(untested), untested
+        for config in () if self._report is None else self._report.configs:
+            if config.config in passed and config.state in GOOD:
+                super().update_config(self._number, config)
+                super().config_changed(config)
+
     def close(self) -> None:
         """Store and show that the run is over, as no tests follow."""
         super().end(self._number)

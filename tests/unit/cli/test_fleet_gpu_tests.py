@@ -48,6 +48,7 @@ class Building(Simulation):
     """Simulated workers whose builds have packages."""
 
     channel: Path
+    changed: Sequence[str] = ()
 
     def _collected(self, name: str, config: str) -> Event:
         event = super()._collected(name, config)
@@ -55,7 +56,7 @@ class Building(Simulation):
             return event
         path = self.channel / "linux-64" / f"{config}-1-0.conda"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(config)
+        path.write_text(f"{config} again" if config in self.changed else config)
         artifact = Artifact(
             path=path,
             sha256=hashlib.sha256(config.encode()).hexdigest(),
@@ -97,6 +98,7 @@ class Run:
         self.site = PlaybookSite(folder=root / "run", playbooks=root, python=root, variables={}, environment={})
         self.faults: dict[str, Any] = {}
         self.tests: Simulation | None = None
+        self.changed: Sequence[str] = ()
         self.shown = Shown()
         parser = ArgumentParser()
         arguments(parser)
@@ -117,14 +119,14 @@ class Run:
         assert stage is not None
         return stage
 
-    def build(self, ledger: FleetLedger, previous: Any = None, **faults: Any) -> Any:
+    def build(self, ledger: FleetLedger, previous: Any = None, run: str = "r1", **faults: Any) -> Any:
         """Return the builds of the run as its command begins them."""
         estimates = tuple(JobEstimate(config=name, group=name, cold=HOUR, warm=HOUR) for name in CONFIGS)
         executor = Building(estimates, faults=Faults(**faults))
-        executor.channel = self.feedstock.root / "build_artifacts"
+        executor.channel, executor.changed = self.feedstock.root / "build_artifacts", self.changed
         configs: Any = [Namespace(config=name) for name in CONFIGS]
         run_config = FleetRunConfig(
-            id="r1",
+            id=run,
             command="kiln fleet run",
             machine_type=MACHINE,
             estimates=estimates,
@@ -269,6 +271,21 @@ def test_a_run_that_is_killed_while_it_builds_has_no_done_config_for_a_gpu(run: 
     states = {config.config: config.state for config in report.configs}
     assert ConfigState.DONE not in {states[name] for name in CUDA}
     assert PENDING in {config.reason for config in report.configs}
+
+
+@pytest.mark.parametrize("changed", [(), CUDA[:1]])
+def test_rebuilt_packages_that_are_those_that_have_passed_are_done(run: Run, changed: list[str]) -> None:
+    """Builds are reproducible: the tests of the same packages are not run again, and nothing waits for them."""
+    with ledger_of(run) as ledger:
+        run.execute(ledger, run.build(ledger))
+        tested, run.tests = run.tested(), None
+        run.changed = changed
+        report, errors = run.execute(ledger, run.build(ledger, run="r2"))
+        stored = ledger.report()
+    assert (sorted(tested), run.tested(), errors) == (CUDA, list(changed), {})
+    assert stored is not None
+    assert {config.state for config in (*report.configs, *stored.configs)} == {ConfigState.DONE}
+    assert {config.state for config in run.shown.ended[-1].configs} == {ConfigState.DONE}
 
 
 def test_a_detached_run_says_what_it_leaves_untested(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
