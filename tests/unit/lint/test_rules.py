@@ -371,3 +371,18 @@ def test_values_of_a_wrong_type_are_lints_of_kilns_own(
     results = [message for message in messages(tmp_path, changed(recipe, old, new)) if message.id == "kiln-type"]
     assert text in {message.text for message in results}
     assert all(message.at.line for message in results)
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting"),
+    [
+        ("CONDA_BLD_PATH", "workflow_settings.build_workspace_dir"),
+        ("CONDA_FORGE_DOCKER_RUN_ARGS", "docker.run_args"),
+        ("MINIFORGE_HOME", "workflow_settings.tools_install_dir"),
+        ("SET_PAGEFILE", "workflow_settings.pagefile_size"),
+    ],
+)
+def test_a_replaced_variable_names_the_setting(tmp_path: Path, variable: str, setting: str) -> None:
+    settings = f"azure: {{settings_linux: {{variables: {{{variable}: x}}}}}}"
+    results = messages(tmp_path, META, {"conda-forge.yml": settings}, of_conda_forge=True)
+    assert [message.cure for message in results if message.id == "CF-007"] == [f"use {setting}"]
