@@ -46,6 +46,8 @@ class RehearsalPlanner:
             KilnError: UsageError in a container, RehearsalRefused with all that cannot be had, UnsupportedPython and
                 VariantFault without locked wheels.
         """
+        from kiln.rehearse.required_packages import required_packages
+
         rendered = limits.run_bounded(lambda: render.finalise(render.render(self.feedstock, config)))
         if rehearse.has_upstream_wheel(output.name for output in rendered.outputs):
             return locked_plan(config)
@@ -59,7 +61,7 @@ class RehearsalPlanner:
         if pythons := pythons_of(config):
             preferred = (_one_of(pythons, preferred), *preferred)
             rendered = dataclasses.replace(rendered, outputs=rehearse.outputs_for(rendered, preferred[0]))
-        required = rehearse.required_packages(rendered, test_specs=specs_of_tests(rendered))
+        required = required_packages(rendered, test_specs=specs_of_tests(rendered))
         python = rehearse.python_for(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
         return rehearse.config_plan(

@@ -1,9 +1,9 @@
 """The parts of a rehearsal, which runs without a conda channel.
 
 Python packages are made from wheels, ``python`` from an interpreter of this machine, compilers and programs from this
-machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``plan``, with upstream's wheel, or
-``general_plan``, then ``wheel_download.fetch``, ``python_packages`` and ``dependency_packages``, whose files all belong
-in the channel's ``SUBDIR``. A package's name identifies its content, so one that exists is used again.
+machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``rehearsal_wheels``, with upstream's
+wheel, or ``config_plan``, then ``wheel_download.fetch``, ``python_packages`` and ``convert_dependencies``, whose files
+all belong in the channel's ``SUBDIR``. A package's name identifies its content, so one that exists is used again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.python_download import fetch as fetch_python
     from kiln.rehearse.python_download import fetched as fetched_pythons
     from kiln.rehearse.python_interpreter_packages import python_packages
-    from kiln.rehearse.required_packages import outputs_for, required_packages
+    from kiln.rehearse.required_packages import outputs_for
     from kiln.rehearse.source_archives_by_hash import SourceSearch
     from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
     from kiln.rehearse.substitution_plan import fitting_python as python_for
@@ -53,7 +53,6 @@ __all__ = [
     "python_for",
     "python_packages",
     "rehearsal_wheels",
-    "required_packages",
     "upstream_wheel",
     "wheel_gaps",
 ]
@@ -65,7 +64,7 @@ __getattr__ = lazy_exports(
         "plan_types": "RehearsalPlan",
         "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python=fetch fetched_pythons=fetched",
         "python_interpreter_packages": "python_packages",
-        "required_packages": "outputs_for required_packages",
+        "required_packages": "outputs_for",
         "source_archives_by_hash": "SourceSearch",
         "substitution_plan": "PACKAGED_PYTHONS PlanRequest config_plan python_for=fitting_python",
         "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel rehearsal_wheels wheel_gaps=output_gaps",

@@ -50,3 +50,11 @@ def test_the_table_has_what_type_checkers_see(file: Path) -> None:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_exports")
     table = {module: names for call in calls for module, names in ast.literal_eval(call.args[1]).items()}
     assert {(f"{package}.{module}", name) for module, names in table.items() for name in names.split()} == imports
+
+
+@pytest.mark.parametrize("file", PACKAGES, ids=lambda file: file.parent.name)
+def test_no_name_is_that_of_a_module(file: Path) -> None:
+    # an import of the module, by whoever comes first, would put it in the name's place
+    tree = ast.parse(file.read_text())
+    public = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+    assert not {path.stem for path in file.parent.iterdir()} & set(public)

@@ -1,17 +1,21 @@
-"""The Python of a plan: the one that the user names, or the calling one, or another one of this machine."""
+"""Plans of rehearsals, and their Pythons: the one that the user names, the calling one, or another of this machine."""
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kiln import rehearse
+from kiln import expand, rehearse
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import UnsupportedPython
 from kiln.job.host_machine_facts import HostMachine
 from kiln.model.feedstock import Feedstock
+from tests.feedstocks import written
 
 
 @pytest.mark.parametrize("insists", [True, False])
@@ -35,3 +39,23 @@ def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatc
             planner._preferred()
     else:
         assert planner._preferred() == ()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(platform.system() != "Linux", reason="a rehearsal is of Linux")
+def test_a_package_for_python_is_planned(tmp_path: Path) -> None:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    recipe = "package: {name: a, version: 1}\nrequirements: {host: [python], run: [python]}\n"
+    feedstock = written(tmp_path / "feedstock", recipe, f"python:\n- {python}.* *_cpython\n")
+    environment = {"PATH": os.environ["PATH"]}
+    planner = RehearsalPlanner(
+        feedstock=feedstock,
+        machine=HostMachine(environment=environment, python=Path(sys.executable)),
+        store=tmp_path / "store",
+        folder=None,
+        mirror=None,
+        on_host=True,
+        env=environment,
+    )
+    (config, *_) = expand.configs(feedstock)
+    assert planner.plan(config).python == python
