@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiln.render.json_output import as_plain_data
-from kiln.render.render import build_platform, render, require_supported, warnings
+from kiln.render.render import build_platform, build_platforms, render, require_supported, warnings
 from kiln.render.static_pins import finalise
 
-__all__ = ["as_plain_data", "build_platform", "finalise", "render", "require_supported", "warnings"]
+__all__ = ["as_plain_data", "build_platform", "build_platforms", "finalise", "render", "require_supported", "warnings"]

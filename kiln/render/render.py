@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
     from kiln.template.namespace import Doubts
 
+_BUILD = "build_platform"  # a key of conda-forge.yml
 _OWN_KEYS = ("docker_image",)  # keys that kiln itself adds to a config's file
 _SHARED: dict[tuple[object, ...], RecipeSource] = {}
 
@@ -103,12 +104,23 @@ def recipe_of_config(feedstock: Feedstock, config: BuildConfig) -> Recipe:
 
 def build_platform(feedstock: Feedstock, platform: str) -> str:
     """Return the subdir of the machine that builds for a platform, by ``build_platform`` of conda-forge.yml."""
+    return build_platforms(feedstock, (platform,))[platform]
+
+
+def build_platforms(feedstock: Feedstock, platforms: Iterable[str]) -> dict[str, str]:
+    """Return the subdirs of the machines that build for platforms, by these.
+
+    Raises:
+        KilnError: conda-forge.yml is malformed, and may have the setting.
+    """
     file = feedstock.settings
     text = read_text(file, file.name) if file.is_file() else ""
-    settings = parse(text, file.name, ScalarTypes.TEXT).value
-    builds = settings.get("build_platform") if isinstance(settings, dict) else None
-    build = builds.get(platform.replace("-", "_")) if isinstance(builds, dict) else None
-    return str(build or platform).replace("_", "-")
+    builds: Any = None
+    if _BUILD in text or "\\" in text:  # an escape may spell the key; without it, the fork of a parse is saved
+        settings = limits.run_bounded(lambda: parse(text, file.name, ScalarTypes.TEXT).value)
+        builds = settings.get(_BUILD) if isinstance(settings, dict) else None
+    chosen = builds if isinstance(builds, dict) else {}
+    return {name: str(chosen.get(name.replace("-", "_")) or name).replace("_", "-") for name in platforms}
 
 
 def _config(feedstock: Feedstock) -> Path:

@@ -10,7 +10,7 @@ import configparser
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln import compat, expand, limits, render
+from kiln import compat, expand, render
 from kiln.compat.combination import Combination
 from kiln.compat.results import DoctorResult, Finding, Verdict
 from kiln.errors import IncompatibleVersions, raise_all
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import RenderedConfig
 
 # The outputs that have TensorFlow's version, and Serving's.
 TENSORFLOW = ("tensorflow", "tensorflow-base", "libtensorflow_framework")
@@ -36,7 +36,7 @@ def version_combinations(feedstock: Feedstock, config: str) -> tuple[Combination
     Raises:
         UnknownConfig: when the config is not found.
     """
-    return _of_config(feedstock, expand.read(feedstock, config))
+    return _combinations(feedstock, render.render(feedstock, expand.read(feedstock, config)))
 
 
 def unchecked_result(feedstock: Feedstock, config: str) -> DoctorResult:
@@ -50,19 +50,18 @@ def unchecked_result(feedstock: Feedstock, config: str) -> DoctorResult:
     return DoctorResult(combination=Combination(), verdict=Verdict.UNKNOWN, findings=(finding,))
 
 
-def require(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> None:
-    """Refuse configs that cannot work.
+def require(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Refuse rendered configs that cannot work.
 
     Raises:
         IncompatibleVersions: with the rows of the tables, and combinations that work.
     """
-    faults = limits.run_bounded(lambda: [fault for config in configs for fault in _faults(feedstock, config)])
-    raise_all(faults)
+    raise_all([fault for rendered in renderings for fault in _faults(feedstock, rendered)])
 
 
-def _faults(feedstock: Feedstock, config: BuildConfig) -> list[IncompatibleVersions]:
-    results = [compat.judge(combination) for combination in _of_config(feedstock, config)]
-    return [_fault(config.name, result) for result in results if result.verdict is Verdict.CANNOT]
+def _faults(feedstock: Feedstock, rendered: RenderedConfig) -> list[IncompatibleVersions]:
+    results = [compat.judge(combination) for combination in _combinations(feedstock, rendered)]
+    return [_fault(rendered.config.name, result) for result in results if result.verdict is Verdict.CANNOT]
 
 
 def _fault(name: str, result: DoctorResult) -> IncompatibleVersions:
@@ -76,8 +75,8 @@ def _fault(name: str, result: DoctorResult) -> IncompatibleVersions:
     )
 
 
-def _of_config(feedstock: Feedstock, config: BuildConfig) -> tuple[Combination, ...]:
-    versions = {output.name: output.version for output in render.render(feedstock, config).outputs}
+def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combination, ...]:
+    config, versions = rendered.config, {output.name: output.version for output in rendered.outputs}
     tf, serving = (
         next((versions[name] for name in names if name in versions), None) for names in (TENSORFLOW, SERVING)
     )

@@ -170,8 +170,9 @@ def _check(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunO
             expand.require_supported_priority(feedstock.settings, map(channel_sources, configs))
     else:
         expand.conda_settings(feedstock.settings)
-    compatibility.require(feedstock, configs)
-    _require_keys(feedstock, configs, engine=options.build.engine)
+    renderings = [render.render(feedstock, config) for config in configs]
+    compatibility.require(feedstock, renderings)
+    _require_keys(feedstock, renderings, engine=options.build.engine)
     remote_executor_option_checks.refuse_ineffective(feedstock, configs, options)
     return _without_effect(feedstock, options)
 
@@ -193,9 +194,8 @@ def _without_effect(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...
     return tuple(lines)
 
 
-def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, engine: str) -> None:
+def _require_keys(feedstock: Feedstock, renderings: Collection[RenderedConfig], *, engine: str) -> None:
     """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
-    renderings = limits.run_bounded(lambda: [render.render(feedstock, config) for config in configs])
     render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
         recipe_support.require_present(feedstock, renderings)

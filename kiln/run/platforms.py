@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import emulation, expand, limits, render
+from kiln import emulation, expand, render
 from kiln.emulation import container_subdir, own_subdir
 from kiln.errors import UnsupportedPlatform, raise_all
 from kiln.model.source_position import Place
@@ -50,7 +50,7 @@ def buildable(
 
 def image_platforms(feedstock: Feedstock, configs: Collection[BuildConfig]) -> dict[str, str]:
     """Return the platforms, such as ``linux/arm64``, of the images that build configs, by the configs' names."""
-    builds = _build_platforms(feedstock, configs)
+    builds = render.build_platforms(feedstock, {config.platform for config in configs})
     return {config.name: emulation.oci_platform(builds[config.platform]) for config in configs}
 
 
@@ -58,7 +58,7 @@ def with_emulated_tests(
     feedstock: Feedstock, configs: Collection[BuildConfig], *, in_container: bool
 ) -> frozenset[str]:
     """Return the names of the cross-compiled configs whose programs run here all the same, as their tests need."""
-    builds = _build_platforms(feedstock, configs)
+    builds = render.build_platforms(feedstock, {config.platform for config in configs})
     crossed = {target for target, build in builds.items() if target != build}
     if not crossed or not expand.runs_emulated_tests(feedstock.settings):
         return frozenset()
@@ -66,16 +66,10 @@ def with_emulated_tests(
     return frozenset(config.name for config in configs if config.platform in running)
 
 
-def _build_platforms(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> dict[str, str]:
-    """Return the platforms on which configs are built, by the platforms for which they are."""
-    targets = {config.platform for config in configs}
-    return limits.run_bounded(lambda: {target: render.build_platform(feedstock, target) for target in targets})
-
-
 def _faults(
     feedstock: Feedstock, configs: Collection[BuildConfig], *, rehearsal: bool, containers: bool
 ) -> dict[str, UnsupportedPlatform]:
-    builds = _build_platforms(feedstock, configs)
+    builds = render.build_platforms(feedstock, {config.platform for config in configs})
     here = container_subdir() if containers and not rehearsal else own_subdir()
     return {
         config.name: fault

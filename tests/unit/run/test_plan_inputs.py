@@ -6,24 +6,52 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand
+from kiln import expand, render
 from kiln.errors import RecipeFault
-from kiln.run.plan_inputs import _require_keys
+from kiln.run.options import RunOptions
+from kiln.run.plan_inputs import _check, _require_keys
 from tests.feedstocks import LINUX_ONLY, written
 from tests.unit.render.test_v1 import feedstock as feedstock_v1
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import RenderedConfig
+
 META = "package:\n  name: a\n  version: 1\n"
+
+
+def require_keys(feedstock: Feedstock, configs: Iterable[BuildConfig], *, engine: str) -> None:
+    """Check the keys of configs as they are rendered."""
+    _require_keys(feedstock, [render.render(feedstock, config) for config in configs], engine=engine)
+
+
+def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # they are all within one limit of time, which a large matrix that is rendered twice would exceed
+    rendered = []
+
+    def render_once(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
+        rendered.append(config.name)
+        return original(feedstock, config)
+
+    original = render.render
+    monkeypatch.setattr(render, "render", render_once)
+    feedstock = written(tmp_path, f"{META}build:\n  string: a{{{{ letter }}}}\n", "letter: [a, b]  # all\n")
+    configs = expand.configs(feedstock)
+    assert _check(feedstock, configs, RunOptions(configs=(), command="")) == ()
+    assert rendered == [config.name for config in configs]
+    assert len(rendered) == 2
 
 
 def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -> None:
     feedstock = written(tmp_path, f"{META}build:\n  pin_depends: strict\n")
     configs = expand.configs(feedstock)
     with pytest.raises(RecipeFault, match="build/pin_depends"):
-        _require_keys(feedstock, configs, engine="rattler-build")
-    _require_keys(feedstock, configs, engine="conda-build")
+        require_keys(feedstock, configs, engine="rattler-build")
+    require_keys(feedstock, configs, engine="conda-build")
 
 
 def test_patterns_of_overlinking_are_refused_with_the_setting_of_conda_forge_yml(tmp_path: Path) -> None:
@@ -31,10 +59,10 @@ def test_patterns_of_overlinking_are_refused_with_the_setting_of_conda_forge_yml
     feedstock = written(tmp_path, recipe, forge=f"{LINUX_ONLY}conda_build:\n  error_overlinking: true\n")
     configs = expand.configs(feedstock)
     with pytest.raises(RecipeFault, match="no build/overlinking_ignore_patterns where overlinking is an error"):
-        _require_keys(feedstock, configs, engine="rattler-build")
-    _require_keys(feedstock, configs, engine="conda-build")
+        require_keys(feedstock, configs, engine="rattler-build")
+    require_keys(feedstock, configs, engine="conda-build")
     feedstock.meta.write_text(f"{recipe}  error_overlinking: false\n")
-    _require_keys(feedstock, configs, engine="rattler-build")
+    require_keys(feedstock, configs, engine="rattler-build")
 
 
 def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
@@ -42,7 +70,7 @@ def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
     configs = expand.configs(feedstock)
     for engine in ("rattler-build", "conda-build", "mambabuild"):
         with pytest.raises(RecipeFault, match="unknown key 'package/vrsion'"):
-            _require_keys(feedstock, configs, engine=engine)
+            require_keys(feedstock, configs, engine=engine)
 
 
 FILES = """package:
@@ -64,7 +92,7 @@ def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_pl
     feedstock = written(tmp_path, FILES, files={"recipe/there.py": "", "recipe/install.sh": ""})
     configs = expand.configs(feedstock)
     with pytest.raises(RecipeFault) as refusal:
-        _require_keys(feedstock, configs, engine="rattler-build")
+        require_keys(feedstock, configs, engine="rattler-build")
     assert [line for line in str(refusal.value).splitlines() if "why" not in line] == [
         "recipe/meta.yaml:5:10: source/path: '../nowhere' does not exist",
         "  try: add recipe/../nowhere, or correct its name",
@@ -73,13 +101,13 @@ def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_pl
         "recipe/meta.yaml:10:13: script: 'instal.sh' does not exist",
         "  try: did you mean 'install.sh'?",
     ]
-    _require_keys(feedstock, configs, engine="conda-build")  # its own rules
+    require_keys(feedstock, configs, engine="conda-build")  # its own rules
 
 
 def test_files_of_the_recipe_that_exist_are_accepted(tmp_path: Path) -> None:
     files = {"recipe/there.py": "", "recipe/instal.sh": "", "nowhere/a.c": "", "recipe/fix.patch": ""}
     feedstock = written(tmp_path, FILES, files=files)
-    _require_keys(feedstock, expand.configs(feedstock), engine="rattler-build")
+    require_keys(feedstock, expand.configs(feedstock), engine="rattler-build")
 
 
 FILES_V1 = """recipe:
@@ -108,7 +136,7 @@ def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> N
     feedstock = feedstock_v1(tmp_path, FILES_V1)
     configs = [expand.read(feedstock, "linux_64_")]
     with pytest.raises(RecipeFault) as refusal:
-        _require_keys(feedstock, tuple(configs), engine="rattler-build")
+        require_keys(feedstock, configs, engine="rattler-build")
     assert [line for line in str(refusal.value).splitlines() if line.startswith("recipe/")] == [
         "recipe/recipe.yaml:8:13: source/path: '../nowhere' does not exist",
         "recipe/recipe.yaml:10:11: source/patches: 'fix.patch' does not exist",
@@ -117,4 +145,4 @@ def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> N
     for name in ("nowhere/a", "recipe/fix.patch", "recipe/compile.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    _require_keys(feedstock, tuple(configs), engine="rattler-build")
+    require_keys(feedstock, configs, engine="rattler-build")

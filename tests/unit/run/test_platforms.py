@@ -77,6 +77,14 @@ def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_pr
     }
 
 
+def test_the_key_of_build_platforms_may_be_spelled_with_escapes(feedstock: Feedstock) -> None:
+    text = feedstock.settings.read_text()
+    assert "build_platform:" in text
+    feedstock.settings.write_text(text.replace("build_platform:", '"build\\x5fplatform":'))
+    configs = expand.read_all(feedstock, ("linux_aarch64_",))
+    assert platforms.image_platforms(feedstock, configs) == {"linux_aarch64_": "linux/amd64"}
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
