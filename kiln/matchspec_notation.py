@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
@@ -43,6 +44,7 @@ class MatchSpec:
     rest: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
+    @lru_cache(maxsize=256)  # a spec is parsed for its name, then for its version
     def parse(cls, text: str) -> MatchSpec:
         """Return the match spec that a text denotes.
 

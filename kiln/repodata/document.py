@@ -92,8 +92,8 @@ class IndexDocument:
 
     def without(self, names: Iterable[str]) -> IndexDocument:
         """Return the document without the records of some files."""
-        removed = frozenset(names)
-        return self.changed(lambda file, record: None if file in removed else record)
+        removed = self.records().keys() & frozenset(names)
+        return self if not removed else self.changed(lambda file, record: None if file in removed else record)
 
     def with_records(self, records: Mapping[str, Record]) -> IndexDocument:
         """Return the document with records added; they replace those of the same files."""
@@ -102,6 +102,8 @@ class IndexDocument:
     def taking(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
         """Return the document with another document's records of some files, in that document's sections."""
         files = frozenset(names)
+        if not files:
+            return self
         return self.without(files).placing(
             (path, key, record)
             for path, records in other.sections().items()

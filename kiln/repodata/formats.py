@@ -75,7 +75,9 @@ def _shards(subdir: Subdir) -> dict[str, bytes]:
     """Return one file for each name of a package, and the list of them."""
     import msgpack
 
-    shards = {name: zstd.compress(msgpack.packb(shard), LEVEL) for name, shard in _sharded(subdir).items()}
+    packer = zstd.ZstdCompressor(LEVEL)  # to make one takes longer than to pack a shard
+    packed = {name: msgpack.packb(shard) for name, shard in _sharded(subdir).items()}
+    shards = {name: packer.compress(data, zstd.ZstdCompressor.FLUSH_FRAME) for name, data in packed.items()}
     digests = {name: hashlib.sha256(data).digest() for name, data in shards.items()}
     listing = {"version": 1, **subdir.listing, "info": _listing_info(subdir), "shards": digests}
     files = {f"{SHARDS}/{digests[name].hex()}.msgpack.zst": data for name, data in shards.items()}
