@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
 from kiln.errors import SolveFailed
 from kiln.install.install import InstallRequest, plan
 from kiln.install.solve_diagnosis import TargetMachine
-from tests.bench.timing import ROOT, seconds
+from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.solving import machine, record, rendered, stand_ins, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.bench.timing import Row
 
@@ -25,8 +24,8 @@ LARGE = 5_000
 
 def rows() -> list[Row]:
     """``tensorflow`` in a channel of thousands of packages; each the best of three."""
-    with tempfile.TemporaryDirectory(dir=ROOT / "build_artifacts", prefix="bench-") as folder:
-        return solves(write(Path(folder) / "channel", packages()))
+    with folder_of_builds() as folder:
+        return solves(write(folder / "channel", packages()))
 
 
 def packages() -> list[dict[str, object]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from kiln.publish import package_inspection, transaction
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.store_publication import StoreTarget
-from tests.bench.timing import ROOT, seconds
+from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ LARGE = 5_000
 
 def rows() -> list[Row]:
     """Publishing and indexing; KILN_BENCH_GB are the gigabytes to publish (10 by default)."""
-    with tempfile.TemporaryDirectory(dir=ROOT / "build_artifacts", prefix="bench-") as folder:
-        return [*publishing(Path(folder)), *indexing(Path(folder))]
+    with folder_of_builds() as folder:
+        return [*publishing(folder), *indexing(folder)]
 
 
 def publishing(folder: Path) -> list[Row]:

@@ -6,16 +6,15 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.bench.timing import ROOT
+from tests.bench.timing import ROOT, folder_of_builds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.bench.timing import Row
 
@@ -57,9 +56,8 @@ def bare_engine(feedstock: Path) -> float:
 @contextmanager
 def scratch_feedstock() -> Iterator[Path]:
     """Copy this feedstock, without what was built in it."""
-    (ROOT / "build_artifacts").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / "build_artifacts", prefix="bench-") as name:
+    with folder_of_builds() as folder:
         for part in ("recipe", ".ci_support"):
-            shutil.copytree(ROOT / part, Path(name) / part)
-        shutil.copy2(ROOT / "conda-forge.yml", name)
-        yield Path(name)
+            shutil.copytree(ROOT / part, folder / part)
+        shutil.copy2(ROOT / "conda-forge.yml", folder)
+        yield folder

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,3 +41,12 @@ def build(root: Path, *words: str) -> None:
     """Run ``kiln build`` on a feedstock and discard its output."""
     argv = (sys.executable, "-m", "kiln", "-C", str(root), "build", *words)
     subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def folder_of_builds() -> Iterator[Path]:
+    """Provide a temporary folder on the file system of this clone's builds, where links can be made to them."""
+    artifacts = ROOT / "build_artifacts"
+    artifacts.mkdir(exist_ok=True)  # a fresh clone has none
+    with tempfile.TemporaryDirectory(dir=artifacts, prefix="bench-") as folder:
+        yield Path(folder)
