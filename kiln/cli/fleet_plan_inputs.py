@@ -232,11 +232,11 @@ def config_sizes(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[
 def sizes_by_name(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
     """Return what each config needs of a worker; the recipe is rendered only if it may say so."""
     from kiln import expand
-    from kiln.fleet import declared_config_sizes, sizes_stated_in_recipe
+    from kiln.fleet import declared_config_sizes
 
     entries = declared_config_sizes.read(feedstock.root, seconds)
     variants = {entry.name: entry for entry in expand.read_all(feedstock, names)}
-    recipe = sizes_stated_in_recipe.of_configs(feedstock, tuple(variants.values()), seconds)
+    recipe = declared_config_sizes.of_recipe(feedstock, tuple(variants.values()), seconds)
     return {
         name: declared_config_sizes.size_of(entries, entry.variant, recipe.get(name))
         for name, entry in variants.items()

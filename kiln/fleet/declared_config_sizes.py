@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from kiln import yamltext
+from kiln import limits, render, yamltext
 from kiln.errors import MalformedYaml, UsageError
 from kiln.model.fleet import JobSize
 from kiln.model.source_position import Place
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+
 FILE = "fleet-sizes.yml"
 SECTION = "worker"  # in the section extra of a recipe
+KEY = re.compile(rf"^[ \t]+{SECTION}[ \t]*:", re.MULTILINE)
 NUMBERS = ("cores", "memory", "disk", "gpus")
 KEYS = ("match", *NUMBERS, "time_limit")
 LARGEST = 1e6  # of any number
@@ -93,17 +98,47 @@ def _values(
     return values
 
 
-def of_recipe(extra: Mapping[str, Any], at: Place, seconds: Callable[[str], float]) -> dict[str, float]:
-    """Return the sizes in the rendered section ``extra`` of a recipe; ``at`` is the place of its key ``worker``.
+def of_recipe(
+    feedstock: Feedstock, configs: Sequence[BuildConfig], seconds: Callable[[str], float]
+) -> dict[str, Mapping[str, float]]:
+    """Return the sizes that a recipe states for configs; one without the key is not rendered.
 
     Raises:
         MalformedYaml: when they are invalid.
     """
+    paths = (path for path in (feedstock.meta, feedstock.recipe_v1) if path.exists())
+    texts = {_name(path): yamltext.read_text(path, _name(path)) for path in paths}
+    if not any(KEY.search(text) for text in texts.values()):
+        return {}
+    rendered = limits.run_bounded(lambda: {config.name: _extra(feedstock, config) for config in configs})
+    return {
+        config: _sizes_of_extra(extra, Place(file=file, line=_line(texts.get(file, ""))), seconds)
+        for config, (file, extra) in rendered.items()
+    }
+
+
+def _sizes_of_extra(extra: Mapping[str, Any], at: Place, seconds: Callable[[str], float]) -> dict[str, float]:
+    """Return the sizes in the rendered section ``extra`` of a recipe; ``at`` is the place of its key ``worker``."""
     data = extra.get(SECTION) or {}
     if not isinstance(data, dict):
         raise MalformedYaml(f"{SECTION} in extra maps sizes to numbers", at=at, hint="worker: {cores: 32, memory: 64}")
     given = {key: value for key, value in data.items() if value is not None}  # not those whose selector is false
     return _values(given, (*NUMBERS, "time_limit"), lambda _: at, seconds)
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _line(text: str) -> int:
+    match = KEY.search(text)
+    return 0 if match is None else text.count("\n", 0, match.start()) + 1
+
+
+def _extra(feedstock: Feedstock, config: BuildConfig) -> tuple[str, Mapping[str, Any]]:
+    """Return the file of the recipe that is rendered, and its section ``extra``."""
+    rendered = render.render(feedstock, config)
+    return rendered.file, rendered.outputs[0].extra if rendered.outputs else {}
 
 
 def _place(text: Any) -> Place:
