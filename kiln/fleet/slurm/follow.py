@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.executor_protocol import Collect, Event, FollowBuild, KeepPackages, QueryJobs
     from kiln.fleet.slurm.client import QueuedJob
-    from kiln.fleet.slurm.executor_state import SlurmSession
+    from kiln.fleet.slurm.executor import SlurmSession
 
 SETTLE = 30.0  # seconds in which a result may still arrive over a network's filesystem, after Slurm reports an end
 REPORTS = ("log", "report.json", "state.json")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.executor_protocol import Event, Probe, TearDown, Terminate
     from kiln.fleet.slurm.client import QueuedJob
-    from kiln.fleet.slurm.executor_state import SlurmSession
+    from kiln.fleet.slurm.executor import SlurmSession
     from kiln.fleet.slurm.site import SlurmSite
 
 ENDING = 180.0  # seconds that cancelled jobs may take to end; Slurm's KillWait is 30 s by default

@@ -24,7 +24,7 @@ from kiln.model.fleet import JobSize
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Event, StartBuild
     from kiln.fleet.slurm.client import QueuedJob
-    from kiln.fleet.slurm.executor_state import SlurmSession
+    from kiln.fleet.slurm.executor import SlurmSession
 
 ID = "slurm"  # of all workers: they are names of jobs
 AWAIT_SECONDS = 300.0  # for the submission of the job that another depends on
