@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -13,14 +14,46 @@ from kiln.build import conda_build_command
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
-from kiln.job.memory_monitor import MemoryMonitor
-from kiln.process_table import memory_kills
+from kiln.process_table import held_memory, kill_descendants, memory_kills
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.job.job_context import Task
     from kiln.job.log import BuildLog
+
+
+LOOK = 1.0  # seconds between two measurements of memory
+
+
+class MemoryMonitor:
+    """Measures the memory of this process's descendants every second, and kills them beyond ``limit`` bytes.
+
+    It bounds memory where no container does; a build may exceed the limit for up to a second.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.most = 0
+        self.limit = limit
+        self.exceeded = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK):
+            size = held_memory(os.getpid())
+            self.most = max(self.most, size)
+            if self.limit is not None and size > self.limit:
+                self.exceeded = True
+                kill_descendants(os.getpid())
+
+    def __enter__(self) -> MemoryMonitor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
