@@ -36,27 +36,21 @@ def require_lasting(
     Raises:
         UsageError: when they expire before.
     """
-    if fault := expiry_fault(provider, environment, begin=begin, end=end):
+    text = environment.get(EXPIRY.get(provider, ""), "").strip()
+    expiry = _moment(text)
+    if expiry is not None and expiry < end:
+        remaining, needed = (expiry - begin) / 3600, (end - begin) / 3600
+        when = f"expire in {remaining:.1f} h" if remaining > 0 else f"expired {-remaining:.1f} h ago"
+        fault = f"these {when} ({EXPIRY[provider]}), and the plan takes {needed:.1f} h"
         if begins:
             raise UsageError("--detach needs credentials that last until the end of the run", why=fault, hint=HINT)
         LOGGER.warning("warning: kiln fleet run --detach will refuse these credentials: %s\n  try: %s", fault, HINT)
-    elif note := expiry_note(provider, environment, begin=begin, limit=limit):
+    elif note := _expiry_note(provider, environment, text, begin=begin, limit=limit):
         LOGGER.warning("note: %s", note)
 
 
-def expiry_fault(provider: str, environment: Mapping[str, str], *, begin: float, end: float) -> str:
-    """Return why credentials do not last until the ``end`` of a plan that begins at ``begin``; empty if they do."""
-    expiry = _moment(_expiry_text(provider, environment))
-    if expiry is None or expiry >= end:
-        return ""
-    remaining, needed = (expiry - begin) / 3600, (end - begin) / 3600
-    when = f"expire in {remaining:.1f} h" if remaining > 0 else f"expired {-remaining:.1f} h ago"
-    return f"these {when} ({EXPIRY[provider]}), and the plan takes {needed:.1f} h"
-
-
-def expiry_note(provider: str, environment: Mapping[str, str], *, begin: float, limit: float | None) -> str:
+def _expiry_note(provider: str, environment: Mapping[str, str], text: str, *, begin: float, limit: float | None) -> str:
     """Return why credentials may expire before the end of a run whose plan they outlast; empty if nothing says so."""
-    text = _expiry_text(provider, environment)
     expiry = _moment(text)
     if expiry is not None:
         if limit is None or expiry >= limit:
@@ -72,10 +66,6 @@ def expiry_note(provider: str, environment: Mapping[str, str], *, begin: float, 
         return ""
     known = f", and {EXPIRY[provider]} does not say when they expire" if provider in EXPIRY else ""
     return f"the credentials are temporary ({temporary}){known}: they may expire before the run ends"
-
-
-def _expiry_text(provider: str, environment: Mapping[str, str]) -> str:
-    return environment.get(EXPIRY.get(provider, ""), "").strip()
 
 
 def _moment(text: str) -> float | None:

@@ -80,7 +80,7 @@ class Reporter:
             "labels": dict(names),
             "report": to_json(report),
             "fleet": to_json(fleet),
-            "output": self._output(),
+            "output": tail(self.folder / "output.log"),
         }
 
     def _process(self) -> tuple[str, int | None, float | None]:
@@ -98,10 +98,6 @@ class Reporter:
         with FleetLedger(self.layout.ledger) as ledger:
             fleet = ledger.fleet(self.run)
             return (None if fleet is None else ledger.report(fleet.number)), fleet
-
-    def _output(self) -> list[str]:
-        """Return the last lines that the run has printed."""
-        return tail(self.folder / "output.log")
 
     def log(self, config: str) -> Path | None:
         """Return the latest log of a config: of its build, or of its tests on a worker."""

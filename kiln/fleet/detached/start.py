@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.detached.attach_key import ConfigInputs
     from kiln.fleet.detached.sending import ControllerSettings
-    from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
+    from kiln.fleet.playbook_runner import PlaybookSite
 
 SECONDS = 300.0
 PLAYBOOKS = {"prepare.yml": "preparing it as a worker", "controller.yml": "making it the controller"}
@@ -70,12 +70,9 @@ def provision(site: PlaybookSite, run: str, *, kind: str, say: Callable[[str], N
         raise ProvisionRefused("the provider refused the controller's machine", why=reason)
     for playbook, step in PLAYBOOKS.items():
         say(step)
-        _require(playbooks.play(playbook, worker=name), name)
-
-
-def _require(result: PlaybookResult, name: str) -> None:
-    if not result.ok:
-        raise SystemFault("the controller could not be prepared", why=result.reason(name), hint="see playbooks.log")
+        result = playbooks.play(playbook, worker=name)
+        if not result.ok:
+            raise SystemFault("the controller could not be prepared", why=result.reason(name), hint="see playbooks.log")
 
 
 def run_key(
