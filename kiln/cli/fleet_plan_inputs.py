@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options
@@ -67,7 +68,7 @@ def plan_of(
     cache: MachineType | None = None
     pool: PoolShape | None = None
     if is_slurm:
-        types = [fleet_slurm_options.machine_type(options)]
+        types = [fleet_slurm_options.settings_of(options, Path()).machine_type]
     else:
         types, cache = offers_of(options, sizes)
         pool = pool_of(options, types, assumptions)

@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
     """Show the table, after price lists were read into it."""
     from kiln import folder_lock
     from kiln.fleet import price_list_parser, price_table
+    from kiln.serialization import to_json
 
     if options.lists:
         path = options.prices or user_table_path(os.environ)
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
     prices = provider_prices(merged_table(options.prices, os.environ).prices, options.provider)
-    print(as_json(prices) if options.json else as_text(prices))
+    print(json.dumps(to_json(prices), indent=2) if options.json else as_text(prices))
     return 0
 
 
@@ -73,13 +74,6 @@ def as_text(prices: Iterable[Price]) -> str:
         for price in prices
     ]
     return table(HEADER, rows, right=(4,))
-
-
-def as_json(prices: Iterable[Price]) -> str:
-    """Return prices as JSON."""
-    from kiln.serialization import to_json
-
-    return json.dumps([to_json(price) for price in prices], indent=2)
 
 
 def user_table_path(environment: Mapping[str, str]) -> Path:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.slurm.site import SlurmSettings, SlurmSite
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import JobSize, MachineType
+    from kiln.model.fleet import JobSize
 
 SLURM = "slurm"
 CORES, MEMORY = 16, 32_000_000_000  # of a job: those of compute-16
@@ -48,11 +48,6 @@ def check_options(options: argparse.Namespace) -> None:
     if names:
         option = names[0].replace("types", "type").replace("_", "-")
         raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
-
-
-def machine_type(options: argparse.Namespace) -> MachineType:
-    """Return a job as the plan sees a worker."""
-    return settings_of(options, Path()).machine_type
 
 
 def settings_of(options: argparse.Namespace, folder: Path) -> SlurmSettings:

@@ -252,9 +252,7 @@ class WorkerManager:
         offers = [offer for kind in run_config.counts for offer in run_config.offers_of(kind)]
         self.offers.exclude([offer for offer in offers if offer.spot], "spot workers were taken back too often")
         if all(offer.spot for offer in offers):
-            self.max_workers = min(
-                self.max_workers, sum(not each.is_reclaimed for each in self.state.inventory.builders)
-            )
+            self.max_workers = min(self.max_workers, self.present_count())
         return False
 
     def _require_some(self) -> None:
