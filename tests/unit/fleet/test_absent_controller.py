@@ -36,7 +36,7 @@ class SetBack(Simulation):
     def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(TWO)
         self.seconds = seconds
-        self.executor = CommandThreads(EventSession(), Path(), lambda _: None)
+        self.executor = CommandThreads(EventSession(), Path(), {})
         monkeypatch.setattr("kiln.fleet.executor_command_threads.time.time", self.read_clock)
 
     def read_clock(self) -> float:
