@@ -205,7 +205,7 @@ def worker_site(options: argparse.Namespace, feedstock: Feedstock, run_config: F
     }
     if hasattr(options, "poll"):
         site = dataclasses.replace(site, poll=seconds(options.poll))
-    return dataclasses.replace(site, variables={**site.variables, **variables})
+    return dataclasses.replace(site, variables={**site.variables, **variables}, options=("--container", "none"))
 
 
 def tested_configs(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
