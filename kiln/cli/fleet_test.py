@@ -225,8 +225,9 @@ def tested_configs(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> 
             "none of the selected configs is for CUDA",
             hint="kiln matrix lists the configs; 'kiln test' tests the others",
         )
-    if len(configs) < len(names):
-        print(f"{len(names) - len(configs)} configs are not for CUDA, and need no GPU", file=sys.stderr)
+    if others := len(names) - len(configs):
+        text = "1 config is not for CUDA, and needs" if others == 1 else f"{others} configs are not for CUDA, and need"
+        print(f"{text} no GPU", file=sys.stderr)
     return tuple(configs)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
+from kiln.console.text import quantity
 from kiln.errors import FleetLimit, TestsFailed
 from kiln.fleet.ansible_executor import AnsibleExecutor
 from kiln.fleet.executor_protocol import (
@@ -50,6 +51,9 @@ PROJECT = "/var/lib/kiln/project"  # kiln_home of the playbooks
 ARTIFACTS = f"{PROJECT}/build_artifacts"
 SECONDS = 7200.0  # for the tests of a config that has no time limit
 REASON_LENGTH = 2000
+# The ends of what the tests printed, of which kiln shows nothing when they pass. They are read as the user that ran the
+# tests, which may have put links there.
+OUTPUT = f"tail --verbose --bytes=100000 {ARTIFACTS}/check/*.log | head --bytes=1000000"
 UNIT = "kiln-test.service"
 NO_ANSWER = 255  # the exit code of ssh itself
 SUFFIX = " (tests)"  # of the names of jobs, which differ from those of the builds of the same configs
@@ -70,7 +74,8 @@ class ConfigTestResult:
         """The tests as a step of the config's run, with the GPUs that they ran on."""
         gpus = dict.fromkeys(gpu for report in self.reports for gpu in report["gpus"])
         count = sum(report["tests"] for report in self.reports)
-        notes = (f"{count} tests of {len(self.reports)} packages", *gpus) if self.reports else ()
+        total = f"{quantity(count, 'test')} of {quantity(len(self.reports), 'package')}"
+        notes = (total, *gpus) if self.reports else ()
         return StepReport(title="test on a worker", seconds=self.seconds, notes=notes, failed=self.exit_code != 0)
 
 
@@ -182,7 +187,7 @@ class WorkerTestExecutor(AnsibleExecutor):
             return dataclasses.replace(stopped, exit_code=NO_ANSWER)
         paths = tested.packages[config]
         size = files.size_text(sum(path.stat().st_size for path in paths))
-        self.session.report_step(command.config, f"send {len(paths)} packages ({size}) to {worker}")
+        self.session.report_step(command.config, f"send {quantity(len(paths), 'package')} ({size}) to {worker}")
         return self.session.send(
             worker, [f"{tested.channel}/./{path.relative_to(tested.channel)}" for path in paths], ARTIFACTS
         )
@@ -200,19 +205,26 @@ class WorkerTestExecutor(AnsibleExecutor):
         folder = self.session.site.folder
         log = _log(folder, config)
         log.parent.mkdir(parents=True, exist_ok=True)
-        files.write_text(log, f"{result.tail}\n{result.stdout}")
+        output = self.session.ssh(worker, f"sudo runuser -u kiln -- sh -c {shlex.quote(OUTPUT)}").stdout
+        files.write_text(log, f"{result.tail}\n{result.stdout}\n{output}")
         answer = self._result(config, result)
         _store(folder, answer, self.tested.key(config))
         return answer
 
     def _result(self, config: str, result: process_runner.Result) -> ConfigTestResult:
         reports = _reports(result.stdout) if result.ok else ()
-        code, reason = result.exit_code, "" if result.ok else result.tail[-REASON_LENGTH:].strip()
+        code, reason = result.exit_code, "" if result.ok else _reason(result.tail)
         if code == process_runner.TIMED_OUT:
             code, reason = FleetLimit.exit_code, f"the tests took longer than {self.tested.seconds(config):.0f} s"
         elif result.ok and not reports:
             code, reason = TestsFailed.exit_code, "the worker sent an invalid report"
         return ConfigTestResult(config=config, exit_code=code, seconds=result.seconds, reports=reports, reason=reason)
+
+
+def _reason(text: str) -> str:
+    """Return the error with which kiln ended, without what was printed before it; of another output its end."""
+    _, found, error = f"\n{text}".rpartition("\nerror: ")
+    return f"error: {error}"[:REASON_LENGTH].strip() if found else text[-REASON_LENGTH:].strip()
 
 
 def _log(folder: Path, config: str) -> Path:

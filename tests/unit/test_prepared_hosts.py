@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -16,6 +15,7 @@ from tests.playbook_programs import ANSIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 PREPARE = yaml.safe_load((ANSIBLE / "roles/kiln_prepare/vars/main.yml").read_text())
 BUILDER: dict[str, Any] = {"kiln_is_cache": False, "kiln_is_pool": False, "kiln_images": [], "kiln_build_options": []}
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 
 def rendered(name: str, variables: dict[str, Any]) -> str:
     """Return a script of the role with its variables, as Ansible has it."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True)  # noqa: S701 - no HTML
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.tests["search"] = lambda text, pattern: re.search(pattern, text) is not None
     needed = environment.from_string(PREPARE["kiln_prepare_needs_engine"]).render(variables)
     known = {"kiln_boot_timeout": 1, "kiln_home": "/nonexistent/kiln", **variables}
@@ -89,7 +89,10 @@ def test_the_end_of_a_lease_stops_tests_as_it_stops_builds(tmp_path: Path) -> No
     assert {"kiln-build@*.service", "kiln-test.service"} <= set(stopped.read_text().split())
 
 
-def test_a_released_host_runs_no_test() -> None:
+def test_a_released_host_runs_no_test_and_keeps_no_unit() -> None:
     script = yaml.safe_load((ANSIBLE / "roles/kiln_static/vars/main.yml").read_text())["kiln_static_release_script"]
     stopped = {word for line in script.splitlines() if line.startswith("systemctl stop ") for word in line.split()}
     assert {'"kiln-build@*.service"', "kiln-test.service"} <= stopped
+    enabled = re.findall(r"systemctl enable .*?(\S+)$", PREPARE["kiln_prepare_unpack_tools"], re.MULTILINE)
+    assert enabled == ["kiln-lease.timer"]
+    assert "systemctl disable --quiet kiln-lease.timer" in script.splitlines(), "its link would stay"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import cli
+from kiln import bootstrap, cli
 from kiln.cli import fleet_gpu_tests, fleet_test
 from kiln.cli.fleet_arguments import arguments
 from kiln.cli.fleet_plan_inputs import priced_offers
@@ -382,3 +382,14 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
     assert "on 1 gpu-l40s (l40s-90)" in text
     assert "price unknown, after the builds" in text
     assert cli.run([*plan, "--gpu-type", "gpu-l40s", "--budget", "100"]) == UsageError.exit_code
+
+
+def test_hosts_that_test_need_no_container_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run on the machine itself, and a host that reaches no network could not install Docker."""
+    monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/bin/python3"))
+    monkeypatch.setattr(fleet_test, "worker_variables", lambda _: {})  # those of git
+    options: Any = Namespace(provider="static", vars=[])
+    run_config: Any = Namespace(id="r1", previous_run=None, lease=60.0, lifetime=90.0)
+    site = fleet_test.worker_site(options, Feedstock(root=tmp_path), run_config)
+    assert site.options == ("--container", "none")
+    assert (site.variables["kiln_lease"], site.variables["kiln_lifetime"]) == (60, 90)

@@ -99,12 +99,15 @@ def test_a_config_is_tested_with_its_packages_in_a_unit_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session(tmp_path / "run", GOOD)
+    session.other = [answer(0), answer(0, stdout="computed on a T4")]
     run = executor(tmp_path, session, monkeypatch)
     assert events(run, StartBuild(worker=WORKER, config=JOB)) == [BuildStarted(worker=WORKER, config=JOB)]
     assert events(run, FollowBuild(worker=WORKER, config=JOB)) == [
         BuildFinished(worker=WORKER, config=JOB, exit_code=0)
     ]
-    stop, test = session.commands
+    stop, test, output = session.commands
+    assert "sudo runuser -u kiln -- sh -c 'tail " in output
+    assert f"{TARGET}/check/*.log" in output
     assert "systemctl stop kiln-test.service" in stop
     assert "systemd-run --quiet --wait --pipe --collect --unit=kiln-test.service --uid=kiln" in test
     assert test.endswith(f"test --json --gpu {TARGET}/linux-64/one.conda")
@@ -114,11 +117,12 @@ def test_a_config_is_tested_with_its_packages_in_a_unit_of_its_own(
     assert isinstance(collected, Collected)
     assert (collected.packages, collected.reason) == ((), "")
     (step,) = collected.steps
-    assert (step.seconds, step.failed, step.notes) == (3.0, False, ("2 tests of 1 packages", "T4"))
+    assert (step.seconds, step.failed, step.notes) == (3.0, False, ("2 tests of 1 package", "T4"))
     result = stored_result(session.site.folder, "one", key=key)
     assert result is not None
     assert "log" not in result.reports[0], "of the worker's report only what is known"
-    assert json.loads((tmp_path / "run" / "logs" / "one.test.log").read_text()) == [REPORT]
+    report, _, printed = (tmp_path / "run" / "logs" / "one.test.log").read_text().rpartition("\n")
+    assert (json.loads(report), printed) == ([REPORT], "computed on a T4")
 
 
 def test_a_result_of_other_packages_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +190,17 @@ def test_an_answer_that_is_no_report_is_a_failure(
     (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.key("one")))
     assert (collected.steps[0].failed, reason in collected.reason) == (True, True)
     assert collected.log == tmp_path / "run" / "logs" / "one.test.log"
+
+
+def test_the_reason_of_a_failure_is_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line of a reason is in the tables; sudo warns on a host that cannot look up its own name."""
+    before, error = (
+        "sudo: unable to resolve host gpu\ntest a-1-0.conda",
+        "error: a fails\n  why: it ends with\n    | error: 4",
+    )
+    run = executor(tmp_path, Session(tmp_path / "run", answer(19, f"{before}\n{error}\n")), monkeypatch)
+    (event,) = events(run, FollowBuild(worker=WORKER, config=JOB))
+    assert event.reason == error
 
 
 def test_a_worker_that_answers_goes_on_with_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
