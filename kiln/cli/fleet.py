@@ -37,7 +37,7 @@ from kiln.cli.fleet_ansible_settings import (
     site_of,
 )
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits, seconds
-from kiln.cli.fleet_plan_inputs import UP_TO_DATE, config_sizes, plan_of, require_types, worker_limit
+from kiln.cli.fleet_plan_inputs import UP_TO_DATE, config_sizes, plan_of, require_types, with_job_sizes, worker_limit
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
@@ -107,6 +107,8 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = fleet_gpu_tests.plan_of(stage, selection.cached, configs)
         quotas = fleet_quotas.quotas_of(options, feedstock)
         plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
+    if options.provider == fleet_slurm_options.SLURM:
+        plan = with_job_sizes(plan, config_sizes(feedstock, configs))
     if options.detach:
         fleet_detach_to_controller.check_credentials(options, plan, begins=False)
     terms = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -223,6 +224,15 @@ def worker_limit(options: argparse.Namespace, configs: int) -> int:
     if options.workers is not None:
         return int(options.workers)
     return configs if options.provider == fleet_slurm_options.SLURM else WORKERS
+
+
+def with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:
+    """Return a plan of Slurm's jobs that shows what each config needs of its own job.
+
+    A run's own plan lacks it: Slurm itself ends jobs at their time limits.
+    """
+    estimates = (dataclasses.replace(job, size=sizes[job.config]) for job in plan.estimates)
+    return dataclasses.replace(plan, estimates=tuple(estimates))
 
 
 def config_sizes(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str, JobSize]:

@@ -508,9 +508,24 @@ def test_the_plan_of_a_cluster_has_the_size_of_its_jobs_and_costs_nothing(
     assert plan["bound"] == "nothing is charged for these workers"
 
 
-def test_jobs_of_slurm_may_have_sizes_of_their_own(feedstock: Path) -> None:
-    (feedstock / "fleet-sizes.yml").write_text("- {cores: 64, memory: 500, time_limit: 8h}\n")
-    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all"]) == 0
+def test_jobs_of_slurm_may_have_sizes_of_their_own_which_the_plan_shows(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are larger than a job without sizes, and some are expected to take longer than they may."""
+    (feedstock / "fleet-sizes.yml").write_text(
+        '- {cores: 64, memory: 500, disk: 90}\n- match: {cuda_compiler_version: "12.9"}\n  gpus: 1\n  time_limit: 60s\n'
+    )
+    words = ["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all"]
+    assert cli.run(words) == 0
+    text = capsys.readouterr().out
+    rows = [line for line in text.splitlines() if "64 cores, 500 GB of memory, 90 GB of disk" in line]
+    limited = [line for line in rows if "12.9" in line]
+    assert (len(rows), len(limited)) == (12, 4)
+    assert all("1 GPU, at most 1 min 00 s" in line for line in limited), text
+    assert text.count("it is ended after 1 min 00 s") == len(limited)
+    assert cli.run([*words, "--json"]) == 0
+    sizes = [job["size"] for job in json.loads(capsys.readouterr().out)["estimates"]]
+    assert sorted((size["gpus"], size["time_limit"] or 0) for size in sizes) == [(0, 0)] * 8 + [(1, 60.0)] * 4
 
 
 @pytest.mark.usefixtures("home")
