@@ -1,8 +1,9 @@
 #!/usr/bin/python
-"""Return the quotas of EC2 in a region, and what is used of them: vCPUs of families, on demand and spot apart.
+"""Return the quotas of EC2 in a region, and what is used of them: vCPUs of families, on demand and spot apart; disks.
 
 Codes are those of the console of Service Quotas: Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances, All
-Standard Spot Instance Requests, Running On-Demand G and VT instances, All G and VT Spot Instance Requests.
+Standard Spot Instance Requests, Running On-Demand G and VT instances, All G and VT Spot Instance Requests; of EBS,
+Storage for General Purpose SSD (gp3) volumes, in TiB. the same are in the adapter for AWS of OpenDev's nodepool.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 DOCUMENTATION = """
 ---
 module: kiln_aws_quota
-short_description: Quotas of EC2's vCPUs
+short_description: Quotas of EC2's vCPUs and EBS's gp3 volumes
 description:
-  - Asks Service Quotas for the limits, and EC2 for the instances that count. Nothing is changed.
+  - Asks Service Quotas for the limits, and EC2 for the instances and volumes that count. Nothing is changed.
 options:
   region:
     description: The region.
@@ -37,6 +38,7 @@ CODES = (
     ("L-DB2E81BA", "Running On-Demand G and VT instances", GRAPHICS, False),
     ("L-3819A6DF", "All G and VT Spot Instance Requests", GRAPHICS, True),
 )
+STORAGE, TIB = "L-7A658B76", 1024  # of EBS, and GB as EC2 counts them
 SECONDS = 5  # for a connection, and for an answer
 
 
@@ -51,10 +53,20 @@ def used_cores(instances: Iterable[Mapping[str, Any]], family: re.Pattern[str], 
     )
 
 
-def quotas(limits: Mapping[str, float], instances: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def quotas(
+    limits: Mapping[str, float], instances: Iterable[Mapping[str, Any]], volumes: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the quotas whose limits are known, by their codes."""
     counted = list(instances)
-    return [
+    storage = {
+        "name": f"Storage for General Purpose SSD (gp3) volumes ({STORAGE})",
+        "measure": "disk",
+        "limit": limits.get(STORAGE, 0) * TIB,
+        "used": sum(item["Size"] for item in volumes),
+        "spot": None,
+        "gpu": None,
+    }
+    return [storage] * (STORAGE in limits) + [
         {
             "name": f"{name} ({code})",
             "measure": "cores",
@@ -86,7 +98,12 @@ def main() -> None:
         service = boto3.client("service-quotas", config=brief, **place)
         for code, *_ in CODES:
             limits[code] = service.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
-        pages = boto3.client("ec2", config=brief, **place).get_paginator("describe_instances")
+        limits[STORAGE] = service.get_service_quota(ServiceCode="ebs", QuotaCode=STORAGE)["Quota"]["Value"]
+        ec2 = boto3.client("ec2", config=brief, **place)
+        pages = ec2.get_paginator("describe_volumes")
+        kinds = [{"Name": "volume-type", "Values": ["gp3"]}]
+        volumes = [item for page in pages.paginate(Filters=kinds) for item in page["Volumes"]]
+        pages = ec2.get_paginator("describe_instances")
         states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
         instances = [
             item
@@ -96,7 +113,7 @@ def main() -> None:
         ]
     except (BotoCoreError, ClientError) as failure:
         module.fail_json(msg=str(failure))
-    module.exit_json(changed=False, quotas=quotas(limits, instances))
+    module.exit_json(changed=False, quotas=quotas(limits, instances, volumes))
 
 
 if __name__ == "__main__":

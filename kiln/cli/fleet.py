@@ -43,17 +43,18 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
+    from kiln.fleet.plan import FleetPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.slurm.site import SlurmSite
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun
+    from kiln.model.fleet import FleetRun, Offer
     from kiln.model.run import ConfigRun
     from kiln.store.worker_results import RemoteConfig
 
@@ -247,10 +248,21 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = fleet_gpu_tests.plan_of(stage, (), selection.configs)
         plan = plan_of(options, feedstock, selection.configs, ledger, tests)
         fleet_replacement_and_lifetime_limits.terms_of(options, plan)
-        fleet_detach_to_controller.check_credentials(options, plan, begins=True)
         with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
+            quotas = fleet_quotas.quotas_of(options, feedstock)  # of which another run would have a part
+            plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
+            print_warnings(plan, fleet_fallbacks.offers_by_type(options, plan).values())
+            fleet_detach_to_controller.check_credentials(options, plan, begins=True)
             return fleet_detach_to_controller.start(options, feedstock, selection.configs)
+
+
+def print_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]]) -> None:
+    """Print what to request of the provider for what its quotas keep, or may keep, from a run."""
+    from kiln.fleet import quotas
+
+    for line in quotas.warnings(plan, offers):
+        print(line, file=sys.stderr)
 
 
 class ChannelUpdater:
@@ -276,7 +288,6 @@ def configuration_and_site(
     tests: WorkerTestPlan | None = None,
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
-    from kiln.fleet import quotas as quota_limits
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_workers
 
@@ -289,8 +300,8 @@ def configuration_and_site(
         require_types(options, previous)
     quotas = () if previous is not None else fleet_quotas.quotas_of(options, feedstock)  # it has workers already
     plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
-    if plan.without_quotas is not None:
-        print("\n".join(quota_limits.lines(quotas, plan.selection, plan.without_quotas)), file=sys.stderr)
+    offers = {} if is_slurm else fleet_fallbacks.offers_by_type(options, plan)
+    print_warnings(plan, offers.values())
     run_id = fleet_detach_to_controller.new_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
     attempts, replacements = planned_loss_limits(options, plan.selection)
@@ -301,7 +312,7 @@ def configuration_and_site(
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
         type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
-        type_offers={} if is_slurm else fleet_fallbacks.offers_by_type(options, plan),
+        type_offers=offers,
         capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
         lifetime=fleet_replacement_and_lifetime_limits.lifetime_of(options, plan),
         controller=fleet_controller_type_and_charge.own_charge(os.environ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, site_of
@@ -17,24 +19,42 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 SECONDS = 30.0  # for the answer, Ansible's own start included
-# Variables that name credentials; those of a file or a machine that none of these names are not looked for.
+# Variables that name credentials, and the files that have them otherwise, with the variables that name these. Those of
+# a machine, such as an instance's role, are not looked for: the search alone takes seconds where there are none.
 CREDENTIALS = {
-    "aws": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+    "aws": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
     "openstack": ("OS_CLOUD", "OS_AUTH_URL"),
 }
+FILES = {"aws": {"AWS_SHARED_CREDENTIALS_FILE": ".aws/credentials", "AWS_CONFIG_FILE": ".aws/config"}}
+# The keys of a profile from which botocore has credentials (botocore/credentials.py); a region alone is none.
+PROFILE = re.compile(
+    r"^\s*(aws_access_key_id|role_arn|web_identity_token_file|credential_process|sso_start_url|login_session)\s*=",
+    re.MULTILINE,
+)
 
 
 def has_credentials(provider: str, environment: Mapping[str, str]) -> bool:
-    """Return whether the environment names credentials of a provider that has quotas."""
-    return any(environment.get(name) for name in CREDENTIALS.get(provider, ()))
+    """Return whether the environment, or a file of the user's, names credentials of a provider that has quotas."""
+    home = Path(environment.get("HOME", "/"))
+    files = (home / environment.get(name, path) for name, path in FILES.get(provider, {}).items())
+    return any(environment.get(name) for name in CREDENTIALS.get(provider, ())) or any(map(_has_profile, files))
+
+
+def _has_profile(file: Path) -> bool:
+    try:
+        return PROFILE.search(file.read_text(encoding="utf-8", errors="replace")) is not None
+    except OSError:
+        return False
 
 
 def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota, ...]:
     """Return the quotas of the account; none without credentials, with ``--offline``, or if the provider gives none.
 
-    A plan never fails for lack of them, and makes no environment to ask.
+    The controller that ``--detach`` provisions has its part of them. A plan never fails for lack of them, and makes no
+    environment to ask.
     """
     from kiln import bootstrap
+    from kiln.cli.fleet_plan_inputs import controller_type
     from kiln.fleet.playbook_runner import PlaybookRunner
     from kiln.fleet.quotas import Quota
 
@@ -55,4 +75,5 @@ def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota,
     if not result.ok or result.answer is None:
         print(f"quotas are not known: {result.reason('localhost').splitlines()[0][:200]}", file=sys.stderr)
         return ()
-    return tuple(Quota.parse(row) for row in result.answer["quotas"])
+    controller = controller_type(options)
+    return tuple(Quota.parse(row, controller) for row in result.answer["quotas"])

@@ -36,7 +36,7 @@ ON_WORKER = frozenset({JobState.REQUESTED, JobState.RUNNING})
 
 def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
     """Return a plan as text: the schedule, the cost, the alternatives, the terms."""
-    notes = [*_notes(plan), *(() if terms is None else plan_lines(terms, plan.selection))]
+    notes = [*_notes(plan), *(() if terms is None else plan_lines(terms, plan.selection)), *_warnings(plan, terms)]
     return "\n".join([*_configs(plan), "", *_ways(plan), "", *notes])
 
 
@@ -59,6 +59,7 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
             {**to_json(quota), "needed": quota.needed(quotas.machines_of(plan.selection))}
             for quota in plan.bounds.quotas
         ],
+        "quota_warnings": [text.removeprefix("quota").strip() for text in _warnings(plan, terms)],
         "bounds": to_json(plan.bounds),
         "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
@@ -172,8 +173,12 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
     if tests is not None:
         yield from _tests(tests, way)
     yield from _time_limits(plan)
-    yield from quotas.lines(plan.bounds.quotas, way, plan.without_quotas)
+    yield from quotas.lines(plan.bounds.quotas, way)
     yield f"bound   {greatest_cost_text(way)}"
+
+
+def _warnings(plan: FleetPlan, terms: RunTerms | None) -> Iterator[str]:
+    return quotas.warnings(plan, () if terms is None else (terms.offers, *terms.other_offers))
 
 
 def _pool(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:

@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import FleetLimit
+from kiln.model.fleet import Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.fleet.plan import Arrangement, FleetBounds, FleetPlan
     from kiln.model.fleet import MachineType
 
-UNITS = {"cores": "vCPUs", "memory": "GB of memory", "machines": "machines"}
+UNITS = {"cores": "vCPUs", "memory": "GB of memory", "disk": "GB of disk", "machines": "machines"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A limit of an account and what is used of it: ``cores``, GB of ``memory`` or ``machines`` (``measure``).
+    """A limit of an account and its use: ``cores``, GB of ``memory`` or ``disk``, or ``machines`` (``measure``).
 
     With ``spot`` it counts spot machines, with False those on demand, with None all; so with ``gpu`` those with a GPU.
+    The machine that will control the run gets what is ``reserved``.
     """
 
     name: str
@@ -30,16 +32,19 @@ class Quota:
     used: float = 0.0
     spot: bool | None = None
     gpu: bool | None = None
+    reserved: float = 0.0
 
     @classmethod
-    def parse(cls, row: Mapping[str, Any]) -> Quota:
-        """Return a quota from the answer of ``quota.yml``."""
-        return cls(**{name: row[name] for name in cls.__slots__})
+    def parse(cls, row: Mapping[str, Any], controller: MachineType | None = None) -> Quota:
+        """Return a quota from the answer of ``quota.yml``, of which a ``controller`` to be provisioned needs a part."""
+        quota = cls(**row)
+        machines = () if controller is None else ((controller, False),)
+        return dataclasses.replace(quota, reserved=quota.needed(machines))
 
     @property
     def free(self) -> float:
         """What may be used besides."""
-        return max(0.0, self.limit - self.used)
+        return max(0.0, self.limit - self.used - self.reserved)
 
     def needed(self, machines: Iterable[tuple[MachineType, bool]]) -> float:
         """Return what machines need of it; each is a type, and whether it is spot."""
@@ -80,7 +85,7 @@ def plan_within(
             planned(plan.bounds), without_quotas=None if fits(quotas, whole.selection) else whole.selection
         )
     except FleetLimit as error:
-        requests = [text for quota in quotas if (text := request_text(quota, whole.cheapest))]
+        requests = [text for quota in quotas if (text := request_text(quota, machines_of(whole.cheapest)))]
         raise FleetLimit(
             "no arrangement builds these configs within the quotas of the account",
             why="; ".join(f"{quota.free:g} {UNITS[quota.measure]} are free: {quota.name}" for quota in quotas),
@@ -88,21 +93,46 @@ def plan_within(
         ) from error
 
 
-def lines(quotas: Iterable[Quota], way: Arrangement, wanted: Arrangement | None) -> Iterator[str]:
-    """Yield what an arrangement needs of the quotas, and what to request for the one that was ``wanted``."""
+def lines(quotas: Iterable[Quota], way: Arrangement) -> Iterator[str]:
+    """Yield what an arrangement needs of the quotas."""
     machines = machines_of(way)
     for quota in quotas:
         need, unit = quota.needed(machines), UNITS[quota.measure]
         if need:
-            use = f"{quota.name}, {quota.used:g} of {quota.limit:g} in use"
+            controller = f", {quota.reserved:g} for the controller" if quota.reserved else ""
+            use = f"{quota.name}, {quota.used:g} of {quota.limit:g} in use{controller}"
             yield f"quota   {need:g} of {quota.free:g} free {unit}: {use}"
-        if wanted is not None and (request := request_text(quota, wanted)):
-            yield f"quota   limits this plan to {way.workers} workers; for {wanted.workers} {request}"
 
 
-def request_text(quota: Quota, way: Arrangement) -> str:
-    """Return what to request of the provider so that an arrangement fits; empty if it does."""
-    need = quota.needed(machines_of(way))
+def warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> Iterator[str]:
+    """Yield what to request for all that a plan within quotas leaves out, or may need later.
+
+    That is its selection without them, its tests after the builds, and ``offers`` that replace a planned machine type,
+    which is the first of each: all workers of that type may be replaced.
+    """
+    way, wanted, tests = plan.selection, plan.without_quotas, plan.bounds.tests
+    machines = machines_of(way)
+    wishes: list[tuple[str, list[tuple[MachineType, bool]]]] = []
+    if wanted is not None:
+        wishes.append((f"limits this plan to {way.workers} workers; for {wanted.workers}", machines_of(wanted)))
+    for first, *others in offers:
+        planned, count = (first.machine_type, way.spot), way.count(first.machine_type)
+        for kind, spot in dict.fromkeys((offer.machine_type, offer.spot) for offer in others):
+            mixed = [(kind, spot) if machine == planned else machine for machine in machines[: way.workers]]
+            name = Offer(machine_type=kind, spot=spot)  # zones have no quotas of their own
+            wishes.append((f"too small for {count} of the fall-back {name};", mixed + machines[way.workers :]))
+    if tests is not None:
+        wishes.append(("too small for the tests after the builds;", [(tests.machine_type, tests.spot)]))
+    for what, needed in wishes:
+        for quota in plan.bounds.quotas:
+            if request := request_text(quota, needed):
+                yield f"quota   {what} {request}"
+
+
+def request_text(quota: Quota, machines: Sequence[tuple[MachineType, bool]]) -> str:
+    """Return what to request of the provider so that machines fit; empty if they do."""
+    need = quota.needed(machines)
     if need <= quota.free:
         return ""
-    return f"request {quota.used + need:g} {UNITS[quota.measure]} of {quota.name}, which is {quota.limit:g}"
+    request = quota.used + quota.reserved + need
+    return f"request {request:g} {UNITS[quota.measure]} of {quota.name}, which is {quota.limit:g}"

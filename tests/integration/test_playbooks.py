@@ -414,7 +414,7 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     quotas = tmp_path / "quotas.json"
     more = {**restricted, "kiln_controller": "198.51.100.0/24", "kiln_answer": str(quotas)}
     succeed(play("quota", "admit", **more))  # without kiln_inputs: a tag changes
-    assert [row["limit"] for row in json.loads(quotas.read_text())["quotas"]] == [64] * 4
+    assert [row["limit"] for row in json.loads(quotas.read_text())["quotas"]] == [64 * 1024] + [64] * 4
     succeed(play("down", **restricted))
     assert [each["InstanceId"] for each in running(client).values()] == [stranger]
     require_no_spare_rights(calls)

@@ -9,9 +9,11 @@ import pytest
 
 from kiln.errors import FleetLimit
 from kiln.fleet import quotas
+from kiln.fleet.fallback_offers import ON_DEMAND, ordered_offers
 from kiln.fleet.plan import FleetBounds, FleetPlan, Overheads, plan, schedule
 from kiln.fleet.plan_status_output import plan_as_json, plan_as_text
 from kiln.fleet.quotas import Quota
+from kiln.fleet.worker_test_plan import WorkerTestPlan
 from tests.fleets import MACHINE, estimates
 from tests.playbook_programs import load
 
@@ -67,6 +69,62 @@ def test_a_quota_counts_spot_machines_or_those_on_demand_and_the_cache_is_on_dem
     assert (count.needed(machines), memory.needed(machines)) == (3, 3 * 64)
 
 
+def test_the_controller_of_a_detached_run_has_its_part_of_the_quotas() -> None:
+    """It is on demand: of a quota of spot machines it takes nothing."""
+    row = dataclasses.asdict(cores(66, used=2))
+    quota = Quota.parse(row, MACHINE)
+    assert (quota.reserved, quota.free) == (16, 48)
+    assert Quota.parse({**row, "spot": True}, MACHINE).free == 64
+    plan = quotas.plan_within((quota,), planned, BOUNDS)
+    assert plan.selection.workers == 2, "as with 3 in as many rounds"
+    text = plan_as_text(plan)
+    assert "quota   32 of 48 free vCPUs: vCPUs of the project, 2 of 66 in use, 16 for the controller" in text
+    assert "for 4 request 82 vCPUs of vCPUs of the project, which is 66" in text
+
+
+def test_the_disks_of_machines_are_within_their_quota() -> None:
+    quota = Quota(name="volumes", measure="disk", limit=10 * MACHINE.disk, used=8 * MACHINE.disk)
+    plan = quotas.plan_within((quota,), planned, BOUNDS)
+    assert plan.selection.workers == 2
+    free = 2 * MACHINE.disk
+    assert f"quota   {free:g} of {free:g} free GB of disk: volumes" in plan_as_text(plan)
+
+
+def test_a_fall_back_that_could_not_replace_all_workers_is_named_with_what_to_request() -> None:
+    """Zones share the quotas of their region; a smaller type fits, and so do the planned machines."""
+    large = dataclasses.replace(MACHINE, type="large", name="c9.large", cores=2 * MACHINE.cores)
+    small = dataclasses.replace(MACHINE, type="small", name="c9.small", cores=1)
+    plan = quotas.plan_within((cores(64),), planned, BOUNDS)
+    offers = ordered_offers(plan.selection.machine_type, [small, large], zones=("a", "b"))
+    request = "request 128 vCPUs of vCPUs of the project, which is 64"
+    assert list(quotas.warnings(plan, [offers])) == [
+        f"quota   too small for 4 of the fall-back large (c9.large); {request}"
+    ]
+    on_demand = plan_of_spot_workers(cores(64, spot=True), cores(48, spot=False))
+    offers = ordered_offers(on_demand.selection.machine_type, [ON_DEMAND], spot=True)
+    (warning,) = quotas.warnings(on_demand, [offers])
+    assert warning.startswith("quota   too small for 4 of the fall-back compute-16")
+    assert "; request 64 vCPUs" in warning
+
+
+def plan_of_spot_workers(*limits: Quota) -> FleetPlan:
+    """Return the plan of four configs on spot machines of 16 cores."""
+
+    def planned(bounds: FleetBounds) -> FleetPlan:
+        return plan({MACHINE: estimates(4)}, overheads=OVERHEADS, bounds=bounds, optimize="time", spot=True)
+
+    return quotas.plan_within(limits, planned, BOUNDS)
+
+
+def test_tests_after_the_builds_that_have_no_room_are_named_before_they_begin() -> None:
+    graphics = dataclasses.replace(MACHINE, type="gpu-t4", gpus=1)
+    tests = WorkerTestPlan(configs=("one",), machine_type=graphics, spot=False, seconds=60.0, cost=0.0)
+    plan = quotas.plan_within((cores(0, gpu=True),), planned, dataclasses.replace(BOUNDS, tests=tests))
+    text = plan_as_text(plan)
+    assert "quota   too small for the tests after the builds; request 16 vCPUs" in text
+    assert plan_as_json(plan)["quota_warnings"][0].startswith("too small for the tests")
+
+
 def test_the_quotas_of_aws_count_families_and_spot_apart() -> None:
     def instance(kind: str, cores: int, **more: str) -> dict[str, object]:
         return {"InstanceType": kind, "CpuOptions": {"CoreCount": cores, "ThreadsPerCore": 2}, **more}
@@ -74,7 +132,9 @@ def test_the_quotas_of_aws_count_families_and_spot_apart() -> None:
     spot = {"InstanceLifecycle": "spot"}
     running = [instance("c7i.2xlarge", 4), instance("m5.large", 1, **spot), instance("g5.xlarge", 2)]
     running += [instance("p4d.24xlarge", 48), instance("inf1.xlarge", 2)]
-    rows = AWS.quotas({code: 64.0 for code, *_ in AWS.CODES}, running)
+    limits = {AWS.STORAGE: 1.0, **{code: 64.0 for code, *_ in AWS.CODES}}
+    storage, *rows = AWS.quotas(limits, running, [{"Size": 100}, {"Size": 150}])
+    assert Quota.parse(storage).free == 1024 - 250
     assert [(row["used"], row["spot"], row["gpu"]) for row in rows] == [
         (8, False, False),
         (2, True, False),
