@@ -685,10 +685,52 @@ def test_a_plan_stays_within_the_limits_of_the_project(cloud: Cloud, tmp_path: P
     assert json.loads(unknown.stdout)["chosen"]["workers"] == 2
 
 
-def kiln_fleet(env: dict[str, str], folder: Path, action: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run an action of ``kiln fleet`` on OpenStack where nobody can answer a question."""
+@pytest.mark.usefixtures("fleet_python")
+def test_a_plan_asks_aws_as_the_user_of_a_profile_and_counts_controller_disks_and_fall_backs(
+    moto: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The credentials are in ``~/.aws`` alone; without the file nobody is asked."""
+    client = ec2(moto)
+    client.create_volume(AvailabilityZone="us-east-1a", Size=700, VolumeType="gp3")
+    client.create_volume(AvailabilityZone="us-east-1a", Size=900, VolumeType="gp2")
+    limits = {"L-1216C47A": 20.0, "L-7A658B76": 1.0}  # vCPUs on demand, TiB of gp3
+
+    def limit(_: Any, service_code: str, quota_code: str) -> dict[str, float]:
+        assert service_code == ("ebs" if quota_code == "L-7A658B76" else "ec2")
+        return {"Value": limits.get(quota_code, 0.0)}
+
+    monkeypatch.setattr(ServiceQuotasBackend, "get_service_quota", limit)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / ".aws" / "credentials"
+    file.parent.mkdir()
+    file.write_text(f"[default]\naws_access_key_id = kiln\naws_secret_access_key = {SECRET}\n")
+    env = {"HOME": str(tmp_path), "AWS_ENDPOINT_URL": str(moto["kiln_aws_endpoint"])}
+    words = ("--all", "--detach", "--type", "compute-8", "--fallback", "compute-16", "--workers", "4", "--json")
+    planned = kiln_fleet(env, tmp_path, "plan", *words, provider="aws")
+    assert planned.returncode == 0, planned.stderr
+    plan = json.loads(planned.stdout)
+    assert (plan["chosen"]["workers"], plan["without_quotas"]["workers"]) == (2, 4)
+    rows = {row["measure"]: row for row in plan["quotas"] if row["needed"]}
+    assert {name: (row["limit"], row["used"], row["reserved"], row["needed"]) for name, row in rows.items()} == {
+        "disk": (1024, 700, 60, 200),
+        "cores": (20, 0, 2, 16),
+    }
+    disks, cores, fall_back, *_ = sorted(plan["quota_warnings"], key=lambda text: "fall-back" in text)
+    assert "for 4 request 1160 GB of disk" in disks
+    assert "for 4 request 34 vCPUs" in cores
+    assert "2 of the fall-back compute-16 (c7i.4xlarge); request" in fall_back
+    file.unlink()
+    unknown = kiln_fleet(env, tmp_path, "plan", *words, provider="aws")
+    assert (json.loads(unknown.stdout)["quotas"], "quotas" in unknown.stderr) == ([], False)
+
+
+def kiln_fleet(
+    env: dict[str, str], folder: Path, action: str, *more: str, provider: str = "openstack"
+) -> subprocess.CompletedProcess[str]:
+    """Run an action of ``kiln fleet`` where nobody can answer a question."""
     root = Path(shutil.copytree(SMALL, folder / "feedstock", dirs_exist_ok=True))
-    argv = [sys.executable, "-m", "kiln", "-C", str(root), "fleet", action, "--provider", "openstack", *more]
+    argv = [sys.executable, "-m", "kiln", "-C", str(root), "fleet", action, "--provider", provider, *more]
     return subprocess.run(
         argv,
         env={**os.environ, **env},
