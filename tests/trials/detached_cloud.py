@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import WorkersLost
 from tests.cloud_machines import address_service, gateway
 from tests.integration.fleet import test_detached
-from tests.integration.fleet.helpers import PLANTED, docker, hold, let_go, words
+from tests.integration.fleet.helpers import (
+    PLANTED,
+    docker,
+    hold,
+    let_go,
+    trust_this_computers_authorities,
+    words,
+)
 from tests.moto_machines import moto_machines
 from tests.openstack_machines import openstack_machines
 from tests.trials.fleet import make_image
@@ -236,7 +243,7 @@ def main() -> None:
 @contextmanager
 def cloud_of(name: str, folder: Path) -> Iterator[MachineCloud]:
     """Yield a cloud by its name; its machines can reach the package index as this computer does."""
-    on_boot = test_detached.trust_this_computers_authorities
+    on_boot = trust_this_computers_authorities
     if name == "EC2":
         with moto_machines(folder, on_boot=on_boot) as cloud:
             yield cloud

@@ -288,7 +288,6 @@ def detached_trial(name: str, root: Path, dice: random.Random, expected: Mapping
     """Carry out a trial of a fault that strikes the controller of a detached run."""
     config, place = CHOSEN[-1], root.parent
     with existing_machines(place, 2) as (worker, controller):
-        test_detached.trust_this_computers_authorities(controller["name"])
         hosts = [{key: host[key] for key in host if key != "name"} for host in (worker, controller)]
         variables = place / "hosts.json"
         variables.write_text(json.dumps({"kiln_static_hosts": hosts}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -32,6 +33,13 @@ PLANTED = "planted-5f2b7c1d9e"
 # gone are of the same, and take each other's packages.
 HELD = ".ci_support/held"
 HOLD = f'while [ -e "$RECIPE_DIR/../{HELD}" ]; do sleep 0.2; done\n'
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+SMI = """#!/bin/sh
+case $1 in
+-L) echo 'GPU 0: Tesla T4 (UUID: GPU-1)' ;;
+*) echo '550.54.15, Tesla T4, 7.5, 15360' ;;
+esac
+"""
 
 
 @contextmanager
@@ -55,9 +63,21 @@ def _existing(folder: Path, name: str) -> dict[str, str]:
     until(lambda: "done" in docker("exec", name, "sh", "-c", "cloud-init status || true"), "it has booted")
     docker("exec", name, "systemctl", "disable", "--now", "kiln-lease.timer")
     docker("exec", name, "rm", "-f", "/etc/kiln-lease")
+    trust_this_computers_authorities(name)
     address = facts["kiln_machine"]["address"]
     host = {"address": address, "user": "fleet", "known_hosts": f"{kind} {key}"}
     return {**host, "key": str(folder / "keys" / "run"), "name": name}
+
+
+def trust_this_computers_authorities(name: str) -> None:
+    """Let pip on a machine reach the package index as it does here, through a proxy perhaps.
+
+    A controller makes the fleet's environment; and the environment that the image has for builds is removed when a run
+    releases the machine, so that the next one makes it again.
+    """
+    if AUTHORITIES.exists():
+        docker("cp", "--follow-link", str(AUTHORITIES), f"{name}:{AUTHORITIES}")
+        docker("exec", name, "sh", "-c", f"printf '[global]\\ncert={AUTHORITIES}\\n' >/etc/pip.conf")
 
 
 def words(root: Path, action: str, *more: str) -> tuple[str, ...]:
@@ -109,6 +129,12 @@ def hold_only(root: Path, config: str) -> None:
     script = root / "recipe" / "build.sh"
     waits = f'if [ "$interpreter-$cuda_compiler_version" = "{interpreter}-{cuda}" ]; then sleep 600; fi\n'
     script.write_text(script.read_text().replace("mkdir -p dist", f"{waits}mkdir -p dist"))
+
+
+def install_gpu(worker: str) -> None:
+    """Install a program that stands in for the driver's."""
+    place = "/usr/local/bin/nvidia-smi"
+    docker("exec", worker, "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
 
 
 def let_go(worker: str) -> None:

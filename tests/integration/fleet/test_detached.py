@@ -35,7 +35,6 @@ pytestmark = [
     pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
 ]
 CONFIG = CONFIGS[-1]
-AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 PLACES = "/etc /var/lib/kiln /usr/local /run /tmp /var/log"
 LEFT = "ls -d /etc/kiln-* /var/lib/kiln /etc/systemd/system/kiln-* /usr/local/sbin/kiln-controller* 2>/dev/null || true"
 
@@ -44,13 +43,6 @@ def fleet(root: Path, action: str, *more: str) -> subprocess.CompletedProcess[st
     environment = {**os.environ, "BINSTAR_TOKEN": PLANTED, "AWS_SECRET_ACCESS_KEY": PLANTED}
     call = words(root, action, *more)
     return subprocess.run(call, cwd=ROOT, text=True, capture_output=True, check=False, env=environment)
-
-
-def trust_this_computers_authorities(name: str) -> None:
-    """Let pip on a machine reach the package index as it does here, through a proxy perhaps."""
-    if AUTHORITIES.exists():
-        docker("cp", "--follow-link", str(AUTHORITIES), f"{name}:{AUTHORITIES}")
-        docker("exec", name, "sh", "-c", f"printf '[global]\\ncert={AUTHORITIES}\\n' >/etc/pip.conf")
 
 
 def state_of(root: Path, key: Path) -> dict[str, Any]:
@@ -97,7 +89,6 @@ def test_a_detached_run_outlives_this_computer_and_waits_until_it_is_collected(
     elsewhere.mkdir()
     hold(small)
     with existing_machines(tmp_path, 2) as (worker, controller):
-        trust_this_computers_authorities(controller["name"])
         hosts = [{key: host[key] for key in host if key != "name"} for host in (worker, controller)]
         told = tmp_path / "hosts.json"
         told.write_text(json.dumps({"kiln_static_hosts": hosts}))

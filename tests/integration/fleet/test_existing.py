@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from tests.integration.fleet.helpers import (
     existing_machines,
     hold,
     hold_only,
+    install_gpu,
     ledgered,
     let_go,
     report,
@@ -82,7 +82,10 @@ def ran(root: Path, hosts: list[dict[str, Any]], action: str, *, code: int) -> s
 def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_others(
     small: Path, existing: dict[str, str], tmp_path: Path
 ) -> None:
-    """The stranger builds the same configs of another recipe, and must not take what it finds on the worker."""
+    """The stranger builds the same configs of another recipe, and must not take what it finds on the worker.
+
+    It builds there once the first run has given the machine back.
+    """
     stranger = Path(shutil.copytree(SMALL, tmp_path / "stranger" / "small-feedstock"))
     hold(small)
     call = static_words(small, existing, "run")
@@ -117,6 +120,8 @@ def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_ot
     assert_given_back(small)
     left = docker("exec", existing["name"], "sh", "-c", "ls -d /etc/kiln-owner /var/lib/kiln 2>/dev/null || true")
     assert left == ""
+    assert ran(stranger, [existing], "run", code=0), "the machine is free, and is prepared from nothing"
+    assert_whole(stranger, CONFIGS)
 
 
 # By the recipe, the configs with CUDA, which share a compile, need a GPU, and the last one two cores.
@@ -167,20 +172,6 @@ def test_configs_are_built_on_the_machines_that_hold_them(small: Path, tmp_path:
     assert_given_back(small)
 
 
-SMI = """#!/bin/sh
-case $1 in
--L) echo 'GPU 0: Tesla T4 (UUID: GPU-1)' ;;
-*) echo '550.54.15, Tesla T4, 7.5, 15360' ;;
-esac
-"""
-
-
-def install_gpu(worker: str) -> None:
-    """Install a program that stands in for the driver's."""
-    place = "/usr/local/bin/nvidia-smi"
-    docker("exec", worker, "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
-
-
 def test_what_a_run_has_built_is_tested_on_a_host_with_a_gpu(small: Path, tmp_path: Path) -> None:
     """A program stands in for the driver's: without it the host is refused, with it the recipe's tests run there."""
     config, other = (config for config in CONFIGS if "12.9" in config)
@@ -200,8 +191,7 @@ def test_what_a_run_has_built_is_tested_on_a_host_with_a_gpu(small: Path, tmp_pa
         assert "is too small: it has 0 of 1 GPUs" in refused.stderr
         (entry,) = report(small).configs
         assert (entry.state, entry.reason, len(entry.packages)) == (ConfigState.WAITING, PENDING, 2)
-        place = "/usr/local/bin/nvidia-smi"
-        docker("exec", name, "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
+        install_gpu(name)
         unbuilt = called("test", "--gpu", config, other)
         assert unbuilt.returncode == UsageError.exit_code
         assert f"the packages of {other} are not built" in unbuilt.stderr
