@@ -335,12 +335,14 @@ def test_the_tests_on_a_gpu_are_part_of_the_plan_and_of_its_limits(
     output = capsys.readouterr()
     count = len([path for path in (feedstock / ".ci_support").glob("*.yaml") if "versionNone" not in path.name])
     assert f"gpu     {count} configs on 1 gpu-t4 (g4dn.xlarge)" in output.out
-    assert cli.run([*plan, "--json", "--gpu-type", "gpu-l4"]) == 0
+    larger = [*plan, "--gpu-type", "gpu-l4"]
+    assert cli.run([*larger, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     tests, cost = data["bounds"]["tests"], data["cheapest"]["cost"]["expected"]
     assert (tests["machine_type"]["name"], len(tests["configs"])) == ("g6.xlarge", count)
     assert tests["seconds"] == 300 + count * 600 + 60
-    assert cli.run([*plan, "--budget", f"{cost + tests['cost'] / 2:.3f}"]) == FleetLimit.exit_code
+    assert cli.run([*larger, "--budget", f"{cost + 0.01:.3f}"]) == 0
+    assert cli.run([*larger, "--budget", f"{cost - tests['cost'] / 2:.3f}"]) == FleetLimit.exit_code
     assert cli.run([*plan, "--gpu-type", "compute-16"]) == UsageError.exit_code
     assert "compute-16 has no GPU" in capsys.readouterr().err
     words = [word for word in plan if word != "--gpu-tests"]
