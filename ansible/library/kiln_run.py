@@ -278,9 +278,12 @@ class Folder:
             return False
         return not refusal.get("unlisted")
 
-    def forget(self, name: str) -> None:
-        """Close the connection to a worker, and delete its records."""
+    def forget(self, name: str) -> bool:
+        """Close the connection to a worker, and delete its records; return whether there were some."""
         config = self.path / "ssh" / f"{name}.config"
+        known = any(
+            path.exists() for path in (config, self.path / "inventory" / f"{name}.json", self.path / "seed" / name)
+        )
         if config.exists():
             argv = ["ssh", "-F", str(config), "-O", "exit", name]
             with contextlib.suppress(MissingProgram):  # without ssh there is no connection
@@ -290,6 +293,7 @@ class Folder:
         shutil.rmtree(self.path / "seed" / name, ignore_errors=True)
         for suffix in ("host", "host.pub", "known_hosts", "delete-server"):
             (self.path / "keys" / f"{name}.{suffix}").unlink(missing_ok=True)
+        return known
 
     def forget_all(self) -> list[str]:
         """Forget every worker and the run's key."""
@@ -320,9 +324,8 @@ def act(parameters: dict[str, Any]) -> list[str]:
     folder = Folder(Path(parameters["folder"]), user=parameters["user"], options=parameters["ssh_options"])
     machines = parameters["machines"]
     if parameters["state"] == "forgotten":
-        for name in parameters["names"]:
-            folder.forget(name)
-        return parameters["names"] or folder.forget_all()
+        names = parameters["names"]
+        return [name for name in names if folder.forget(name)] if names else folder.forget_all()
     if parameters["state"] == "unanswered":
         return folder.unanswered()
     folder.make()

@@ -13,6 +13,7 @@ import queue
 import shlex
 import socket
 import subprocess
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -181,8 +182,7 @@ class Claims:
 
     def remove(self, name: str) -> None:
         """Delete a claim."""
-        for suffix in ("json", "known_hosts"):
-            (self.claims / f"{name}.{suffix}").unlink(missing_ok=True)
+        (self.claims / f"{name}.json").unlink(missing_ok=True)
 
     def has_inventory(self, name: str) -> bool:
         """Return whether a worker is in the inventory."""
@@ -196,11 +196,10 @@ class Hosts:
         self.parameters = parameters
         self.claims = Claims(Path(parameters["folder"]))
         self.reasons: dict[str, str] = {}  # of refusals, by address; threads only add to it
+        self.claimed_some = False
 
-    def argv(self, host: Host, name: str) -> list[str]:
+    def argv(self, host: Host, name: str, known_hosts: str) -> list[str]:
         """Return the command line of ssh without a command: only the given key and host key are used."""
-        known_hosts = self.claims.claims / f"{name}.known_hosts"
-        known_hosts.write_text(f"{name} {host['known_hosts']}\n")
         user, port = host.get("user", self.parameters["user"]), host.get("port", 22)
         settings = kiln_ssh.settings(user=user, port=port, key=host["key"], known_hosts=known_hosts, alias=name)
         options = {**settings, "ControlPath": "none", **self.parameters["ssh_options"]}
@@ -209,12 +208,14 @@ class Hosts:
     def ask(self, host: Host, name: str, script: str) -> str:
         """Run a script as root on a host and return its output. Raises Unreached."""
         words = f"echo {shlex.quote(REACHED)}; sudo sh -c {shlex.quote(script)}"
-        try:
-            process = subprocess.run(
-                [*self.argv(host, name), words], capture_output=True, text=True, check=False, timeout=SECONDS
-            )
-        except subprocess.TimeoutExpired as slow:
-            raise Unreached(f"{host['address']} did not answer within {SECONDS} s", unknown=True) from slow
+        with tempfile.NamedTemporaryFile("w") as known_hosts:
+            known_hosts.write(f"{name} {host['known_hosts']}\n")
+            known_hosts.flush()
+            argv = [*self.argv(host, name, known_hosts.name), words]
+            try:
+                process = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=SECONDS)
+            except subprocess.TimeoutExpired as slow:
+                raise Unreached(f"{host['address']} did not answer within {SECONDS} s", unknown=True) from slow
         head, _, output = process.stdout.partition("\n")
         if process.returncode:
             reason = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
@@ -293,8 +294,11 @@ class Hosts:
         if lack := kiln_host_note.lack(needs, kiln_host_note.measured(note)):
             self._release({**host, "name": name}, {})
             return self._refuse(name, host, f"{host['address']} is too small: it has {lack}")
-        facts = {"run": parameters["run"], "owner": parameters["owner"], "expires": parameters["expires"]}
-        return worker(host, name=name, kind=kind, state=state, account_user=account_user(), **facts)
+        if kiln_host_note.NEW in note:
+            self.claimed_some = True
+        expires = int(note.get("expires") or parameters["expires"])  # of a host that is this run's already: as it was
+        facts = {"run": parameters["run"], "owner": parameters["owner"], "expires": expires, "state": state}
+        return worker(host, name=name, kind=kind, account_user=account_user(), **facts)
 
     def _refuse(self, name: str, host: Host, reason: str) -> None:
         self.reasons[str(host["address"])] = reason
@@ -319,9 +323,6 @@ class Hosts:
             note = answer or note
         except Unreached:
             state = "unreachable"
-        finally:
-            if not claim:
-                self.claims.remove(name)
         if not parameters["everywhere"] and (note.get("owner"), note.get("machine")) != (parameters["owner"], name):
             return None
         if parameters["everywhere"] and state == "unreachable":
@@ -362,11 +363,14 @@ class Hosts:
 def act(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the action of a playbook."""
     hosts = Hosts(parameters)
-    hosts.claims.claims.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if parameters["state"] == "listed":
+    if parameters["state"] == "listed":  # with --check, too: it writes nothing into the run's folder
         return {"machines": hosts.list_all(), "refused": [], "changed": False}
-    machines, refused = hosts.claim_all() if parameters["state"] == "claimed" else hosts.release_all()
-    return {"machines": machines, "refused": refused, "changed": bool(machines)}
+    if parameters["state"] == "left":
+        machines, refused = hosts.release_all()
+        return {"machines": machines, "refused": refused, "changed": bool(machines)}
+    hosts.claims.claims.mkdir(parents=True, exist_ok=True, mode=0o700)
+    machines, refused = hosts.claim_all()
+    return {"machines": machines, "refused": refused, "changed": hosts.claimed_some}
 
 
 def main() -> None:

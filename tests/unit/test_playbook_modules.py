@@ -224,7 +224,8 @@ def test_an_existing_host_belongs_to_one_run_at_a_time(fake_hosts: type[FakeHost
     assert others[0]["address"] not in {item["address"] for item in first}
     assert "belongs to the run one of" in refused[0]["reason"]
     assert "sudo rm /etc/kiln-owner" in refused[0]["reason"]
-    again, _ = hosts_of(fake_hosts, one, "one", "m-1", "m-2").claim_all()
+    again, _ = hosts_of(fake_hosts, one, "one", "m-1", "m-2", expires=8).claim_all()
+    assert {item["expires"] for item in again} == {7}, "as its note says, by which a sweep goes"
     assert {item["name"]: item["address"] for item in again} == {item["name"]: item["address"] for item in first}
     assert {item["name"] for item in hosts_of(fake_hosts, one, "one").list_all()} == {"m-1", "m-2"}
     everyone = hosts_of(fake_hosts, one, "one", everywhere=True).list_all()
@@ -321,8 +322,9 @@ def test_of_many_claims_of_a_host_at_the_same_moment_one_succeeds(tmp_path: Path
         ]
         with ThreadPoolExecutor(len(scripts)) as pool:
             said = list(pool.map(lambda text: subprocess.check_output(["sh", "-c", text], text=True), scripts))
-        assert len(set(said)) == 1
-        assert re.fullmatch(r"owner=\d+", said[0])
+        assert len({text.splitlines()[-1] for text in said}) == 1
+        assert sorted(NOTE.parse(text).get(NOTE.NEW, "") for text in said) == [""] * 11 + ["yes"]
+        assert all(re.fullmatch(r"(claimed_now=yes\n)?owner=\d+", text) for text in said)
         assert [item.name for item in tmp_path.iterdir()] == ["kiln-owner"]
 
 
@@ -444,6 +446,12 @@ def test_a_worker_is_unanswered_until_it_is_recorded_or_refused_for_certain(tmp_
     assert RUN.act({**common, "state": "unanswered"}) == ["killed", "unlisted"]
     RUN.act({**common, "state": "forgotten"})
     assert RUN.act({**common, "state": "unanswered"}) == []
+
+
+def test_a_worker_that_is_forgotten_already_is_no_change(tmp_path: Path) -> None:
+    (tmp_path / "seed" / "f-1").mkdir(parents=True)
+    forgotten = {"folder": str(tmp_path), "user": "fleet", "ssh_options": {}, "machines": [], "state": "forgotten"}
+    assert [RUN.act({**forgotten, "names": ["f-1", "f-2"]}) for _ in range(2)] == [["f-1"], []]
 
 
 def test_of_two_machines_of_a_name_the_recorded_one_stays_recorded(tmp_path: Path) -> None:
