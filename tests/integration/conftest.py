@@ -15,11 +15,14 @@ from kiln.container import Engine, choose
 from kiln.errors import MissingTool
 from tests import shared_inputs
 from tests.conftest import lack_of
+from tests.playbook_calls import PlaybookCaller, forked_ansible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+    from collections.abc import Callable, Iterator
 
     from kiln.publish.stores.store_publication import StoreTarget
+    from tests.playbook_calls import PlaybookResult
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -68,6 +71,19 @@ def fleet_python() -> Path:
     if sys.version_info < bootstrap.OLDEST_FOR_THE_FLEET:
         pytest.skip("Ansible needs Python 3.11 or newer")
     return bootstrap.ensure_fleet_environment(ROOT)
+
+
+@pytest.fixture(scope="session")
+def ansible(fleet_python: Path) -> Iterator[subprocess.Popen[str]]:
+    """The process in whose forks playbooks run."""
+    with forked_ansible(fleet_python) as process:
+        yield process
+
+
+@pytest.fixture
+def play(ansible: subprocess.Popen[str], tmp_path: Path) -> Callable[..., PlaybookResult]:
+    """Run playbooks with variables, which may be given as a dictionary; what they say must not hold a secret."""
+    return PlaybookCaller(ansible, tmp_path)
 
 
 @pytest.fixture

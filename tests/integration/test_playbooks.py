@@ -34,6 +34,7 @@ from kiln.fleet.provider_operations import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import iam_policy, remote_pool, shared_inputs
 from tests.openstack_api import IMAGES, Cloud, serve
+from tests.playbook_calls import CEILING, SECRET, changes, succeed
 from tests.playbook_programs import WORKER_PROGRAMS, load
 from tests.waiting import until
 
@@ -41,51 +42,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kiln.fleet.executor_protocol import Event, Probed
+    from tests.playbook_calls import PlaybookResult
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CPU, CUDA = "linux_64_cuda_compiler_versionNoneinterpreter3.11", "linux_64_cuda_compiler_version12.9interpreter3.11"
-SECRET = "planted-secret-0451"
-CEILING = 900  # seconds; machines of CI are slow, and none of these tests waits for time to pass
 EMULATED = 5400  # the same where QEMU plays the processor
-
-
-@pytest.fixture
-def play(fleet_python: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run playbooks with variables; what they say must not hold a secret."""
-    variables = tmp_path / "variables.json"
-
-    def run(
-        *books: str, check: bool = False, env: dict[str, str] | None = None, ceiling: int = CEILING, **more: object
-    ) -> subprocess.CompletedProcess[str]:
-        variables.write_text(json.dumps({"kiln_run_dir": str(tmp_path / "run"), "kiln_poll_interval": 1, **more}))
-        argv = [str(fleet_python.with_name("ansible-playbook")), "-vv", "--extra-vars", f"@{variables}"]
-        argv += ["--check"] if check else []
-        done = subprocess.run(
-            [*argv, *(str(ROOT / "ansible" / f"{book}.yml") for book in books)],
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1", **(env or {})},
-            cwd=ROOT,
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=ceiling,
-        )
-        said = done.stdout + done.stderr
-        assert SECRET not in said
-        assert "PRIVATE KEY" not in said
-        return done
-
-    return run
-
-
-def succeed(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    return done.stdout
-
-
-def changes(told: str) -> int:
-    """Return the number of tasks that changed something, over all hosts of a recap."""
-    return sum(int(number) for number in re.findall(r"\bchanged=(\d+)", told.rpartition("PLAY RECAP")[2]))
 
 
 def inventory(run: Path, name: str) -> dict[str, Any]:
@@ -129,7 +91,7 @@ def local(tmp_path: Path) -> Iterator[dict[str, object]]:
 
 @pytest.mark.needs("docker", "rsync", "ssh")
 def test_two_machines_build_a_config_each_and_are_gone(
-    play: Callable[..., subprocess.CompletedProcess[str]], local: dict[str, object], tmp_path: Path
+    play: Callable[..., PlaybookResult], local: dict[str, object], tmp_path: Path
 ) -> None:
     run, name = tmp_path / "run", str(local["kiln_run"])
     first, second = f"kiln-{name}-1", f"kiln-{name}-2"
@@ -176,7 +138,7 @@ def test_two_machines_build_a_config_each_and_are_gone(
 
 @pytest.mark.needs("docker", "rsync", "ssh")
 def test_a_pool_admits_its_own_workers_and_nobody_else(
-    play: Callable[..., subprocess.CompletedProcess[str]], local: dict[str, object], tmp_path: Path
+    play: Callable[..., PlaybookResult], local: dict[str, object], tmp_path: Path
 ) -> None:
     """A stand-in runs instead of the server and the workers; the role itself requires that it refuses strangers."""
     run, name = tmp_path / "run", str(local["kiln_run"])
@@ -231,7 +193,7 @@ def virtual() -> Iterator[dict[str, object]]:
 
 @pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "rsync", "ssh", "pgrep")
 def test_a_virtual_machine_builds_a_config_and_its_lease_ends_it(
-    play: Callable[..., subprocess.CompletedProcess[str]], virtual: dict[str, object], tmp_path: Path
+    play: Callable[..., PlaybookResult], virtual: dict[str, object], tmp_path: Path
 ) -> None:
     run, name = tmp_path / "run", str(virtual["kiln_run"])
     machine = f"kiln-{name}-1"
@@ -251,7 +213,7 @@ def test_a_virtual_machine_builds_a_config_and_its_lease_ends_it(
 
 @pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "ssh", "pgrep")
 def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and_swept(
-    play: Callable[..., subprocess.CompletedProcess[str]], virtual: dict[str, object], tmp_path: Path
+    play: Callable[..., PlaybookResult], virtual: dict[str, object], tmp_path: Path
 ) -> None:
     run, name = tmp_path / "run", str(virtual["kiln_run"])
     succeed(play("provision", **virtual, kiln_lifetime=1))
@@ -383,7 +345,7 @@ def with_faults_of_a_zone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.needs("ssh-keygen")
 def test_the_policy_for_aws_admits_what_the_playbooks_do(
-    play: Callable[..., subprocess.CompletedProcess[str]],
+    play: Callable[..., PlaybookResult],
     restricted: dict[str, object],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -422,7 +384,7 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
 
 @pytest.mark.needs("ssh-keygen")
 def test_machines_on_aws_end_themselves_and_are_given_back(
-    play: Callable[..., subprocess.CompletedProcess[str]], moto: dict[str, object], tmp_path: Path
+    play: Callable[..., PlaybookResult], moto: dict[str, object], tmp_path: Path
 ) -> None:
     client = ec2(moto)
     assert running(client) == {}
@@ -489,7 +451,7 @@ def cloud() -> Iterator[Cloud]:
 
 @pytest.mark.needs("ssh-keygen")
 def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_back(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+    play: Callable[..., PlaybookResult], cloud: Cloud, tmp_path: Path
 ) -> None:
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     env = cloud.environment(SECRET)
@@ -531,7 +493,7 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
 
 @pytest.mark.needs("ssh-keygen")
 def test_a_worker_with_a_gpu_on_openstack_has_an_image_with_a_driver(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud
+    play: Callable[..., PlaybookResult], cloud: Cloud
 ) -> None:
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7"}
     machines = [{"name": "kiln-two-test-1", "type": "gpu-l4"}, {"name": "kiln-two-1", "type": "compute-8"}]
@@ -546,7 +508,7 @@ def test_a_worker_with_a_gpu_on_openstack_has_an_image_with_a_driver(
 
 @pytest.mark.needs("ssh-keygen")
 def test_a_server_that_is_listed_late_is_waited_for_and_removed(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+    play: Callable[..., PlaybookResult], cloud: Cloud, tmp_path: Path
 ) -> None:
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     env, never = cloud.environment(SECRET), 1000
@@ -580,7 +542,7 @@ def audited(
 
 @pytest.mark.needs("ssh-keygen")
 def test_machines_on_openstack_have_floating_addresses_which_are_released_with_them(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, fleet_python: Path, tmp_path: Path
+    play: Callable[..., PlaybookResult], cloud: Cloud, fleet_python: Path, tmp_path: Path
 ) -> None:
     """The pool has two addresses for three machines; one machine goes by itself, and one by the provider's console.
 
@@ -628,7 +590,7 @@ def test_machines_on_openstack_have_floating_addresses_which_are_released_with_t
 
 @pytest.mark.needs("ssh-keygen")
 def test_a_server_that_has_shut_itself_down_is_replaced_and_those_of_other_runs_are_left_to_a_sweep(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+    play: Callable[..., PlaybookResult], cloud: Cloud, tmp_path: Path
 ) -> None:
     """A server is charged for as long as it is there; these have no credential yet."""
     told = {"kiln_provider": "openstack", "kiln_controller": "192.0.2.0/24", "kiln_type": "compute-8"}
@@ -745,7 +707,7 @@ def kiln_fleet(
 
 @pytest.mark.needs("ssh-keygen")
 def test_the_group_opens_to_the_address_that_the_controller_has_now(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, moto: dict[str, object]
+    play: Callable[..., PlaybookResult], cloud: Cloud, moto: dict[str, object]
 ) -> None:
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_type": "compute-8"}
     env = cloud.environment(SECRET)
@@ -772,7 +734,7 @@ def test_the_group_opens_to_the_address_that_the_controller_has_now(
 
 @pytest.mark.needs("ssh-keygen")
 def test_machines_of_another_run_of_the_same_name_are_left_alone(
-    play: Callable[..., subprocess.CompletedProcess[str]],
+    play: Callable[..., PlaybookResult],
     cloud: Cloud,
     moto: dict[str, object],
     fleet_python: Path,
@@ -822,7 +784,7 @@ def deletion(cloud: Cloud, name: str) -> str:
 
 @pytest.mark.needs("ssh-keygen")
 def test_each_worker_on_openstack_has_a_credential_that_deletes_it_and_can_do_nothing_else(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+    play: Callable[..., PlaybookResult], cloud: Cloud, tmp_path: Path
 ) -> None:
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     env, keys = cloud.environment(SECRET), tmp_path / "run" / "keys"
@@ -853,7 +815,7 @@ def test_each_worker_on_openstack_has_a_credential_that_deletes_it_and_can_do_no
 
 @pytest.mark.needs("ssh-keygen")
 def test_a_worker_deletes_itself_on_openstack_and_a_sweep_revokes_what_it_leaves(
-    play: Callable[..., subprocess.CompletedProcess[str]],
+    play: Callable[..., PlaybookResult],
     cloud: Cloud,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -890,7 +852,7 @@ def test_a_worker_deletes_itself_on_openstack_and_a_sweep_revokes_what_it_leaves
 @pytest.mark.needs("ssh-keygen")
 @pytest.mark.parametrize("why", ["refused", "ignored"])
 def test_a_cloud_without_restricted_credentials_gives_none_and_a_note_tells_what_bounds_the_cost(
-    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path, why: str
+    play: Callable[..., PlaybookResult], cloud: Cloud, tmp_path: Path, why: str
 ) -> None:
     """Keystone refuses them to those who have such a credential themselves; an old one would give the project away."""
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
