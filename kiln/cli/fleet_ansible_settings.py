@@ -172,8 +172,9 @@ def worker_variables(feedstock: Feedstock) -> dict[str, str]:
 
 
 def playbook_environment(environment: Mapping[str, str], python: Path) -> dict[str, str]:
-    """Return the environment of the playbooks: proxies, the provider's variables, and a UTF-8 locale."""
-    cloud = {name: text for name, text in environment.items() if CLOUD.match(name)}
+    """Return the environment of the playbooks: proxies, the provider's variables, a user's name, and a UTF-8 locale."""
+    # Ansible asks for the user's name when it starts, and fails without one; not every user has a line in /etc/passwd.
+    cloud = {name: text for name, text in environment.items() if CLOUD.match(name) or name == "LOGNAME"}
     path = os.pathsep.join((str(python.parent), environment.get("PATH", os.defpath)))
     return {**client_variables(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
 

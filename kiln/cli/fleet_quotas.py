@@ -73,7 +73,8 @@ def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota,
     finally:
         timer.cancel()
     if not result.ok or result.answer is None:
-        print(f"quotas are not known: {result.reason('localhost').splitlines()[0][:200]}", file=sys.stderr)
+        reason = result.reason("localhost").splitlines()[0][:200]
+        print(f"quotas are not known: {reason}; see {site.folder / 'playbooks.log'}", file=sys.stderr)
         return ()
     controller = controller_type(options)
     return tuple(Quota.parse(row, controller) for row in result.answer["quotas"])

@@ -94,3 +94,15 @@ def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_ch
     assert json.loads(stored.read_text())["place"] == {"AWS_REGION": "eu-west-1"}
     monkeypatch.delenv("AWS_REGION")
     assert begin_run("a run")["AWS_REGION"] == "eu-west-1"
+
+
+def test_ansible_gets_the_name_of_a_user_whom_the_system_does_not_know() -> None:
+    environment = {"LOGNAME": "uid4321", "HOME": "/tmp/home", "API_TOKEN": "x", "OS_CLOUD": "ovh", "PATH": "/bin"}
+    passed = fleet_ansible_settings.playbook_environment(environment, Path("/fleet/bin/python"))
+    assert passed == {
+        "LOGNAME": "uid4321",
+        "HOME": "/tmp/home",
+        "OS_CLOUD": "ovh",
+        "PATH": "/fleet/bin:/bin",
+        "LC_ALL": "C.UTF-8",
+    }
