@@ -3,11 +3,12 @@
 
 Codes are those of the console of Service Quotas: Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances, All
 Standard Spot Instance Requests, Running On-Demand G and VT instances, All G and VT Spot Instance Requests; of EBS,
-Storage for General Purpose SSD (gp3) volumes, in TiB. the same are in the adapter for AWS of OpenDev's nodepool.
+Storage for General Purpose SSD (gp3) volumes, in TiB. The same are in the adapter for AWS of OpenDev's nodepool.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,15 @@ def quotas(
     ]
 
 
+def known_limits(service: Any) -> dict[str, float]:
+    """Return the limits by their codes, without those of quotas that the region does not have."""
+    limits: dict[str, float] = {}
+    for product, code in (*(("ec2", code) for code, *_ in CODES), ("ebs", STORAGE)):
+        with contextlib.suppress(service.exceptions.NoSuchResourceException):
+            limits[code] = service.get_service_quota(ServiceCode=product, QuotaCode=code)["Quota"]["Value"]
+    return limits
+
+
 def main() -> None:
     """Run the module."""
     from ansible.module_utils.basic import AnsibleModule
@@ -93,12 +103,8 @@ def main() -> None:
 
     brief = Config(connect_timeout=SECONDS, read_timeout=SECONDS, retries={"total_max_attempts": 2})
     place = {"region_name": module.params["region"], "endpoint_url": module.params["endpoint"] or None}
-    limits: dict[str, float] = {}
     try:
-        service = boto3.client("service-quotas", config=brief, **place)
-        for code, *_ in CODES:
-            limits[code] = service.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
-        limits[STORAGE] = service.get_service_quota(ServiceCode="ebs", QuotaCode=STORAGE)["Quota"]["Value"]
+        limits = known_limits(boto3.client("service-quotas", config=brief, **place))
         ec2 = boto3.client("ec2", config=brief, **place)
         pages = ec2.get_paginator("describe_volumes")
         kinds = [{"Name": "volume-type", "Values": ["gp3"]}]

@@ -22,6 +22,7 @@ from moto import settings as moto_settings
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
+from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.models import ServiceQuotasBackend
 
 from kiln import files
@@ -655,11 +656,13 @@ def test_a_plan_asks_aws_as_the_user_of_a_profile_and_counts_controller_disks_an
     client = ec2(moto)
     client.create_volume(AvailabilityZone="us-east-1a", Size=700, VolumeType="gp3")
     client.create_volume(AvailabilityZone="us-east-1a", Size=900, VolumeType="gp2")
-    limits = {"L-1216C47A": 20.0, "L-7A658B76": 1.0}  # vCPUs on demand, TiB of gp3
+    limits = {"L-1216C47A": 20.0, "L-7A658B76": 1.0}  # vCPUs on demand, TiB of gp3; the region has no others
 
     def limit(_: Any, service_code: str, quota_code: str) -> dict[str, float]:
         assert service_code == ("ebs" if quota_code == "L-7A658B76" else "ec2")
-        return {"Value": limits.get(quota_code, 0.0)}
+        if quota_code not in limits:
+            raise NoSuchResource
+        return {"Value": limits[quota_code]}
 
     monkeypatch.setattr(ServiceQuotasBackend, "get_service_quota", limit)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
