@@ -35,9 +35,13 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = site_of(options, feedstock, "sweep", options.provider)
-    if options.all and not options.yes and not confirmed(fleet.existing_workers(site), options.user):
-        return 0
-    remaining = fleet.sweep(site, everything=options.all, user=options.user)
+    ids = None
+    if options.all and not options.yes:
+        workers = workers_of(options.user, fleet.existing_workers(site))
+        if not confirmed(workers):
+            return 0
+        ids = [str(worker["id"]) for worker in workers]  # a run may have created others since they were listed
+    remaining = fleet.sweep(site, everything=options.all, user=options.user, ids=ids)
     print("no workers remain" if options.all else "no expired workers remain", file=sys.stderr)
     if remaining:
         print("still there:", file=sys.stderr)
@@ -45,24 +49,28 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return 0
 
 
-def confirmed(workers: Sequence[Mapping[str, Any]], user: str | None) -> bool:
+def workers_of(user: str | None, workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the workers of a user, with those that name none; all of them for no user."""
+    return [worker for worker in workers if not user or worker["account_user"] in {"", user}]
+
+
+def confirmed(workers: Sequence[Mapping[str, Any]]) -> bool:
     """Say whose workers would be terminated, and ask; return True at once when there are none.
 
     Raises:
         UsageError: when nobody can answer.
     """
-    chosen = [worker for worker in workers if not user or worker["account_user"] in {"", user}]
-    if not chosen:
+    if not workers:
         return True
-    users = {worker["account_user"] for worker in chosen}
-    print("\n".join(worker_lines(chosen)), file=sys.stderr)
+    users = {worker["account_user"] for worker in workers}
+    print("\n".join(worker_lines(workers)), file=sys.stderr)
     if not sys.stdin.isatty():
         raise UsageError(
-            f"--all would terminate these {len(chosen)} workers of {len(users)} users, runs in progress included",
+            f"--all would terminate these {len(workers)} workers of {len(users)} users, runs in progress included",
             why="nobody can be asked here",
             hint="--yes answers beforehand, --user NAME narrows it to a user",
         )
-    print(f"Terminate these {len(chosen)} workers of {len(users)} users? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"Terminate these {len(workers)} workers of {len(users)} users? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 

@@ -109,17 +109,21 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     unrecorded_run_recovery.remove_note(site.folder)
 
 
-def sweep(site: PlaybookSite, *, everything: bool, user: str | None = None) -> list[dict[str, Any]]:
+def sweep(
+    site: PlaybookSite, *, everything: bool, user: str | None = None, ids: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """Remove the user's expired workers of all runs, or with ``everything`` all workers; return those that remain.
 
-    ``user`` is another user, whose workers alone are removed; empty for those of all users.
+    ``user`` is another user, whose workers alone are removed; empty for those of all users. ``everything`` is narrowed
+    to the workers of ``ids``, if they are given.
 
     Raises:
         TeardownIncomplete: when something remains.
         MachinesUnknown: when the provider could not be asked whether something remains.
         CredentialsRefused: when the provider does not accept the credentials.
     """
-    more = {} if user is None else {"kiln_sweep_user": user}
+    given = {"kiln_sweep_user": user, "kiln_sweep_ids": ids}
+    more = {name: value for name, value in given.items() if value is not None}
     result = _play(site, "sweep.yml", kiln_sweep_all=everything, **more)
     if result.answer is None or not is_removal_confirmed(result):
         raise _removal_error("workers of earlier runs", result)

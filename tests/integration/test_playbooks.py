@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
@@ -25,7 +27,7 @@ from moto.server import ThreadedMotoServer
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.models import ServiceQuotasBackend
 
-from kiln import files
+from kiln import cli, files
 from kiln.errors import MissingTool, UsageError
 from kiln.fleet import provider_operations
 from kiln.fleet.executor_protocol import Probe, Terminate, Terminated
@@ -630,6 +632,38 @@ def test_a_server_that_has_shut_itself_down_is_replaced_and_those_of_other_runs_
     swept = kiln_fleet(env, tmp_path, "sweep", "--all", "--yes")
     assert swept.returncode == 0, swept.stderr
     assert (cloud.servers, len(cloud.groups)) == ({}, 1)
+
+
+class Answers(io.StringIO):
+    """Standard input of a person, before whose answer something happens."""
+
+    def __init__(self, text: str, *, before: Callable[[], None]) -> None:
+        super().__init__(text)
+        self._before = before
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, *size: Any) -> str:
+        self._before()
+        return super().readline(*size)
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_sweep_of_everything_takes_the_workers_alone_that_were_shown(
+    play: Callable[..., PlaybookResult], cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = cloud.environment(SECRET)
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
+    succeed(play("provision", env=env, **told))
+    (shown,) = cloud.servers.values()
+    late = {**shown, "id": str(uuid.uuid4()), "name": "kiln-two-9"}
+    monkeypatch.setattr("sys.stdin", Answers("y\n", before=lambda: cloud.servers.update({late["id"]: late})))
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    root = shutil.copytree(SMALL, tmp_path / "feedstock")
+    assert cli.run(["-C", str(root), "fleet", "sweep", "--provider", "openstack", "--all"]) == 0
+    assert [row["name"] for row in cloud.servers.values()] == ["kiln-two-9"]
 
 
 @pytest.mark.needs("ssh-keygen")
