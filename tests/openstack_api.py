@@ -7,6 +7,7 @@ those of the API reference (docs.openstack.org/api-ref): identity v3, compute v2
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import threading
@@ -261,6 +262,7 @@ class Cloud:
     def create_group(self, body: Row) -> Answer:
         row = {**body["security_group"], "id": str(uuid.uuid4()), "security_group_rules": [], **OWNER}
         row.setdefault("description", "")
+        row["created_at"] = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.groups[row["id"]] = row
         for ether_type in ("IPv4", "IPv6"):  # as Neutron does
             rule = {"direction": "egress", "ethertype": ether_type, "security_group_id": row["id"]}

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime as dt
 import getpass
 import hashlib
 import os
 import re
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -198,6 +200,30 @@ def _user(item: Mapping[str, Any]) -> str:
     return str((item.get("tags") or {}).get("kiln-user", ""))
 
 
+def abandoned(items: Iterable[Mapping[str, Any]], ended_runs: Iterable[str], age: float) -> list[Mapping[str, Any]]:
+    """Return the groups and templates of ended runs, and those that are not new: no worker is about to use them.
+
+    AWS does not say when it has created a group, which has its workers' expiry as a tag; OpenStack's groups have no
+    tags, and are new for ``age`` seconds. Of a cloud that says neither, all are old.
+    """
+    ended = set(ended_runs)
+    return [item for item in items if _run(item) in ended or not _is_new(item, age)]
+
+
+def _run(item: Mapping[str, Any]) -> str:
+    match = re.search(r" of run (\S+) of kiln", item.get("description") or "")
+    return match[1] if match else str((item.get("tags") or {}).get("kiln-run", ""))
+
+
+def _is_new(item: Mapping[str, Any], age: float) -> bool:
+    with contextlib.suppress(ValueError, KeyError, AttributeError):
+        created = dt.datetime.fromisoformat(item["created_at"].replace("Z", "+00:00"))
+        return created.timestamp() + age > time.time()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return int(item["tags"]["kiln-expires"]) > time.time()
+    return False
+
+
 def user_from_arn(arn: str) -> str:
     """Return the user of an ARN of STS: an IAM user's name, or that of a role and its session.
 
@@ -314,6 +340,7 @@ class FilterModule:
             "kiln_openstack_user_note": openstack_user_note,
             "kiln_own": own,
             "kiln_of_user": of_user,
+            "kiln_abandoned": abandoned,
             "kiln_user_from_arn": user_from_arn,
             "kiln_user_text": user_text,
             "kiln_foreign": foreign,

@@ -650,7 +650,7 @@ class Answers(io.StringIO):
 
 
 @pytest.mark.needs("ssh-keygen")
-def test_a_sweep_of_everything_takes_the_workers_alone_that_were_shown(
+def test_a_sweep_takes_the_workers_alone_that_were_shown_and_leaves_new_groups(
     play: Callable[..., PlaybookResult], cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = cloud.environment(SECRET)
@@ -664,6 +664,37 @@ def test_a_sweep_of_everything_takes_the_workers_alone_that_were_shown(
     root = shutil.copytree(SMALL, tmp_path / "feedstock")
     assert cli.run(["-C", str(root), "fleet", "sweep", "--provider", "openstack", "--all"]) == 0
     assert [row["name"] for row in cloud.servers.values()] == ["kiln-two-9"]
+
+    cloud.servers.clear()
+    succeed(play("admit", env=env, kiln_run="three", kiln_provider="openstack", kiln_controller="192.0.2.7"))
+    succeed(play("sweep", env=env, kiln_run="one", kiln_provider="openstack"))
+    names = {"default", "kiln-two", "kiln-three"}
+    assert {row["name"] for row in cloud.groups.values()} == names, "their workers may be about to be created"
+    for row in cloud.groups.values():
+        row["created_at"] = "2026-01-01T00:00:00Z"
+    succeed(play("sweep", env=env, kiln_run="one", kiln_provider="openstack"))
+    assert [row["name"] for row in cloud.groups.values()] == ["default"]
+
+
+def test_a_sweep_on_aws_leaves_the_groups_and_templates_whose_expiry_is_to_come(
+    play: Callable[..., PlaybookResult], moto: dict[str, object]
+) -> None:
+    client = ec2(moto)
+    for run, expires in (("old", time.time() - 9), ("new", time.time() + CEILING)):
+        tags = {"kiln-fleet": "true", "kiln-run": run, "kiln-expires": f"{expires:.0f}"}
+        rows = [{"Key": key, "Value": value} for key, value in tags.items()]
+        group = {"GroupName": f"kiln-{run}", "Description": f"ssh from the controller of run {run} of kiln"}
+        client.create_security_group(**group, TagSpecifications=[{"ResourceType": "security-group", "Tags": rows}])
+        template = {"LaunchTemplateName": f"kiln-{run}-spot", "LaunchTemplateData": {"InstanceType": "t3.micro"}}
+        client.create_launch_template(**template, TagSpecifications=[{"ResourceType": "launch-template", "Tags": rows}])
+    succeed(play("sweep", **moto))
+    assert {each["GroupName"] for each in client.describe_security_groups()["SecurityGroups"]} == {
+        "default",
+        "kiln-new",
+    }
+    assert [each["LaunchTemplateName"] for each in client.describe_launch_templates()["LaunchTemplates"]] == [
+        "kiln-new-spot"
+    ]
 
 
 @pytest.mark.needs("ssh-keygen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import hashlib
 import importlib.machinery
@@ -369,6 +370,33 @@ def test_a_sweep_takes_what_is_the_users_own_or_of_an_older_kiln() -> None:
     (note,) = MACHINES.openstack_address_notes([machine])
     assert MACHINES.of_user([{"description": note}], "ann")
     assert not MACHINES.of_user([{"description": note}], "bob")
+
+
+def test_a_sweep_leaves_the_new_groups_of_runs_that_may_create_their_first_worker() -> None:
+    now = dt.datetime.now(tz=dt.timezone.utc)
+    note = "ssh from the controller of run {} of kiln for ann"
+    old, new, unknown = (
+        {"description": note.format(run), "tags": [], "created_at": created}
+        for run, created in (
+            ("one", now - dt.timedelta(seconds=101)),
+            ("two", now - dt.timedelta(seconds=9)),
+            ("three", ""),
+        )
+    )
+    for group in (old, new):
+        group["created_at"] = group["created_at"].strftime("%Y-%m-%dT%H:%M:%SZ")
+    expired, living, damaged = (
+        {"description": note.format(run), "tags": {"kiln-run": run, "kiln-expires": expires}}
+        for run, expires in (
+            ("four", f"{now.timestamp() - 9:.0f}"),
+            ("five", f"{now.timestamp() + 99:.0f}"),
+            ("six", "tomorrow"),
+        )
+    )
+    template = {"tags": living["tags"]}
+    items = [old, new, unknown, expired, living, damaged, template]
+    assert MACHINES.abandoned(items, [], 100) == [old, unknown, expired, damaged]
+    assert MACHINES.abandoned(items, ["two", "five"], 100) == items
 
 
 def test_a_server_that_is_shut_off_has_ended_and_one_of_another_owner_is_a_stranger() -> None:
