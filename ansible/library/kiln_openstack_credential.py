@@ -87,7 +87,9 @@ class Credentials:
         Raises:
             RefusedCredential: the cloud does not restrict credentials to one path, or not for this user.
         """
-        file, server = self.folder / "keys" / f"{machine['name']}.{SUFFIX}", f"{self.compute}/servers/{machine['id']}"
+        # By its id, too: of two servers of one name, each has its own.
+        file = self.folder / "keys" / f"{machine['name']}.{machine['id']}.{SUFFIX}"
+        server = f"{self.compute}/servers/{machine['id']}"
         if is_for(file, server):
             return False
         name, rule = f"{machine['name']} {machine['id']}", access_rule(server)

@@ -291,8 +291,10 @@ class Folder:
         (self.path / "inventory" / f"{name}.json").unlink(missing_ok=True)
         config.unlink(missing_ok=True)
         shutil.rmtree(self.path / "seed" / name, ignore_errors=True)
-        for suffix in ("host", "host.pub", "known_hosts", "delete-server"):
-            (self.path / "keys" / f"{name}.{suffix}").unlink(missing_ok=True)
+        keys = self.path / "keys"
+        files = [keys / f"{name}.{suffix}" for suffix in ("host", "host.pub", "known_hosts")]
+        for file in (*files, *keys.glob(f"{name}.*.delete-server")):
+            file.unlink(missing_ok=True)
         return known
 
     def forget_all(self) -> list[str]:

@@ -857,7 +857,7 @@ def test_each_worker_on_openstack_has_a_credential_that_deletes_it_and_can_do_no
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     env, keys = cloud.environment(SECRET), tmp_path / "run" / "keys"
     said = succeed(play("provision", env=env, **told, kiln_count=2))
-    first, second = (keys / f"kiln-two-{number}.delete-server" for number in (1, 2))
+    first, second = (next(keys.glob(f"kiln-two-{number}.*.delete-server")) for number in (1, 2))
     for file in (first, second):
         assert file.stat().st_mode & 0o777 == 0o600
         assert json.loads(file.read_text())["secret"] not in said
@@ -871,6 +871,15 @@ def test_each_worker_on_openstack_has_a_credential_that_deletes_it_and_can_do_no
     first.unlink()
     succeed(play("provision", env=env, **told, kiln_count=2))
     assert len(cloud.credentials) == 2, "one whose secret was lost is replaced"
+
+    twin = {**next(row for row in cloud.servers.values() if row["name"] == "kiln-two-1"), "id": str(uuid.uuid4())}
+    cloud.servers[twin["id"]] = twin  # as where a request is sent twice
+    succeed(play("provision", env=env, **told, kiln_count=2))
+    assert changes(succeed(play("provision", env=env, **told, kiln_count=2))) == 0
+    for file in (first, third := keys / f"kiln-two-1.{twin['id']}.delete-server"):
+        assert json.loads(file.read_text())["server"].rpartition("/")[2] == file.name.split(".")[1]
+    third.unlink()
+    del cloud.servers[twin["id"]]
 
     one = json.loads(first.read_text())
     secrets = {json.loads(file.read_text())["secret"] for file in (first, second)}
@@ -892,7 +901,7 @@ def test_a_worker_deletes_itself_on_openstack_and_a_sweep_revokes_what_it_leaves
     told = {"kiln_provider": "openstack", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     env, keys = cloud.environment(SECRET), tmp_path / "run" / "keys"
     succeed(play("provision", env=env, kiln_run="two", **told, kiln_count=2))
-    first, second = (keys / f"kiln-two-{number}.delete-server" for number in (1, 2))
+    first, second = (next(keys.glob(f"kiln-two-{number}.*.delete-server")) for number in (1, 2))
     program = load(f"{WORKER_PROGRAMS}/kiln-delete-server")
     monkeypatch.setattr(program, "PAUSE", 0.0)
     monkeypatch.setattr(program, "CREDENTIAL", first)

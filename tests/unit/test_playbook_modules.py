@@ -750,6 +750,15 @@ def test_a_program_of_ssh_that_is_missing_is_named_with_its_package(
     assert not list((tmp_path / "run" / "ssh").iterdir())
 
 
+def test_a_workers_credentials_are_forgotten_with_it_and_no_others(tmp_path: Path) -> None:
+    folder = RUN.Folder(tmp_path / "run", user="fleet", options={})
+    folder.make()
+    for name in ("kiln-one-1.5ff7", "kiln-one-1.60aa", "kiln-one-10.5ff8"):
+        folder.write(f"keys/{name}.delete-server", "{}")
+    folder.forget("kiln-one-1")
+    assert [path.name for path in (tmp_path / "run" / "keys").iterdir()] == ["kiln-one-10.5ff8.delete-server"]
+
+
 @pytest.mark.processes
 def test_a_missing_rsync_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
