@@ -26,6 +26,7 @@ from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.models import ServiceQuotasBackend
+from moto.sts.responses import TokenResponse
 
 from kiln import cli, files
 from kiln.errors import MissingTool, UsageError
@@ -842,6 +843,39 @@ def test_machines_of_another_run_of_the_same_name_are_left_alone(
     assert list(running(client)) == ["kiln-one-1"], "a stopped machine is replaced"
     succeed(play("down", **moto, **one))
     assert running(client) == {}
+
+
+def test_a_failure_to_name_the_user_makes_no_workers_of_another_user(
+    play: Callable[..., PlaybookResult], cloud: Cloud, moto: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure is tried again, and then is an error."""
+    faults = ["ServiceUnavailable"]
+    token, identity = Cloud.token, TokenResponse.get_caller_identity
+
+    def issue(cloud: Cloud, body: dict[str, Any]) -> Any:
+        if faults and faults.pop():
+            return 503, {"error": {"code": 503, "title": "Service Unavailable", "message": "later"}}
+        return token(cloud, body)
+
+    def answer(response: Any) -> Any:
+        if faults:
+            raise RuntimeError(faults.pop())  # moto answers 500
+        return identity(response)
+
+    monkeypatch.setattr(Cloud, "token", issue)
+    monkeypatch.setattr(TokenResponse, "get_caller_identity", answer)
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7"}
+    succeed(play("admit", env=cloud.environment(SECRET), **told))
+    assert (faults, {row["name"] for row in cloud.groups.values()}) == ([], {"default", "kiln-two"})
+    assert [row["description"] for row in cloud.groups.values() if row["name"] == "kiln-two"] == [
+        "ssh from the controller of run two of kiln for kiln"
+    ]
+
+    faults[:] = ["ServiceUnavailable"] * 99
+    refused = play("admit", **moto)
+    assert refused.returncode == 2
+    assert len(faults) < 98, "it was asked again"
+    assert [each["GroupName"] for each in ec2(moto).describe_security_groups()["SecurityGroups"]] == ["default"]
 
 
 def deletion(cloud: Cloud, name: str) -> str:
