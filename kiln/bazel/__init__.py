@@ -5,7 +5,16 @@ that ``--build_event_json_file`` names, with a JSON object per line; Bazel's ``b
 fields. The file is written by a build and not trusted: invalid lines are skipped.
 """
 
-from kiln.bazel.events import BazelBuild
-from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, earlier_event_files, watched
+from typing import TYPE_CHECKING
+
+from kiln.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kiln.bazel.events import BazelBuild
+    from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, earlier_event_files, watched
 
 __all__ = ["EVENTS", "PROFILE", "BazelBuild", "BuildWatch", "earlier_event_files", "watched"]
+
+__getattr__ = lazy_exports(
+    __name__, {"events": "BazelBuild", "watch": "EVENTS PROFILE BuildWatch earlier_event_files watched"}
+)

@@ -36,9 +36,9 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     containers = getattr(options, "container", None) != "none"
     names = buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
-        from kiln import run
+        from kiln.builder.rehearsal_wheels_and_python import config_of_machine
 
-        return (run.config_of_machine(feedstock, machine_properties(options), names),)
+        return (config_of_machine(feedstock, machine_properties(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -97,9 +97,10 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
         UsageError: for an invalid version or GPU.
     """
     from kiln import compat
+    from kiln.compat.combination import combination as combination_of
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
-    combination = compat.combination({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
+    combination = combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
     return compat.judge(fill_from_machine(combination) if here else combination)
 
 

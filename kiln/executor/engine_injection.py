@@ -11,16 +11,15 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from packaging.markers import Marker
-
 from kiln import files, process_runner
+from kiln.bootstrap.kiln_checkout import lock_file
 from kiln.errors import DownloadFailed, with_margin
-from kiln.image.build_container_image import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+REQUIREMENTS = lock_file("run.txt")
 TAGS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")  # those of the wheels, PEP 600
 MACHINES = {"64": "x86_64"}  # the machine's name, where it is not that in a subdir
 WORDS = "no rattler-build in this image; kiln can mount its own for Python"
@@ -42,6 +41,8 @@ def wheel_machine(subdir: str) -> str:
 
 def locked_requirements(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
+    from packaging.markers import Marker  # most images have the engine
+
     machine = wheel_machine(subdir)
     environment = {
         "python_version": python,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import expand, limits, render
-from kiln.builder.rehearsal_wheels_and_python import config_of_machine as config_of_machine
 from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
 from kiln.job.host_machine_facts import HostMachine
 from kiln.job.job_descriptions import BuildOptions
@@ -32,7 +31,6 @@ __all__ = [
     "as_text",
     "build",
     "caller_variable_names",
-    "config_of_machine",
     "docker_run_arguments",
     "last_states",
     "plan",
@@ -55,10 +53,10 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
 
     A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
     """
-    from kiln.build import callers_variables as of
-
     if not any(key in _recipe(feedstock) for key in ("script_env", "secrets")):
         return frozenset()
+    from kiln.build import callers_variables as of  # most recipes have none
+
     return limits.run_bounded(
         lambda: frozenset(
             name for config in configs for name in of(render.render(feedstock, expand.read(feedstock, config)))

@@ -6,7 +6,6 @@ The recipe computes the same when it is built; here the file is read before, as 
 
 from __future__ import annotations
 
-import configparser
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from kiln.errors import IncompatibleVersions, raise_all
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
+    import configparser
     from collections.abc import Iterable
     from pathlib import Path
 
@@ -80,10 +80,10 @@ def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combi
     tf, serving = (
         next((versions[name] for name in names if name in versions), None) for names in (TENSORFLOW, SERVING)
     )
+    if tf is None and serving is None and cuda_of(config) is None:
+        return ()
     combinations = compat.of_variant(config.variant, tf=tf, serving=serving)
     if tf is None and serving is None:
-        if cuda_of(config) is None:
-            return ()
         # Pythons and Bazel are facts about TensorFlow alone.
         combinations = tuple(
             dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
@@ -97,6 +97,8 @@ def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combi
 
 def built_for(recipe: Path, cuda: str) -> tuple[str, ...]:
     """Return the compute capabilities that a recipe compiles for with a CUDA; empty where it does not say."""
+    import configparser  # few recipes have the file
+
     settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
     try:
         settings.read_string((recipe / SETTINGS).read_text(encoding="utf-8"))

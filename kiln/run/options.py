@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError
 from kiln.job.job_descriptions import BuildOptions
-from kiln.rehearse.python_download import DEFAULT_CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +38,7 @@ class RunOptions:
     cores: int | None = None
     memory: int | None = None
     fetch: bool = True
-    python_channel: str = DEFAULT_CHANNEL
+    python_channel: str = "conda-forge"  # as kiln.rehearse has it, which imports much; a test compares them
     caller_variables: Mapping[str, str] = field(default_factory=dict)
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     remote_cache: str | None = field(default=None, repr=False)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import conda_forge_yml, expand, limits, render
-from kiln.builder import rehearsal_wheels_and_python
-from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.step_and_output_lookup import require_step
@@ -26,7 +24,6 @@ from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache_key import cache_key
 from kiln.store.layout import ArtifactLayout
-from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -101,20 +98,8 @@ def look_up(
     places, notes_on_packages = yum_requirements.add_to_images(
         feedstock, places, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
     )
-    on_host = options.container in {None, HOST}
-    pythons = rehearsal_wheels_and_python.Pythons(
-        machine=machine,
-        folder=ArtifactLayout.of(feedstock).pythons,
-        channel=options.python_channel,
-        fetch=options.fetch,
-        show=on_line or (lambda _: None),
-    )
     rehearsals, notes_on_rehearsals = (
-        rehearsal_wheels_and_python.require_inputs(
-            configs, pythons, on_host=on_host, plan_of=_planner(feedstock, options, machine, on_host=on_host).plan
-        )
-        if options.build.rehearsal
-        else ({}, ())
+        _look_up_rehearsals(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
     )
     return RunInputs(
         feedstock=feedstock,
@@ -144,18 +129,37 @@ def look_up(
     )
 
 
-def _planner(feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_host: bool) -> RehearsalPlanner:
-    """Return the planner of a run's rehearsals."""
-    layout = ArtifactLayout.of(feedstock, rehearsal=True)
-    return RehearsalPlanner(
+def _look_up_rehearsals(
+    feedstock: Feedstock,
+    configs: tuple[BuildConfig, ...],
+    options: RunOptions,
+    machine: HostMachine,
+    on_line: Callable[[str], None] | None,
+) -> tuple[Mapping[str, RehearsalInputs], tuple[str, ...]]:
+    """Look up the Python and the wheels of each config's rehearsal; also return notes on them."""
+    # A build needs none of these, and they import much.
+    from kiln.builder import rehearsal_wheels_and_python
+    from kiln.builder.rehearsal_planning import RehearsalPlanner
+    from kiln.store.rehearsal_layout import RehearsalLayout
+
+    on_host = options.container in {None, HOST}
+    pythons = rehearsal_wheels_and_python.Pythons(
+        machine=machine,
+        folder=ArtifactLayout.of(feedstock).pythons,
+        channel=options.python_channel,
+        fetch=options.fetch,
+        show=on_line or (lambda _: None),
+    )
+    planner = RehearsalPlanner(
         feedstock=feedstock,
         machine=machine,
-        store=RehearsalLayout(config=layout.work("sources")).sources,
+        store=RehearsalLayout(config=ArtifactLayout.of(feedstock, rehearsal=True).work("sources")).sources,
         folder=options.build.distdir,
         mirror=options.build.mirror,
         on_host=on_host,
         env={**machine.environment, **options.client},
     )
+    return rehearsal_wheels_and_python.require_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
 
 
 def _check(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.builder.rehearsal_wheels_and_python import missing_size, rehearsal_disk
 from kiln.console.text import quantity
 from kiln.errors import OutOfMemory, UsageError
-from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -118,6 +116,10 @@ def require_enough(
 
 
 def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
+    # A build needs neither, and they import much.
+    from kiln.builder.rehearsal_wheels_and_python import missing_size, rehearsal_disk
+    from kiln.store.rehearsal_layout import RehearsalLayout
+
     missing_bytes = missing_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)
     upstream = max(
         0 if rehearsal.wheels.upstream is None else rehearsal.wheels.upstream.size for rehearsal in rehearsals.values()

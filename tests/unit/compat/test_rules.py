@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.compat import Verdict, combination, judge, tables
-from kiln.compat.combination import VERSIONS
+from kiln.compat import Verdict, judge, tables
+from kiln.compat.combination import VERSIONS, combination
 from kiln.compat.rules import findings
 from kiln.errors import UsageError
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiln.compat import Verdict, combination, judge, tables
+from kiln.compat import Verdict, judge, tables
+from kiln.compat.combination import combination
 from kiln.compat.variant_conversion import of_variant
 
 

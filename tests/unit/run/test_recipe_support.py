@@ -9,7 +9,7 @@ import pytest
 from kiln.errors import RecipeFault, UsageError
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.run import recipe_support
-from kiln.run.recipe_support import require_buildable
+from kiln.run.recipe_v1_support import require_buildable
 from tests.unit.render.test_v1 import HEAD, feedstock
 
 if TYPE_CHECKING:

@@ -1,0 +1,26 @@
+"""The verdict on a combination of versions, with its reasons and the nearest combinations that are better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.compat.results import DoctorResult, Verdict, verdict
+from kiln.compat.rules import findings
+from kiln.compat.suggestions import nearest
+from kiln.compat.variant_conversion import config_lines
+
+if TYPE_CHECKING:
+    from kiln.compat.combination import Combination
+
+
+def judge(subject: Combination, *, suggest: bool = True) -> DoctorResult:
+    """Return the verdict on a combination, and unless it works the nearest ones that are better."""
+    reasons = findings(subject)
+    worst = verdict(reasons)
+    return DoctorResult(
+        combination=subject,
+        verdict=worst,
+        findings=reasons,
+        nearest=nearest(subject) if suggest and reasons and worst is not Verdict.WORKS else (),
+        variants=config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
+    )

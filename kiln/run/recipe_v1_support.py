@@ -1,0 +1,75 @@
+"""Check that kiln's builds honor all keys of a recipe.yaml, and find its staging outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault, did_you_mean, raise_all
+from kiln.recipe_script_launch_commands import COMMANDS
+from kiln.recipe_v1.compiled_expression import is_template
+from kiln.recipe_v1.node_evaluation import fault, place
+from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.unknown_keys import all_branches
+from kiln.yamltext import PlacedText
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.source_position import Place
+
+
+def staging_outputs(feedstock: Feedstock) -> dict[str, Place]:
+    """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys."""
+    recipe = RecipeV1.read(feedstock.recipe_v1)
+    require_buildable(recipe)
+    entries = recipe.root.get("outputs", ())
+    named = [entry["staging"].get("name") for entry in entries if isinstance(entry.get("staging"), dict)]
+    return {str(name): place(name) for name in named}
+
+
+def require_buildable(recipe: RecipeV1) -> None:
+    """Refuse a recipe with keys that no build honors, all of them at once.
+
+    Raises:
+        RecipeFault: it has some, with the line of each.
+    """
+    raise_all(_faults(recipe.root))
+
+
+def _faults(root: Any) -> Iterator[RecipeFault]:
+    for entry in (root, *all_branches(root.get("outputs"))):
+        if isinstance(entry, dict):
+            yield from _of_script(_at(entry, "build", "script"))
+            for test in all_branches(entry.get("tests")):
+                yield from _of_test(_at(test, "script"))
+
+
+def _of_test(script: Any) -> Iterator[RecipeFault]:
+    yield from _of_script(script)
+    for key in script if isinstance(script, dict) else ():
+        if key == "secrets":
+            yield fault(
+                key,
+                "secrets of a test's script are not supported",
+                why="tests run again wherever the package is tested, without the variables of its build",
+                hint="remove them, or test with what a build script has written into the package",
+            )
+
+
+def _of_script(script: Any) -> Iterator[RecipeFault]:
+    interpreter = _at(script, "interpreter")
+    if isinstance(interpreter, PlacedText) and not is_template(interpreter) and interpreter not in COMMANDS:
+        known = ", ".join(sorted(COMMANDS))
+        yield fault(
+            interpreter,
+            f"scripts for the interpreter {str(interpreter)!r} are not supported",
+            hint=did_you_mean(str(interpreter), COMMANDS) or f"one of {known}",
+        )
+
+
+def _at(node: Any, *keys: str) -> Any:
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
