@@ -124,13 +124,8 @@ def bazel_image() -> None:
         pytest.skip(missing.what)
     if not apt_sources.sources("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
-    image.provide_image(
-        engine,
-        image.recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS)),
-        tag=small_tensorflow.IMAGE,
-        folder=ROOT / "build_artifacts" / "images",
-        env=os.environ,
-    )
+    recipe = image.recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
+    shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 
 @pytest.mark.once

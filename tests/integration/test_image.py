@@ -13,6 +13,7 @@ from kiln.container import Container, images
 from kiln.errors import BuildFailed, UsageError
 from kiln.model.container import ContainerRun, User
 from kiln.model.feedstock import Feedstock
+from tests import shared_inputs
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ STRANGER = User(uid=54321, gid=54321)
 
 
 def test_the_image_is_found_again(engine: Engine, base_image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
+    with shared_inputs.turn("images"):
+        assert cli.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
     assert capsys.readouterr().out == f"{base_image} {images.digest(engine, base_image)} (cached)\n"
 
 
@@ -34,7 +36,8 @@ def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_
     if not (folder / image.recipe().file).exists():
         pytest.skip("the image was in the engine before, its archive is gone")
     try:
-        made = image.provide_image(engine, image.recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)})
+        with shared_inputs.turn("images"):
+            made = image.provide_image(engine, image.recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)})
         assert not made.reused
         assert images.labels(engine, tag) == images.labels(engine, base_image)
     finally:

@@ -62,7 +62,8 @@ def serving(channel: Channel, **more: Any) -> slim_image.ImageRequest:
 
 def make(request: slim_image.ImageRequest, output: Path) -> slim_image.SlimImage:
     tag = f"localhost/kiln-test-serving:{os.getpid()}"
-    return slim_image.make(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
+    with shared_inputs.turn("images"):  # the folder is the clone's, where kiln refuses a second process
+        return slim_image.make(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
 
 
 @pytest.fixture(scope="session")
@@ -290,7 +291,8 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
     engine = shared_inputs.docker_engine()
     tag, named = f"localhost/kiln-test-tensorflow:{os.getpid()}", f"kiln-test-tf-{os.getpid()}"
     words = ("image", "tensorflow", "--from", report["channel"], "--tag", tag, "--output", str(tmp_path / "tf.tar"))
-    made = kiln(ROOT, *words, "--load", "docker", "--json")
+    with shared_inputs.turn("images"):
+        made = kiln(ROOT, *words, "--load", "docker", "--json")
     assert made.returncode == 0, made.stderr
     (tmp_path / "tf.tar").unlink()
     (tmp_path / "inference.py").write_text(INFERENCE)
