@@ -645,9 +645,9 @@ class Answers(io.StringIO):
     def isatty(self) -> bool:
         return True
 
-    def readline(self, *size: Any) -> str:
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # typeshed has it from two bases
         self._before()
-        return super().readline(*size)
+        return super().readline(size)
 
 
 @pytest.mark.needs("ssh-keygen")

@@ -375,16 +375,11 @@ def test_a_sweep_takes_what_is_the_users_own_or_of_an_older_kiln() -> None:
 def test_a_sweep_leaves_the_new_groups_of_runs_that_may_create_their_first_worker() -> None:
     now = dt.datetime.now(tz=dt.timezone.utc)
     note = "ssh from the controller of run {} of kiln for ann"
+    times = [f"{now - dt.timedelta(seconds=age):%Y-%m-%dT%H:%M:%SZ}" for age in (101, 9)]
     old, new, unknown = (
         {"description": note.format(run), "tags": [], "created_at": created}
-        for run, created in (
-            ("one", now - dt.timedelta(seconds=101)),
-            ("two", now - dt.timedelta(seconds=9)),
-            ("three", ""),
-        )
+        for run, created in zip(("one", "two", "three"), (*times, ""), strict=True)
     )
-    for group in (old, new):
-        group["created_at"] = group["created_at"].strftime("%Y-%m-%dT%H:%M:%SZ")
     expired, living, damaged = (
         {"description": note.format(run), "tags": {"kiln-run": run, "kiln-expires": expires}}
         for run, expires in (
@@ -394,7 +389,7 @@ def test_a_sweep_leaves_the_new_groups_of_runs_that_may_create_their_first_worke
         )
     )
     template = {"tags": living["tags"]}
-    items = [old, new, unknown, expired, living, damaged, template]
+    items: list[object] = [old, new, unknown, expired, living, damaged, template]
     assert MACHINES.abandoned(items, [], 100) == [old, unknown, expired, damaged]
     assert MACHINES.abandoned(items, ["two", "five"], 100) == items
 
