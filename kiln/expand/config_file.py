@@ -12,7 +12,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config
-from kiln.recipe_v1.format_detection import is_v1
+from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check, zip_groups
 from kiln.yamltext import PlacedText, ScalarTypes, mapping_text, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _PLATFORM = lazy_pattern(r"(linux|osx|win|freebsd|emscripten|wasi|zos)_([a-z0-9]+)_")
 _SETTINGS = {"zip_keys", "pin_run_as_build"}
+# Configs by all that their reading depends on: what a fork has read is not known to the next one.
+_READ: dict[tuple[object, ...], BuildConfig] = {}
+MOST_KEPT = 10_000
 
 
 def text(config: BuildConfig) -> str:
@@ -46,6 +49,24 @@ def read(feedstock: Feedstock, config: str) -> BuildConfig:
         UnknownConfig: the file does not exist.
         KilnError: the file is malformed.
     """
+    return read_all(feedstock, (config,))[0]
+
+
+def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig, ...]:
+    """Return the configs of several files; raises what ``read`` raises."""
+    paths = [_path(feedstock, config) for config in configs]
+    format_stamps = tuple(map(_stamp, (feedstock.root / FORGE, feedstock.meta, feedstock.recipe_v1)))
+    keys = {path: (path, _stamp(path), format_stamps) for path in paths}
+    unread = [path for path, key in keys.items() if key not in _READ]
+    if unread:
+        read_now = limits.run_bounded(lambda: [_read(path, typed=is_v1(feedstock)) for path in unread])
+        if len(_READ) > MOST_KEPT:
+            _READ.clear()
+        _READ.update((keys[path], config) for path, config in zip(unread, read_now, strict=True))
+    return tuple(_READ[keys[path]] for path in paths)
+
+
+def _path(feedstock: Feedstock, config: str) -> Path:
     name = config.removesuffix(".yaml").removeprefix(".ci_support/")
     path = feedstock.configs / f"{name}.yaml"
     if "/" in name or not path.is_file():
@@ -53,16 +74,20 @@ def read(feedstock: Feedstock, config: str) -> BuildConfig:
         near = did_you_mean(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
         count = quantity(len(names), "config")
         raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {count}", hint=near)
-    return limits.run_bounded(lambda: _read(path, name, typed=is_v1(feedstock)))
+    return path
 
 
-def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig, ...]:
-    """Return the configs of several files; raises what ``read`` raises."""
-    return limits.run_bounded(lambda: tuple(read(feedstock, config) for config in configs))
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return the facts of a file that change with its content; none of a file that does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _read(path: Path, name: str, *, typed: bool) -> BuildConfig:
-    place_name = f".ci_support/{name}.yaml"
+def _read(path: Path, *, typed: bool) -> BuildConfig:
+    name, place_name = path.stem, f".ci_support/{path.name}"
     if not is_config(name):
         why = "files and folders of its build have this name"
         hint = "kiln rerender writes files with valid names"
