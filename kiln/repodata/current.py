@@ -51,7 +51,7 @@ def _latest(records: Records) -> Records:
 def _older(spec: str, by_name: Mapping[str, Records], selection: Records) -> Records:
     """Return the newest builds that satisfy a spec, when none in the selection does."""
     builds = by_name.get(package_name(spec), {})
-    if not builds or " " not in spec.strip():
+    if " " not in spec.strip() or builds.keys() <= selection.keys():  # most names have one version, which is selected
         return {}
     if _matching(spec, (record for file, record in builds.items() if file in selection)):
         return {}

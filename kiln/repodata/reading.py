@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenIndex
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     Reader = Callable[[str], bytes | None]
 
+PARSED = 12  # documents that are kept: those of two subdirs
 HINT = "index the channel again with the tool that wrote it, or publish into another channel"
 
 
@@ -111,9 +113,15 @@ def _repodata(name: str, read: Reader) -> IndexDocument | None:
 def _parsed(name: str, file: str, read: Reader) -> IndexDocument | None:
     data = read(file)
     try:
-        return None if data is None else IndexDocument.parse(data)
+        return None if data is None else _document(data)
     except FAULTS as error:
         raise BrokenIndex(f"the index of {name} in the channel cannot be read", why=f"{file}: {error}") from error
+
+
+@functools.lru_cache(maxsize=PARSED)
+def _document(data: bytes) -> IndexDocument:
+    """Return the document in a file; a publication reads the same files before, during and after its checks."""
+    return IndexDocument.parse(data)
 
 
 def _exports(name: str, subdir: Subdir, listing: Mapping[str, Any], read: Reader) -> Mapping[str, Record]:
