@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln import limits
@@ -12,6 +13,7 @@ from kiln.conda_forge_yml.schema import types_by_name
 from kiln.errors import RecipeFault
 from kiln.expand.secret_names import secret_names
 from kiln.model.engine_package_settings import PackageSettings
+from kiln.operating_system.file_operations import content_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -191,6 +193,11 @@ def ci_secret_names(path: Path) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> TypedSettings:
+    return _settings(path, content_stamp(path) if path.exists() else ())
+
+
+@lru_cache(maxsize=4)
+def _settings(path: Path, _stamp: tuple[int, ...]) -> TypedSettings:
     return limits.run_bounded(lambda: TypedSettings.read(path))
 
 

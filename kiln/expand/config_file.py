@@ -12,6 +12,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config
+from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check, zip_groups
 from kiln.yamltext import PlacedText, ScalarTypes, mapping_text, parse, read_text
@@ -78,12 +79,10 @@ def _path(feedstock: Feedstock, config: str) -> Path:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return the facts of a file that change with its content; none of a file that does not exist."""
     try:
-        status = path.stat()
+        return content_stamp(path)
     except OSError:
         return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read(path: Path, *, typed: bool) -> BuildConfig:

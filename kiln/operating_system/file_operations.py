@@ -245,3 +245,13 @@ def open_regular(path: Path) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return descriptor
+
+
+def content_stamp(path: Path) -> tuple[int, int, int]:
+    """Return the facts of a file that change with its content; while they are the same, it need not be read again.
+
+    Raises:
+        OSError: it does not exist, or cannot be asked for.
+    """
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.operating_system.file_operations import content_stamp
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
@@ -34,14 +35,14 @@ def is_v1(feedstock: Feedstock) -> bool:
 def _asked_at(path: Path) -> Place | None:
     """Return where the settings ask for rattler-build, None where they do not."""
     try:
-        status = path.stat()
+        stamp = content_stamp(path)
     except OSError:
         return None
-    return _read(path, (status.st_mtime_ns, status.st_size))
+    return _read(path, stamp)
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, _stamp: tuple[int, int]) -> Place | None:
+def _read(path: Path, _stamp: tuple[int, ...]) -> Place | None:
     document = parse(read_text(path, FORGE), FORGE, ScalarTypes.TEXT, may_repeat=lambda _: True)
     is_v1 = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
     return document.place(_KEY) if is_v1 else None

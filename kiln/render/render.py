@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import RecipeFault, raise_all
 from kiln.model.rendered import RenderedConfig
+from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
@@ -143,8 +144,7 @@ def _source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> Reci
     which is not here. Unless the feedstock stands ``alone``, it has a pinning, and a near miss may be right.
     """
     known |= _neighbours(feedstock)
-    status = feedstock.meta.stat()
-    key = (feedstock.meta, status.st_mtime_ns, status.st_size, known, alone)
+    key = (feedstock.meta, content_stamp(feedstock.meta), known, alone)
     source = _SHARED.get(key)
     if source is None:
         _SHARED.clear()
@@ -157,12 +157,11 @@ def _source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> Reci
 def _neighbours(feedstock: Feedstock) -> frozenset[str]:
     """Return the keys of the other configs, which this one may lack without a mistake."""
     files = [*feedstock.configs.glob("*.yaml"), *(feedstock.configs / "migrations").glob("*.yaml")]
-    states = ((path, path.stat()) for path in files)
-    return frozenset[str]().union(*(_keys(path, state.st_mtime_ns, state.st_size) for path, state in states))
+    return frozenset[str]().union(*(_keys(path, content_stamp(path)) for path in files))
 
 
 @lru_cache(maxsize=4096)
-def _keys(path: Path, _modified: int, _size: int) -> frozenset[str]:
+def _keys(path: Path, _stamp: tuple[int, ...]) -> frozenset[str]:
     """Return the keys of a variant file, which is read once for all configs of a process while it does not change."""
     return frozenset(load_variant_file(path, path.name).keys)
 

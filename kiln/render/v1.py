@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 from kiln.names import fault
+from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, variant_versions
@@ -66,8 +67,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
 
 def _recipe(feedstock: Feedstock) -> RecipeV1:
     """Return the recipe, shared between the configs of one process while it does not change."""
-    status = feedstock.recipe_v1.stat()
-    key = (feedstock.recipe_v1, status.st_mtime_ns, status.st_size)
+    key = (feedstock.recipe_v1, content_stamp(feedstock.recipe_v1))
     if key not in _SHARED:
         _SHARED.clear()
         _SHARED[key] = RecipeV1.read(feedstock.recipe_v1)

@@ -11,6 +11,7 @@ from kiln.errors import MalformedYaml, VariantFault, did_you_mean, raise_all
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
+from kiln.operating_system.file_operations import content_stamp
 from kiln.serialization import mapping_or_empty
 from kiln.template.namespace import Names
 from kiln.template.selectors import SelectableText
@@ -102,17 +103,17 @@ class VariantFile:
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, name: str, _stamp: tuple[int, int]) -> VariantFile:
+def _read(path: Path, name: str, _stamp: tuple[int, ...]) -> VariantFile:
     return VariantFile(path, name)
 
 
 def load_variant_file(path: Path, name: str) -> VariantFile:
     """Return the variant file at a path, cached until the file changes."""
     try:
-        status = path.stat()
+        stamp = content_stamp(path)
     except OSError as error:
         raise VariantFault(f"cannot read {name}", why=error.strerror or str(error)) from error
-    return _read(path, name, (status.st_mtime_ns, status.st_size))
+    return _read(path, name, stamp)
 
 
 def without_empty(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import files, limits
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault
 from kiln.expand.config_file import read, read_all, text
 from kiln.model.build_config import BuildConfig
@@ -13,6 +14,7 @@ from kiln.yamltext.typed_text import TypedText
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
@@ -124,3 +126,23 @@ def test_numbers_and_truth_values_are_typed_for_a_recipe_yaml_alone(tmp_path: Pa
     ]
     assert variant["b"] == ("True",)
     assert text(read(v1, "linux_64_")) == "a:\n- 13\n- '13'\nb:\n- true\nc:\n- '1.10'\n"
+
+
+def test_a_file_is_read_again_only_if_it_or_the_recipes_format_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feedstock = written(tmp_path, "package: {name: a}\n", files={".ci_support/linux_64_.yaml": "a: ['1']\n"})
+    calls = []
+
+    def counted(work: Callable[[], object]) -> object:
+        calls.append(work)
+        return work()
+
+    monkeypatch.setattr(limits, "run_bounded", counted)
+    (before,) = read_all(feedstock, ["linux_64_"])
+    assert (read(feedstock, "linux_64_"), len(calls)) == (before, 1)
+    files.write_text(feedstock.configs / "linux_64_.yaml", "a: ['2']\n")
+    (after,) = read_all(feedstock, ["linux_64_"])
+    assert (after.variant["a"], len(calls)) == (("2",), 2)
+    files.write_text(feedstock.root / "conda-forge.yml", "conda_build_tool: conda-build\n")
+    assert (read_all(feedstock, ["linux_64_"]), len(calls)) == ((after,), 3)
