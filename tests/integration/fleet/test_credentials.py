@@ -73,7 +73,7 @@ def test_no_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
 
 def test_wrong_credentials_of_aws_are_told_as_such_and_leave_nothing(small: Path, moto: str) -> None:
     wrong = {"AWS_ACCESS_KEY_ID": "AKIANOBODY", "AWS_SECRET_ACCESS_KEY": PLANTED, "AWS_REGION": "us-east-1"}
-    assert "AuthFailure" in refused_credentials(small, "aws", {"kiln_aws_endpoint": moto}, **wrong)
+    assert "InvalidClientTokenId" in refused_credentials(small, "aws", {"kiln_aws_endpoint": moto}, **wrong)
 
 
 def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
