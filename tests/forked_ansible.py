@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 
 def main() -> None:
-    """Answer calls until there are no more."""
+    """Answer calls until the input ends."""
     command = import_module("ansible.cli.playbook").PlaybookCLI
     import_module("ansible.executor.playbook_executor")  # the command imports it late
     packed = import_module("ansible.executor.module_common")._CachedModule

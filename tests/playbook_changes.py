@@ -19,7 +19,7 @@ class Changes:
     """What the runs of a playbook change and report; an empty text is nothing, as for every run with ``--check``.
 
     ``again`` is what the second run changes, and why. ``renewed`` are the files on a worker that each run changes
-    without a report, since that is no other state. ``impossible`` is why there is no such run.
+    without a report, since the state is the same. ``impossible`` is why there cannot be such a run.
     """
 
     first: str = ""
@@ -33,7 +33,7 @@ def on_all(row: Changes, **others: Changes) -> dict[str, Changes]:
     return {provider: others.get(provider, row) for provider in PROVIDERS}
 
 
-NO_ACCOUNT = Changes(impossible="there is no account with quotas: the role has no quota.yml")
+NO_ACCOUNT = Changes(impossible="it has no account with quotas, and its role no quota.yml")
 
 PLAYBOOKS: dict[str, dict[str, Changes]] = {
     "sweep": on_all(Changes(first="removes the expired worker of a lost run, and leaves its user's others")),

@@ -291,7 +291,7 @@ def htpasswd(password: str, user: str) -> str:
 
 
 def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
-    # Others may write tags: one that is no number must not hide all machines from all runs of a project.
+    # Others may write tags: an invalid one must not hide all machines from all runs of a project.
     expires = tags.get("kiln-expires") or ""
     return {
         "name": tags.get("kiln-worker", ""),

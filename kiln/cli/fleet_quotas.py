@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 SECONDS = 30.0  # for the answer, Ansible's own start included
 # Variables that name credentials, and the files that have them otherwise, with the variables that name these. Those of
-# a machine, such as an instance's role, are not looked for: the search alone takes seconds where there are none.
+# a machine, such as an instance's role, are not looked for: the search alone takes seconds without any.
 CREDENTIALS = {
     "aws": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
     "openstack": ("OS_CLOUD", "OS_AUTH_URL"),
 }
 FILES = {"aws": {"AWS_SHARED_CREDENTIALS_FILE": ".aws/credentials", "AWS_CONFIG_FILE": ".aws/config"}}
-# The keys of a profile from which botocore has credentials (botocore/credentials.py); a region alone is none.
+# The keys of a profile from which botocore has credentials (botocore/credentials.py); a region alone does not count.
 PROFILE = re.compile(
     r"^\s*(aws_access_key_id|role_arn|web_identity_token_file|credential_process|sso_start_url|login_session)\s*=",
     re.MULTILINE,

@@ -51,7 +51,7 @@ def canonical_spec(spec: str) -> str:
     except InvalidMatchSpecError as error:
         raise ValueError(str(error).partition("\nCaused by")[0]) from error
     text, bracket, keys = str(given).partition("[")
-    if bracket and keys != f'build="{given.build}"]':  # which py-rattler writes so where there is no version
+    if bracket and keys != f'build="{given.build}"]':  # which py-rattler writes so without a version
         raise ValueError("only version= and build= are supported in brackets")
     return f"{text} * {given.build}" if bracket else text
 
