@@ -77,6 +77,8 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Write exactly the configs' files to .ci_support, each atomically; return the changes."""
     for folder in (feedstock.configs, feedstock.root / ".github" / "workflows"):  # checked before anything is written
         files.safe_path_inside(folder, feedstock.root)
+    recipe = feedstock.meta if feedstock.meta.is_file() else feedstock.recipe_v1
+    limits.record_place(f"{recipe.parent.name}/{recipe.name}")  # its matrix is at fault if the time ends meanwhile
     with files.folder_locked(feedstock.root):
         return _write(feedstock, _generated(configs))
 
