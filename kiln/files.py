@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
 
+_REFUSED = ".refused"
 _PART = ".part"
 _CHUNK = 1 << 20
 _TRIES, _PAUSE = 100, 0.02  # seconds
@@ -64,9 +65,14 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{_PART}")
 
 
+def refused(path: Path) -> Path:
+    """Return the path to which an unfinished folder is renamed when its content is refused."""
+    return path.with_name(f"{path.name}{_REFUSED}")
+
+
 def part_files(path: Path) -> tuple[Path, ...]:
     """Return half-written or refused files next to ``path``, under the names of `replacing` and `changing_folder`."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}(\.refused)?")
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}({re.escape(_REFUSED)})?")
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
 
 

@@ -76,15 +76,18 @@ def install(
     """
     cache.mkdir(parents=True, exist_ok=True)
     with files.full_disk_as_error(prefix.parent):
-        rattler_process.call(
-            "install",
-            lock=lock,
-            records=dumped(records),
-            prefix=str(prefix.absolute()),
-            cache=str(cache.absolute()),
-            seen_at=seen_at,
-            carried=carried,
-        )
+        try:
+            rattler_process.call(
+                "install",
+                lock=lock,
+                records=dumped(records),
+                prefix=str(prefix.absolute()),
+                cache=str(cache.absolute()),
+                seen_at=seen_at,
+                carried=carried,
+            )
+        finally:
+            files.remove(files.refused(prefix))  # here, since the process may have ended before it could
 
 
 def install_atomically(

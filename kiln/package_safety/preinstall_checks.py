@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import posixpath
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +59,18 @@ class PackageAdmission:
         number = len(self.fetched)
         self.fetched.append(record)
         self.pending[number] = record
-        self.send({"unpacking": str(self._unpacked(record))})
+        folder = self._unpacked(record)
+        self.send({"unpacking": str(folder), "new": not folder.exists()})
         return number
 
     def on_populate_cache_complete(self, cache_entry: int) -> None:
-        """Note that a package is complete in the cache; one that exceeded a limit counts as incomplete."""
+        """Note that a package is complete in the cache; refuse one that exceeded a limit."""
         record = self.pending.pop(cache_entry, None)
-        if record is not None and self.exceeded() is None:
+        if record is None:
+            return
+        if (breach := self.exceeded()) is not None:
+            self._refuse(breach, self._unpacked(record))
+        else:
             self.send({"unpacked": str(self._unpacked(record))})
 
     def on_download_start(self, cache_entry: int) -> int:
@@ -109,11 +116,6 @@ class PackageAdmission:
             if record is not None and _version_of(record) == (installed.get("version"), installed.get("build")):
                 self.tree.add_existing(paths, unpacked_metadata_reader.link_targets(self.prefix, paths))
 
-    @property
-    def refused_prefix(self) -> Path:
-        """The path of the prefix after a refusal."""
-        return self.prefix.with_name(f"{self.prefix.name}.refused")
-
     def _unpacked(self, record: RepoDataRecord) -> Path:
         return self.cache / f"{record.name.normalized}-{record.version}-{record.build}"
 
@@ -141,10 +143,22 @@ class PackageAdmission:
         )
 
     def _refuse(self, error: KilnError, folder: Path) -> None:
-        if self.refusal is None:
-            self.refusal = error
-            self.prefix.rename(self.refused_prefix)
-        files.remove(folder)
+        self.refusal = self.refusal or error
+        if not files.refused(self.prefix).exists():
+            with contextlib.suppress(FileNotFoundError):  # a package may be complete before the prefix is made
+                self.prefix.rename(files.refused(self.prefix))
+        self._remove_unpacked(folder)
+
+    def _remove_unpacked(self, folder: Path) -> None:
+        """Remove a package from the cache, where no half of it may stay when this process is ended meanwhile.
+
+        So it gets the name of an unfinished one first, which the parent process removes.
+        """
+        self.send({"unpacking": str(folder), "new": True})
+        part = folder.with_name(f".{folder.name}{os.urandom(3).hex()}")
+        with contextlib.suppress(FileNotFoundError):  # a package that is refused twice
+            folder.rename(part)
+        files.remove(part)
 
 
 def _version_of(record: RepoDataRecord) -> tuple[str, str]:

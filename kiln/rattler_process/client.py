@@ -61,7 +61,10 @@ def call(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
 
 
 class _Process:
-    """The process, with its pipes; ``unfinished`` are the folders in the cache of packages being unpacked."""
+    """The process, with its pipes.
+
+    ``unfinished`` are the folders in the cache of packages being unpacked, and whether they are new there.
+    """
 
     lock = threading.RLock()
     _current: _Process | None = None
@@ -78,7 +81,7 @@ class _Process:
             self.locks.child_started()
         self.group = ProcessGroup(self.process)
         self.output = PipeReader([_stream(self.process.stdout)])
-        self.unfinished: set[Path] = set()
+        self.unfinished: dict[Path, bool] = {}
         self._rest = b""
 
     @classmethod
@@ -113,13 +116,19 @@ class _Process:
             _stream(self.process.stdin).write(json_messages.encode(request).encode() + b"\n")
             _stream(self.process.stdin).flush()
         for message in self._received(time.monotonic() + seconds + GRACE):
-            if "unpacking" in message:
-                self.unfinished.add(Path(message["unpacking"]))
-            elif "unpacked" in message:
-                self.unfinished.discard(Path(message["unpacked"]))
-            else:
+            if not self._is_progress(message):
                 return message
         return {"error": self._crashed(operation, bounds)}
+
+    def _is_progress(self, message: Mapping[str, Any]) -> bool:
+        """Return whether a message reports a package that begins or ends to be unpacked, and note it."""
+        if "unpacking" in message:
+            self.unfinished[Path(message["unpacking"])] = message["new"]
+        elif "unpacked" in message:
+            self.unfinished.pop(Path(message["unpacked"]), None)
+        else:
+            return False
+        return True
 
     def _received(self, until: float) -> Iterator[dict[str, Any]]:
         """Yield messages until the process ends or the time is over."""
@@ -154,25 +163,30 @@ class _Process:
         finally:
             self.process.kill()
             self.process.wait()
+            for message in self._received(time.monotonic() + 1):  # threads may go on after the answer
+                self._is_progress(message)
             self.group.close()
             self.output.close()
             self.locks.close()
             for pipe in (self.process.stdin, self.process.stdout, self.messages):
                 with contextlib.suppress(OSError):
                     _stream(pipe).close()
-            for folder in self.unfinished:
-                _remove_parts(folder)
+            for folder, new in self.unfinished.items():
+                _remove_parts(folder, whole=new)
 
 
-def _remove_parts(folder: Path) -> None:
+def _remove_parts(folder: Path, *, whole: bool) -> None:
     """Remove an unfinished package from a cache, unless another process uses that cache by now.
 
-    The library unpacks into a folder of the package's name with a dot before it and six characters after it.
+    The library unpacks into a folder of the package's name with a dot before it and six characters after it. A
+    ``whole`` package goes, too: the process may have ended between its last file and the check of its limits.
     """
     with contextlib.suppress(OSError), (folder.parent / ".cache.lock").open("ab") as lock:
         file_locks.acquire(lock.fileno(), wait=False)
         for part in folder.parent.glob(f".{glob.escape(folder.name)}??????"):
             files.remove(part)
+        if whole:
+            files.remove(folder)
 
 
 def _stream(pipe: IO[bytes] | None) -> IO[bytes]:

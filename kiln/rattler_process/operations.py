@@ -305,7 +305,7 @@ class Install:
         return min(self.limits.unpacked, max(LEAST_UNPACKED, RATIO * packed))
 
     async def execute(self) -> None:
-        """Install the packages; remove a refused prefix."""
+        """Install the packages."""
         self.admission.admit_installed()
         try:
             new = await uncached(self.packages, self.admission.cache)
@@ -320,8 +320,6 @@ class Install:
                 raise self.admission.refusal from error
             raise_disk_error(error, self.prefix)
             raise installation_failure(error, self.packages) from error
-        finally:
-            files.remove(self.admission.refused_prefix)
 
     async def _install(self) -> None:
         await rattler.install(
