@@ -44,7 +44,6 @@ HINT = (
 VALIDATION_KEY, CHANNEL_KEYS = "conda_forge_output_validation", ("channel_sources", "channel_targets")
 INCLUDES = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 KEYWORDS = ("if", "else", "and", "or", "not", "in", "is", "true", "false", "none", "True", "False", "None")
-_EXPRESSION = lazy_pattern(r"\{\{(.*?)\}\}", re.DOTALL)
 _QUOTED = lazy_pattern(r"'[^'\\]*'|\"[^\"\\]*\"")
 _NAME = lazy_pattern(r"(?<![\w.|])(?<!\| )[^\W\d]\w*\b(?!\s*=(?!=))")  # no attribute, filter or argument's name
 _SET_NAME = lazy_pattern(r"\{%-?\s*set\s+(\w+)\s*=")
@@ -187,13 +186,13 @@ def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[KeyWit
 def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of a recipe's templates: names that are written out, and standard libraries."""
     always = _always_defined(feedstock)
+    limits.record_place(RECIPE)
     if has_only_known_names(text, always, defined):
         return
     try:
         tree = jinja2.Environment(autoescape=False).parse(text)  # noqa: S701 - it renders nothing
     except (jinja2.TemplateSyntaxError, RecursionError):
         return  # rendering reports what is wrong, and where
-    limits.record_place(RECIPE)
     harmless = _harmless_names(tree)
     known = defined | always | harmless
     if any(tree.find_all(INCLUDES)):
@@ -218,10 +217,10 @@ def has_only_known_names(text: str, always: frozenset[str], defined: frozenset[s
     stdlibs = [match[1] for match in _STDLIB.finditer(text)]
     if len(stdlibs) != text.count("stdlib(") or not {f"{language}_stdlib" for language in stdlibs} <= defined:
         return False
-    expressions = [_QUOTED.sub("", expression) for expression in _EXPRESSION.findall(text)]
+    expressions = [after.partition("}}") for after in text.split("{{")[1:]]
     return all(
-        not any(mark in expression for mark in "\"'{\\") and known.issuperset(_NAME.findall(expression))
-        for expression in expressions
+        end and not any(mark in words for mark in "\"'{\\") and known.issuperset(_NAME.findall(words))
+        for words, end in ((_QUOTED.sub("", expression), end) for expression, end, _ in expressions)
     ) and not _OTHER_OUTPUT.search(text)
 
 
