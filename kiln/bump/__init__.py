@@ -108,7 +108,7 @@ def write_recipe(feedstock: Feedstock, plan: BumpPlan) -> None:
 
 
 def _path(feedstock: Feedstock) -> Path:
-    return feedstock.recipe_v1 if limits.run_bounded(lambda: is_v1(feedstock)) else feedstock.meta
+    return feedstock.recipe_v1 if is_v1(feedstock) else feedstock.meta
 
 
 def _name(feedstock: Feedstock) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from kiln import limits
 from kiln.errors import RecipeFault
 from kiln.operating_system.file_operations import content_stamp
 from kiln.yamltext import ScalarTypes, parse, read_text
@@ -23,7 +24,7 @@ def is_v1(feedstock: Feedstock) -> bool:
     """Return whether a feedstock's recipe is recipe.yaml: conda-forge.yml says so, or meta.yaml does not exist.
 
     Raises:
-        KilnError: conda-forge.yml is malformed, or asks for a recipe.yaml that is not there.
+        KilnError: conda-forge.yml is malformed and may have the setting, or asks for a recipe.yaml that is not there.
     """
     at = _asked_at(feedstock.root / FORGE)
     if at is not None and not feedstock.recipe_v1.is_file():
@@ -43,6 +44,13 @@ def _asked_at(path: Path) -> Place | None:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, _stamp: tuple[int, ...]) -> Place | None:
-    document = parse(read_text(path, FORGE), FORGE, ScalarTypes.TEXT, may_repeat=lambda _: True)
+    text = read_text(path, FORGE)
+    if _KEY not in text and "\\" not in text:  # an escape may spell the key; without it, the fork of a parse is saved
+        return None
+    return limits.run_bounded(lambda: _parsed(text))
+
+
+def _parsed(text: str) -> Place | None:
+    document = parse(text, FORGE, ScalarTypes.TEXT, may_repeat=lambda _: True)
     is_v1 = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
     return document.place(_KEY) if is_v1 else None

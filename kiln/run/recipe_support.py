@@ -29,7 +29,7 @@ def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_E
         RecipeFault: with the file and the line.
         UsageError: the engine cannot read the recipe.
     """
-    if not limits.run_bounded(lambda: is_v1(feedstock)):
+    if not is_v1(feedstock):
         return
     if engine != OWN_ENGINE:
         raise UsageError(
