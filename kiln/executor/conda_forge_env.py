@@ -9,9 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import image
-from kiln.executor.engine_injection import PRINT_OFFER
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -44,22 +41,6 @@ PROCESSES = 16_384  # threads count; a JVM along with a compiler for each core h
 
 # The start of a run's processes; `-m` would import the package, and this module with it, a first time.
 MAIN = "import sys; from kiln.{module} import main; main(*sys.argv[1:])"
-
-# kiln's own environment in its base image, or the first Python of the image with the engine; loading it takes long.
-# Without any, print the version of a Python that can use kiln's own engine.
-START = f"""
-for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
-    if "$python" -c 'from importlib.util import find_spec as f; exit(not (f("rattler") and f("rattler_build")))' \\
-        2>/dev/null; then
-        export PATH="$(dirname "$(command -v "$python")"):$PATH"
-        exec "$python" -c "$2" "$1"
-    fi
-done
-for python in /opt/conda/bin/python python3; do
-    "$python" -c '{PRINT_OFFER}' 2>/dev/null && break
-done
-exit {NO_ENGINE}
-"""
 
 
 def variables(feedstock: Feedstock, config: str, *, caller: Mapping[str, str], cores: int, uid: int) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from kiln import container
+from kiln import container, image
 from kiln.build import conda_build_command
 from kiln.container import Container, Engine, engine_workarounds
 from kiln.errors import MissingTool
@@ -31,6 +31,22 @@ if TYPE_CHECKING:
     from kiln.model.container import ContainerResult
 
 TIDYING = 30.0  # seconds until the loop over scripts is stopped
+
+# kiln's own environment in its base image, or the first Python of the image with the engine; loading it takes long.
+# Without any, print the version of a Python that can use kiln's own engine.
+START = f"""
+for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
+    if "$python" -c 'from importlib.util import find_spec as f; exit(not (f("rattler") and f("rattler_build")))' \\
+        2>/dev/null; then
+        export PATH="$(dirname "$(command -v "$python")"):$PATH"
+        exec "$python" -c "$2" "$1"
+    fi
+done
+for python in /opt/conda/bin/python python3; do
+    "$python" -c '{engine_injection.PRINT_OFFER}' 2>/dev/null && break
+done
+exit {conda_forge_env.NO_ENGINE}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +86,7 @@ class ContainerExecutor:
     def start(self, job_file: Path, module: str) -> tuple[str, ...]:
         """Return the command that runs a module with a job file, by the first Python of the image with the engine."""
         main = conda_forge_env.MAIN.format(module=module)
-        return ("sh", "-c", conda_forge_env.START, "kiln", str(self.inside(job_file)), main)
+        return ("sh", "-c", START, "kiln", str(self.inside(job_file)), main)
 
     def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
         """Run a program in a container to its end.

@@ -11,8 +11,6 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import system_package_advice
-from kiln.container import derived_image
-from kiln.container.derived_image import DerivedImage
 from kiln.errors import RecipeFault, UsageError, combined, raise_all
 from kiln.model.source_position import Place
 from kiln.store import build_cache
@@ -102,6 +100,8 @@ def add_to_images(
         return dict(places), ()
     if engine is None or options.build.rehearsal:
         return dict(places), (note_on_host(names, system_package_advice.manager()),)
+    from kiln.container import derived_image  # few feedstocks have such packages
+
     derived: dict[BuildLocation, BuildLocation] = {}
     notes = []
     with build_cache.hold_lock(ArtifactLayout.of(feedstock).lock("images"), seconds=derived_image.SECONDS):
@@ -126,8 +126,12 @@ def _with_packages(
     on_line: Callable[[str], None] | None,
 ) -> tuple[BuildLocation, str]:
     """Return a location with the packages, and a note; empty if they are installed."""
+    from kiln.container import derived_image
+
     assert place.image is not None, "a build in a container has an image"
-    derived = DerivedImage(image=place.image, digest=place.digest, packages=names, platform=place.platform)
+    derived = derived_image.DerivedImage(
+        image=place.image, digest=place.digest, packages=names, platform=place.platform
+    )
     location = dataclasses.replace(
         place, image=derived.tag, digest=derived.key, origin=f"{place.pinned} with {' '.join(names)}"
     )
