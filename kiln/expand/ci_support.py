@@ -116,11 +116,12 @@ def matrix_difference(feedstock: Feedstock) -> str:
     """Return by how much .ci_support differs from the feedstock's matrix, empty when it is up to date.
 
     Of a feedstock that needs a pinning, whose newest version always differs, only the values of its own variant file
-    are compared. It is also empty where the files are invalid, which the build reports.
+    are compared. It is also empty where the files are invalid, which the build reports, and when the time or the memory
+    of the process that compares them is used up.
     """
     try:
         return limits.run_bounded(lambda: _matrix_changes(feedstock))
-    except KilnError:
+    except (KilnError, MemoryError, limits.OutOfTime):
         return ""
 
 

@@ -84,7 +84,7 @@ def look_up(
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
     platforms.require(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
-    notes_on_settings = limits.run_bounded(lambda: _check(feedstock, configs, options))
+    notes_on_recipe = limits.run_bounded(lambda: _checked(feedstock, configs, options))
     choice = executor_choice.choose_engine(options)
     if choice.engine is None:
         platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
@@ -101,6 +101,7 @@ def look_up(
     rehearsals, notes_on_rehearsals = (
         _look_up_rehearsals(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
     )
+    compilers = {place: place.compilers(machine) for place in set(places.values())}
     return RunInputs(
         feedstock=feedstock,
         options=options,
@@ -116,11 +117,10 @@ def look_up(
             engine=options.build.engine,
             emulated=_emulated(feedstock, configs, options, in_container=choice.engine is not None),
         ),
-        caches={config.name: cache_key(config, where=places[config.name].compilers(machine)) for config in configs},
+        caches={config.name: cache_key(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
         notes=(
-            *_stale(feedstock),
-            *notes_on_settings,
+            *notes_on_recipe,
             *choice.notes,
             *notes,
             *notes_on_rehearsals,
@@ -160,6 +160,12 @@ def _look_up_rehearsals(
         env={**machine.environment, **options.client},
     )
     return rehearsal_wheels_and_python.require_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
+
+
+def _checked(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
+    """Refuse what cannot be built, and return notes; in one process, since both parts read the recipe."""
+    notes = _check(feedstock, configs, options)
+    return (*_stale(feedstock), *notes)
 
 
 def _check(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:

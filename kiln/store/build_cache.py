@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +67,17 @@ def input_hashes(
     ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
     ``emulated`` for a cross-compiled config whose tests run here: without an emulator they were skipped.
     """
-    engines = (version("py-rattler-build"), __version__) if engine == OWN_ENGINE else ()
+    engines = _own_versions() if engine == OWN_ENGINE else ()
     rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
     shared = digest([recipe, engine, engines, where, *rehearsal])
     own = [config, files.sha256(feedstock.configs / f"{config}.yaml"), *(["emulated"] if emulated else [])]
     return BuildInputs(shared=shared, key=digest([shared, *own]))
+
+
+@lru_cache(maxsize=1)
+def _own_versions() -> tuple[str, str]:
+    """Return the versions of kiln's own engine and of kiln; the first is read from a file."""
+    return version("py-rattler-build"), __version__
 
 
 def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> tuple[PackageReport, ...] | None:
