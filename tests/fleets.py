@@ -15,7 +15,8 @@ from kiln.fleet import executor_protocol
 from kiln.fleet.lease_cost_and_sweep_timer import LIFETIME
 from kiln.fleet.reconcile import Machine
 from kiln.model.build_results import StepReport
-from kiln.model.fleet import JobEstimate, MachineType
+from kiln.model.fleet import MachineType
+from kiln.model.job_estimate import JobEstimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.fleet.detached.attach_key import RunKey
-    from kiln.model.fleet import ControllerCharge, MachineType
+    from kiln.model.fleet import MachineType
+    from kiln.model.run import ControllerCharge
 
 CONTROLLER_TYPE = "controller"
 # The machines that a controller gets where no type is named: it builds nothing, and packages wait on its disk (GB). The
@@ -35,7 +36,7 @@ def price_variable(kind: MachineType, since: float) -> dict[str, str]:
 
 def own_charge(environment: Mapping[str, str]) -> ControllerCharge | None:
     """Return the charge for the controller on which this process runs; None elsewhere."""
-    from kiln.model.fleet import ControllerCharge
+    from kiln.model.run import ControllerCharge
 
     words = environment.get(CHARGE, "").split()
     if len(words) != 5:

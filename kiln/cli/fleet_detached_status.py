@@ -60,10 +60,11 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
     from kiln.report.run_report_as_json import report_as_json
+    from kiln.serialization import from_json_values
 
     with controller_client.connected(key, client_variables(os.environ)) as connection:
         state = connection.state()
-    fleet = None if state.get("fleet") is None else record_from_json(FleetRun, state["fleet"])
+    fleet = None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"])
     report = None if state.get("report") is None else record_from_json(MatrixReport, state["report"])
     cost = None
     if fleet is not None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.fleet.plan import FleetPlan
-    from kiln.model.fleet import JobEstimate, MachineType, Offer
+    from kiln.model.fleet import MachineType, Offer
+    from kiln.model.job_estimate import JobEstimate
 
 CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
 # Options that have an effect for some providers only. The simulated machines of "local" can be refused, too.

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun, JobEstimate, JobSize, MachineType
+    from kiln.model.fleet import FleetRun, MachineType
+    from kiln.model.job_estimate import JobEstimate, JobSize
     from kiln.store.worker_results import RemoteConfig
 
 WORKERS = 4
@@ -49,7 +50,7 @@ def plan_of(
     from kiln.fleet import plan
     from kiln.fleet import quotas as quota_limits
     from kiln.fleet.assumptions import Assumptions
-    from kiln.model.fleet import JobEstimate, JobSize
+    from kiln.model.job_estimate import JobEstimate, JobSize
     from kiln.scheduling.estimates import estimate_jobs
 
     if not configs:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.slurm.site import SlurmSettings, SlurmSite
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import JobSize
+    from kiln.model.job_estimate import JobSize
 
 SLURM = "slurm"
 CORES, MEMORY = 16, 32_000_000_000  # of a job: those of compute-16

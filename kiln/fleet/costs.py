@@ -7,8 +7,8 @@ import heapq
 from typing import TYPE_CHECKING
 
 from kiln.fleet.plan import worker_cost
-from kiln.model.fleet import ControllerCharge, WorkerState
-from kiln.model.run import RunCost
+from kiln.model.fleet import WorkerState
+from kiln.model.run import ControllerCharge, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

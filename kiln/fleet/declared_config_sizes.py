@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import limits, render, yamltext
 from kiln.errors import MalformedYaml, UsageError
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.reconcile import Machine
     from kiln.model.build_results import PackageReport, StepReport
-    from kiln.model.fleet import JobSize
+    from kiln.model.job_estimate import JobSize
 
     # Moves the collected packages of a config to the folder of finished packages, and returns them there.
     KeepPackages = Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]

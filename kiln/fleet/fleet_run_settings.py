@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.worker_test_plan import WorkerTestPlan
-    from kiln.model.fleet import ControllerCharge, FleetRun, JobEstimate, MachineType
-    from kiln.model.run import ConfigRun
+    from kiln.model.fleet import FleetRun, MachineType
+    from kiln.model.job_estimate import JobEstimate
+    from kiln.model.run import ConfigRun, ControllerCharge
 
 CACHE = "cache"  # the end of the name of the worker that holds the shared cache, or the pool's server
 POOL = re.compile(r".+-pool-\d+")  # the names of the pool's workers

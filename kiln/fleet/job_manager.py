@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import BuildDequeued, BuildFinished, CollectFailed
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.supervisor_worker_records import Worker
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
 
 IMPROBABLE = 1e-9  # a chance of so many losses of any config of a run: rather, the config is at fault
 ASSUMED = 5 * 3600.0  # seconds of builds for each lost worker, before any is lost

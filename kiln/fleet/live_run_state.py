@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from kiln import __version__
 from kiln.fleet.executor_protocol import Provision
 from kiln.fleet.supervisor_worker_records import Inventory
-from kiln.model.fleet import TYPES_SEPARATOR, FleetRun, JobSize
+from kiln.model.fleet import TYPES_SEPARATOR, FleetRun
+from kiln.model.job_estimate import JobSize
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.scheduling.queue import Queue
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Command, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.supervisor_worker_records import RunStore
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
     from kiln.model.observer import RunObserver
     from kiln.model.run import RunCost
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiln.errors import UsageError
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kiln.model.fleet import JobEstimate, MachineType
+    from kiln.model.fleet import MachineType
+    from kiln.model.job_estimate import JobEstimate
 
 
 NEAREST = 3  # machine types that an error names

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kiln.fleet.machine_choice import Assignment
     from kiln.fleet.quotas import Quota
     from kiln.fleet.worker_test_plan import WorkerTestPlan
-    from kiln.model.fleet import JobEstimate, MachineType
+    from kiln.model.fleet import MachineType
+    from kiln.model.job_estimate import JobEstimate
     from kiln.scheduling.pool_simulation import PoolCores
     from kiln.scheduling.simulation import Placement
 

@@ -14,7 +14,8 @@ from kiln.fleet.lease_cost_and_sweep_timer import greatest_cost_text
 from kiln.fleet.price_table import FREE
 from kiln.fleet.run_terms import plan_lines
 from kiln.fleet.worker_test_records import config_of
-from kiln.model.fleet import JobSize, JobState
+from kiln.model.fleet import JobState
+from kiln.model.job_estimate import JobSize
 from kiln.report.run_report_as_json import cost_as_json
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json

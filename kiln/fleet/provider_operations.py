@@ -20,7 +20,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, is_removal_confirmed, read_json
 from kiln.fleet.reconcile import Machine
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Event, Probe, Provision, TearDown, Terminate

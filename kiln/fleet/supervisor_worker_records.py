@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.model.fleet import FleetRun, JobEstimate, Offer
+    from kiln.model.fleet import FleetRun, Offer
+    from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})

@@ -12,7 +12,8 @@ from kiln.errors import WorkersLost
 from kiln.fleet import run as fleet
 from kiln.fleet.worker_test_executor import SUFFIX, ConfigTestResult, WorkerTestExecutor, stored_result
 from kiln.fleet.worker_test_records import WorkerTestRecords, config_of
-from kiln.model.fleet import JobEstimate, JobSize, JobState
+from kiln.model.fleet import JobState
+from kiln.model.job_estimate import JobEstimate, JobSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport, Progress
-from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
+from kiln.model.run import ConfigRun, ConfigState, ControllerCharge, MatrixReport, RunCost
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ CONFIG_COLUMNS = ("config", "state", "started", "finished", "peak_memory", "deta
 KINDS = (
     *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
     *(PackageReport, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),
-    *(FleetRun, WorkerRecord, WorkerState, JobRecord, JobState),
 )
 Record = TypeVar("Record")
 
@@ -77,7 +75,7 @@ def config_from_columns(row: Sequence[Any], *, killed: bool) -> ConfigRun:
 
 
 def record_from_json(kind: type[Record], data: Any) -> Record:
-    """Return a record of a run, or of the fleet, from JSON values."""
+    """Return a record of a run from JSON values."""
     return from_json_values(kind, data, KINDS)
 
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.build_results import PackageReport, StepReport
-    from kiln.model.fleet import ControllerCharge
 
 
 class ConfigState(str, Enum):
@@ -58,6 +57,21 @@ class ConfigRun:
     packages: tuple[PackageReport, ...] = ()
     earlier_seconds: float = 0.0
     is_built: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerCharge:
+    """The charge for the machine that controls a detached run, of the provider's type ``name``.
+
+    ``hourly`` is its price with its disk and its address, ``billed`` the billing increment in seconds; it is charged
+    from the time ``since``.
+    """
+
+    hourly: float
+    billed: float
+    since: float
+    currency: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

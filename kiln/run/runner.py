@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import ConfigJob
     from kiln.ledger import Ledger
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
     from kiln.model.observer import RunObserver
     from kiln.run.plan import RunPlan
     from kiln.store.layout import ArtifactLayout

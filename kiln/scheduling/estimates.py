@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.ledger import BuildDuration
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
 
 HISTORY, SIMILAR, DEFAULT = "history", "similar configs", "assumed"
 

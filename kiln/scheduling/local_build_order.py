@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln.model.fleet import JobEstimate
+from kiln.model.job_estimate import JobEstimate
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.scheduling.estimates import expected_seconds
 from kiln.scheduling.queue import Queue

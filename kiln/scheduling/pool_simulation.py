@@ -16,7 +16,7 @@ from kiln.scheduling.simulation import Placement
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
     from kiln.scheduling.queue import Queue
 
 ROUNDING = 1e-6  # seconds, or core-seconds, that count as nothing

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
 
 WORTH = 1.1  # a compile is repeated only if that ends its group's builds a tenth of a compile sooner
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.fleet.plan import Arrangement
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
     from tests.bench.timing import Row
 
 FATES = int(os.environ.get("KILN_BENCH_FATES", "1000"))

@@ -12,7 +12,7 @@ from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
 from kiln.fleet.run_event_loop import Supervisor
-from kiln.model.fleet import JobEstimate
+from kiln.model.job_estimate import JobEstimate
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, lower_bound
 
 if TYPE_CHECKING:

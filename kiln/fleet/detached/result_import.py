@@ -14,6 +14,7 @@ from kiln.fleet.collect import accept_package
 from kiln.ledger.run_json_conversion import record_from_json
 from kiln.model.fleet import FleetRun
 from kiln.model.run import MatrixReport
+from kiln.serialization import from_json_values
 from kiln.store import worker_results
 from kiln.store.build_cache import BuildInputs
 from kiln.store.worker_results import RemoteConfig
@@ -41,7 +42,7 @@ def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
             lines = "\n".join(state.get("output", ()))
             raise BrokenPackage("the run has ended before its first build, and has no results", why=lines)
         report = record_from_json(MatrixReport, state["report"])
-        fleet = record_from_json(FleetRun, state["fleet"])
+        fleet = from_json_values(FleetRun, state["fleet"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BrokenPackage("the controller sent an invalid state of the run", why=str(error)) from error
     configs = tuple(_config(folder, config) for config in report.configs)

@@ -26,7 +26,7 @@ from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import AttemptFolder, has_result
 from kiln.fleet.slurm.outcome import NEVER, is_over, outcome
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:

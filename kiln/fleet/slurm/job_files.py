@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.slurm.site import SlurmSite
-    from kiln.model.fleet import JobSize
+    from kiln.model.job_estimate import JobSize
 
 PROJECT = ("build-locally.py", "kiln", "requirements")
 FEEDSTOCK = ("conda-forge.yml", "recipe", ".ci_support")

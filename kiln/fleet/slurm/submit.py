@@ -19,7 +19,7 @@ from kiln.fleet.executor_protocol import (
 from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.client import LATER
 from kiln.fleet.slurm.job_files import AttemptFolder
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Event, StartBuild

@@ -19,8 +19,8 @@ from kiln.fleet import run as fleet
 from kiln.fleet.detached import attach_key, controller_client
 from kiln.fleet.detached.attach_key import RunKey
 from kiln.model.feedstock import Feedstock
-from kiln.model.fleet import ControllerCharge, FleetRun, WorkerRecord, WorkerState
-from kiln.model.run import MatrixReport, RunCost
+from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
+from kiln.model.run import ControllerCharge, MatrixReport, RunCost
 from kiln.serialization import to_json
 from tests.unit.fleet.detached.test_result_import import fetched
 

@@ -26,7 +26,7 @@ from kiln.fleet.worker_test_records import PENDING
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock
-from kiln.model.fleet import JobEstimate
+from kiln.model.job_estimate import JobEstimate
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.release import built_packages
 from kiln.store.layout import ArtifactLayout

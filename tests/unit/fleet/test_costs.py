@@ -14,14 +14,14 @@ from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetBounds, Overheads, plan, schedule
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
-from kiln.model.run import RunCost
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import ControllerCharge, RunCost
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.job_estimate import JobEstimate
 
 OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0, packages=2.0)
 PRICED = dataclasses.replace(MACHINE, disk_hourly=0.02, address_hourly=0.005, egress=0.09)

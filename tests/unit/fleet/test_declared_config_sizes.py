@@ -9,7 +9,8 @@ import pytest
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
-from kiln.model.fleet import JobSize, MachineType
+from kiln.model.fleet import MachineType
+from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
     from pathlib import Path

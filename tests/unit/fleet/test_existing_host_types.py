@@ -12,7 +12,7 @@ from kiln import cli
 from kiln.errors import UsageError
 from kiln.fleet.existing_host_types import machine_types, type_name
 from kiln.fleet.plan import FleetBounds, plan
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 from tests.fleets import MACHINE, estimates
 from tests.unit.fleet.test_plan import SOME
 from tests.unit.fleet.test_sizes_stated_in_recipe import SMALL

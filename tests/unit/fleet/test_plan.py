@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan, schedule, worker_cost, worker_counts
-from kiln.model.fleet import JobEstimate, JobSize
+from kiln.model.job_estimate import JobEstimate, JobSize
 from kiln.scheduling.pool_simulation import PoolCores
 from kiln.scheduling.simulation import Placement
 from tests.fleets import HOUR, MACHINE, estimates

@@ -14,7 +14,8 @@ import pytest
 from kiln.fleet import plan_status_output
 from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
 from kiln.fleet.worker_test_plan import WorkerTestPlan
-from kiln.model.fleet import FleetRun, JobEstimate, JobRecord, JobSize, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.job_estimate import JobEstimate, JobSize
 from kiln.model.run import RunCost
 from kiln.scheduling.estimates import DEFAULT
 from kiln.scheduling.pool_simulation import PoolCores

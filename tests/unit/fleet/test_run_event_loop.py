@@ -44,14 +44,16 @@ from kiln.fleet.executor_protocol import (
 from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobRecord, JobSize, JobState, Offer, WorkerState
+from kiln.model.fleet import FleetRun, JobRecord, JobState, Offer, WorkerState
+from kiln.model.job_estimate import JobSize
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, NullStore, Simulation, estimates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.fleet import JobEstimate, MachineType
+    from kiln.model.fleet import MachineType
+    from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import MatrixReport
 
 FOUR = estimates(4, hours=1, groups=4)

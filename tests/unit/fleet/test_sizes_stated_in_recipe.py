@@ -13,7 +13,7 @@ from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_plan_inputs import config_sizes
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 from kiln.store import worker_results
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.ledger import BuildDuration
-from kiln.model.fleet import JobEstimate
+from kiln.model.job_estimate import JobEstimate
 from kiln.scheduling.estimates import CompileAssumptions, estimate_jobs, expected_seconds
 
 ASSUMPTIONS = CompileAssumptions(compile=1000.0, cores=16, warm=0.2, parallel=0.9)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.model.fleet import JobEstimate
+from kiln.model.job_estimate import JobEstimate
 from kiln.scheduling.pool_simulation import PoolCores, simulate
 from kiln.scheduling.queue import Queue
 

@@ -17,8 +17,8 @@ from kiln.fleet.detached.attach_key import ConfigInputs
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock
-from kiln.model.fleet import ControllerCharge, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import ConfigRun, ConfigState, ControllerCharge, MatrixReport, RunCost
 from kiln.serialization import to_json
 from kiln.store import worker_results
 from kiln.store.build_cache import BuildInputs

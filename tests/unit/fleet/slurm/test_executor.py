@@ -33,7 +33,8 @@ from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.job_files import AttemptFolder
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobSize
+from kiln.model.fleet import FleetRun
+from kiln.model.job_estimate import JobSize
 from tests.unit.fleet.slurm.test_client import fake, line
 from tests.unit.fleet.slurm.test_job_files import CONFIG, PROJECT, attempt_of, site_of
 from tests.waiting import until

@@ -17,7 +17,7 @@ from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.follow import copy_results
 from kiln.fleet.slurm.job_files import AttemptFolder
 from kiln.fleet.slurm.site import SlurmSettings, SlurmSite, checked_options
-from kiln.model.fleet import JobSize
+from kiln.model.job_estimate import JobSize
 from tests.integration.fleet.helpers import CONFIGS, ROOT, SMALL
 from tests.waiting import until
 
