@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.bazel.watch import EventFile
+from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, EventFile, Stall
 from kiln.container import choose
 from tests import small_tensorflow
 from tests.bench.timing import ROOT
@@ -76,11 +76,13 @@ def headers_for(python: str, downloads: Path) -> None:
 
 def compile_config(scratch: Path, cuda: str, python: str, downloads: Path) -> CompileReport:
     """Run the recipe's compile step in the image, and return what Bazel says of it."""
-    place, cache, events = scratch / python, scratch / "cache", scratch / f"{python}.json"
+    place, cache, notes = scratch / python, scratch / "cache", scratch / f"{python}-bazel"
+    events, profile = notes / EVENTS, notes / PROFILE
     recipe = small_tensorflow.FIXTURE / "recipe"
     shutil.copytree(recipe / "source", place)
     subprocess.run(("patch", "-p1", "--quiet", "-i", str(recipe / "release.patch")), cwd=place, check=True)
     cache.mkdir(exist_ok=True)
+    notes.mkdir()
     variables = {
         "HOME": str(place),
         "SRC_DIR": str(place),
@@ -90,6 +92,7 @@ def compile_config(scratch: Path, cuda: str, python: str, downloads: Path) -> Co
         "cudnn": CUDAS[cuda],
         "BAZEL_DISK_CACHE": str(cache),
         "BAZEL_BUILD_EVENTS": str(events),
+        "BAZEL_PROFILE": str(profile),
         "BAZEL_DISTDIR": str(downloads),
         "BAZEL_CPUS": "2",
         "BAZEL_MEMORY_MB": "4000",
@@ -113,8 +116,6 @@ def compile_config(scratch: Path, cuda: str, python: str, downloads: Path) -> Co
     )
     ended = subprocess.run(run, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
-    file = EventFile(events)
-    file.read()
-    report = file.build.report()
+    report = BuildWatch(file=EventFile(events), on_progress=lambda _: None, stall=Stall(0.0)).report()
     assert report is not None
     return report
