@@ -89,7 +89,7 @@ class DetachedRun:
     def at_home(self, action: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Run a command where the run began, with the credentials."""
         environment = {**without_credentials(), **self.credentials}
-        call = words(self.start, action, *more)
+        call = words(self.start, action, *more, "--vars", str(self.variables))
         return subprocess.run(call, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
 
     def state(self) -> dict[str, Any]:
