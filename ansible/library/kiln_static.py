@@ -163,16 +163,8 @@ class Claims:
         self.claims = folder / "claims"
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Return the hosts that this run has claimed, or may have: {name: {host, type}}; an older kiln's, too."""
-        claims: dict[str, dict[str, Any]] = {}
-        for path in self.folder.glob("inventory/*.json"):
-            ((name, facts),) = json.loads(path.read_text())["kiln_machines"]["hosts"].items()
-            host = facts["kiln_machine"]
-            if host["provider"] == "static":
-                claims[name] = {"host": host, "type": host["type"], "unnoted": not host.get("owner")}
-        for path in self.claims.glob("[!.]*.json"):
-            claims[path.stem] = json.loads(path.read_text())
-        return claims
+        """Return the hosts that this run has claimed, or may have: {name: {host, type}}."""
+        return {path.stem: json.loads(path.read_text()) for path in self.claims.glob("[!.]*.json")}
 
     def add(self, name: str, host: Host, kind: str) -> None:
         """Write which host is about to be claimed."""
@@ -292,7 +284,7 @@ class Hosts:
         if (note.get("owner"), note.get("machine", name)) != (parameters["owner"], name):
             return self._refuse(name, host, kiln_host_note.refusal(host, note))
         if lack := kiln_host_note.lack(needs, kiln_host_note.measured(note)):
-            self._release({**host, "name": name}, {})
+            self._release({**host, "name": name})
             return self._refuse(name, host, f"{host['address']} is too small: it has {lack}")
         if kiln_host_note.NEW in note:
             self.claimed_some = True
@@ -317,10 +309,9 @@ class Hosts:
         parameters, state = self.parameters, "running"
         note = {"run": parameters["run"], "owner": parameters["owner"], "machine": name}
         try:
-            answer = kiln_host_note.parse(self.ask(host, name, kiln_host_note.QUERY))
-            if not answer and not claim.get("unnoted"):
+            note = kiln_host_note.parse(self.ask(host, name, kiln_host_note.QUERY))
+            if not note:
                 return None
-            note = answer or note
         except Unreached:
             state = "unreachable"
         if not parameters["everywhere"] and (note.get("owner"), note.get("machine")) != (parameters["owner"], name):
@@ -340,20 +331,19 @@ class Hosts:
 
     def release_all(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Release workers; return those that were released, and the refusals."""
-        claims, workers = self.claims.read(), self.parameters["machines"]  # before the first record is deleted
+        workers = self.parameters["machines"]
         with ThreadPoolExecutor(IN_PARALLEL) as pool:
-            reasons = list(pool.map(lambda item: self._release(item, claims), workers))
+            reasons = list(pool.map(self._release, workers))
         results = list(zip(workers, reasons, strict=True))
         released = [item for item, reason in results if not reason]
         return released, [{"name": item["name"], "reason": reason} for item, reason in results if reason]
 
-    def _release(self, host: dict[str, Any], claims: dict[str, dict[str, Any]]) -> str:
+    def _release(self, host: dict[str, Any]) -> str:
         """Release a host; return why that failed, if it did."""
         name, owner = host["name"], host.get("owner") or self.parameters["owner"]
-        unnoted = claims.get(name, {}).get("unnoted", False)
-        fields = {"owner": shlex.quote(owner), "unnoted": "true" if unnoted else "false"}
+        script = kiln_host_note.RELEASE.format(owner=shlex.quote(owner), script=self.parameters["leave"])
         try:
-            self.ask(host, name, kiln_host_note.RELEASE.format(**fields, script=self.parameters["leave"]))
+            self.ask(host, name, script)
         except Unreached as unreached:
             return str(unreached)
         self.claims.remove(name)
@@ -368,7 +358,9 @@ def act(parameters: dict[str, Any]) -> dict[str, Any]:
     if parameters["state"] == "left":
         machines, refused = hosts.release_all()
         return {"machines": machines, "refused": refused, "changed": bool(machines)}
-    hosts.claims.claims.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (hosts.claims.folder, hosts.claims.claims):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)  # fails if another user owns the folder
     machines, refused = hosts.claim_all()
     return {"machines": machines, "refused": refused, "changed": hosts.claimed_some}
 

@@ -28,10 +28,10 @@ echo measured_memory=$(sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminf
 echo measured_disk=$(df --output=avail -k /var/lib | tail -n 1)
 echo measured_gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
 """
-# A host without a note was released already, or never claimed; an older kiln wrote none.
+# A host without a note was released already, or never claimed.
 RELEASE = """
 owner=$(sed -n 's/^owner=//p' /etc/kiln-owner 2>/dev/null || true)
-if [ "$owner" != {owner} ] && {{ [ -e /etc/kiln-owner ] || ! {unnoted}; }}; then exit 0; fi
+if [ "$owner" != {owner} ]; then exit 0; fi
 {script}
 rm -f /etc/kiln-owner
 """
