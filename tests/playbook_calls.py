@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,6 +72,13 @@ def forked_ansible(python: Path) -> Iterator[subprocess.Popen[str]]:
             yield ansible
         finally:
             ansible.terminate()  # it waits for calls
+
+
+def answer_of(done: PlaybookResult) -> dict[str, Any]:
+    """Return the statistics that playbooks have set; ``ansible.cfg`` has them shown after each one's recap."""
+    *_, text = re.findall(r"^\tRUN: (\{.*\})$", succeed(done), re.MULTILINE)
+    answer: dict[str, Any] = json.loads(text)
+    return answer
 
 
 def succeed(done: PlaybookResult) -> str:

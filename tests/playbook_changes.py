@@ -40,7 +40,7 @@ PLAYBOOKS: dict[str, dict[str, Changes]] = {
     "provision": on_all(Changes(first="creates a worker, its records and the run's resources")),
     "add_hosts": on_all(Changes()),
     "quota": on_all(Changes(), local=NO_ACCOUNT, static=NO_ACCOUNT),
-    "list": on_all(Changes(first="writes found.json")),
+    "list": on_all(Changes()),
     "admit": on_all(Changes(first="opens the security group for another address"), local=Changes(), static=Changes()),
     "prepare": on_all(
         Changes(first="changes the host key, copies tools and project, creates the user", renewed=(LEASE,)),

@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def play(spec: dict[str, Any]) -> int:
             settings={"pexpect_timeout": LOOK, "suppress_output_file": True},
             suppress_env_files=True,
             quiet=True,
-            event_handler=report_event,
+            event_handler=partial(report_event, answer=Path(spec["answer"])),
             cancel_callback=lambda: stopped.is_set() or os.getppid() != parent,
         )
         send_to_parent(kind="end", status=str(run.status), rc=run.rc)
@@ -93,8 +94,11 @@ def command(spec: dict[str, Any]) -> list[str]:
     return words + (["--tags", ",".join(spec["tags"])] if spec["tags"] else [])
 
 
-def report_event(event: dict[str, Any]) -> bool:
-    """Report an event of Ansible's; return False, so that ansible-runner does not write it to the disk."""
+def report_event(event: dict[str, Any], *, answer: Path) -> bool:
+    """Report an event of Ansible's; return False, so that ansible-runner does not write it to the disk.
+
+    The statistics that the playbook has set become the file ``answer``: in a line of output, secrets would be masked.
+    """
     for line in str(event.get("stdout") or "").splitlines():
         if line.strip():
             send_to_parent(kind="line", text=line)
@@ -102,6 +106,8 @@ def report_event(event: dict[str, Any]) -> bool:
     match event.get("event"):
         case "playbook_on_task_start":
             send_to_parent(kind="task", name=str(data.get("task", "")))
+        case "playbook_on_stats" if data.get("artifact_data"):
+            answer.write_text(json.dumps(data["artifact_data"]), encoding="utf-8")
         case "runner_on_failed" if not data.get("ignore_errors"):
             send_to_parent(
                 kind="failed", host=str(data.get("host")), task=str(data.get("task")), reason=failure_reason(data)

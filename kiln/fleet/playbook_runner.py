@@ -62,8 +62,8 @@ NOT_ENDED = "the playbook did not end"
 class PlaybookResult:
     """The result of a playbook: ``reasons`` say for each host why it failed there.
 
-    ``answer`` is what the playbook wrote into its answer file, None when it wrote none; ``unreachable`` are the hosts
-    that could not be reached.
+    ``answer`` has the statistics that the playbook has set (``set_stats``), None when it has set none; ``unreachable``
+    are the hosts that could not be reached.
     """
 
     ok: bool
@@ -163,7 +163,7 @@ class PlaybookRunner:
         with self._slots if worker else contextlib.nullcontext():
             if self._stopped and not last:
                 return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
-            spec = self._spec(folder, name, worker, tags, {**(variables or {}), "kiln_answer": str(answer)})
+            spec = self._spec(folder, name, worker, tags, variables or {}, answer)
             try:
                 process = process_runner.run(
                     (self.site.python, "-I", "-m", "kiln.fleet.playbook_child", spec),
@@ -202,7 +202,9 @@ class PlaybookRunner:
             if self._stopped:
                 os.kill(pid, signal.SIGTERM)
 
-    def _spec(self, folder: Path, name: str, worker: str, tags: Sequence[str], variables: Mapping[str, Any]) -> Path:
+    def _spec(
+        self, folder: Path, name: str, worker: str, tags: Sequence[str], variables: Mapping[str, Any], answer: Path
+    ) -> Path:
         """Write the process's instructions, which hold no secret, and return their path."""
         folder.mkdir(parents=True, mode=0o700)
         inventory = self.site.folder / "inventory" / f"{worker}.json"
@@ -214,6 +216,7 @@ class PlaybookRunner:
             "tags": list(tags),
             "variables": [str(folder / "variables.json"), *map(str, self.site.variable_files)],
             "folder": str(folder),
+            "answer": str(answer),
             "parent": os.getpid(),
         }
         files.write_text(folder / "spec.json", json.dumps(spec))

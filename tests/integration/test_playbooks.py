@@ -38,7 +38,7 @@ from kiln.fleet.provider_operations import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import iam_policy, remote_pool, shared_inputs
 from tests.openstack_api import IMAGES, Cloud, serve
-from tests.playbook_calls import CEILING, SECRET, changes, succeed
+from tests.playbook_calls import CEILING, SECRET, answer_of, changes, succeed
 from tests.playbook_programs import WORKER_PROGRAMS, load
 from tests.waiting import until
 
@@ -225,8 +225,7 @@ def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and
     port = inventory(run, f"kiln-{name}-1")["port"]
     shutil.rmtree(run)
 
-    succeed(play("list", **virtual))
-    (result,) = json.loads((run / "found.json").read_text())
+    (result,) = answer_of(play("list", **virtual))["machines"]
     assert (result["name"], result["flavor"], result["port"]) == (f"kiln-{name}-1", "qemu", port)
     succeed(play("sweep", **{**virtual, "kiln_run": "another"}))
     assert processes(name) == {}
@@ -377,10 +376,9 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     assert {"Key": "kiln-user", "Value": "kiln"} in first["Tags"], "the IAM user, by STS"
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-one-2.json").read_text())
     assert SCARCE.search(refused["reason"]), refused
-    quotas = tmp_path / "quotas.json"
-    more = {**restricted, "kiln_controller": "198.51.100.0/24", "kiln_answer": str(quotas)}
-    succeed(play("quota", "admit", **more))  # without kiln_inputs: a tag changes
-    assert [row["limit"] for row in json.loads(quotas.read_text())["quotas"]] == [64 * 1024] + [64] * 4
+    elsewhere = {**restricted, "kiln_controller": "198.51.100.0/24"}  # without kiln_inputs: a tag changes
+    done = play("quota", "admit", **elsewhere)
+    assert [row["limit"] for row in answer_of(done)["quotas"]] == [64 * 1024] + [64] * 4
     succeed(play("down", **restricted))
     assert [each["InstanceId"] for each in running(client).values()] == [stranger]
     require_no_spare_rights(calls)
@@ -967,12 +965,11 @@ def test_a_cloud_without_restricted_credentials_gives_none_and_a_note_tells_what
 ) -> None:
     """Keystone refuses them to those who have such a credential themselves; an old one would give the project away."""
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
-    env, answer = cloud.environment(SECRET), tmp_path / "answer.json"
+    env = cloud.environment(SECRET)
     if why == "refused":
         cloud.without_credentials = "Using method 'application_credential' is not allowed for managing them."
     cloud.ignores_rules = why == "ignored"
-    succeed(play("provision", env=env, **told, kiln_answer=str(answer)))
-    (note,) = json.loads(answer.read_text())["notes"]
+    (note,) = answer_of(play("provision", env=env, **told))["notes"]
     assert ("is not allowed for managing" if why == "refused" else "ignores access rules") in note
     assert "only a sweep from another computer ends their charge" in note
     assert cloud.credentials == {}
