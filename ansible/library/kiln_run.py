@@ -8,13 +8,11 @@ texts that it writes.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import secrets
 import shlex
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +100,6 @@ class MissingProgram(Exception):
     """A program is not installed."""
 
 
-def sockets(folder: Path) -> Path:
-    """Return the folder of ssh's shared connections, which is short enough for the paths of sockets."""
-    return Path(tempfile.gettempdir(), f"kiln-ssh-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}")
-
-
 def user_data(*, user: str, run_key: str, host_key: str, host_public: str, files: dict[str, str]) -> str:
     """Return cloud-init's user data for a worker's first boot; JSON is YAML in which nothing needs quoting."""
     config = {
@@ -159,7 +152,7 @@ def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dic
         "ServerAliveCountMax": 4,
         "ControlMaster": "auto",
         "ControlPersist": 60,
-        "ControlPath": f"{sockets(folder)}/%C",
+        "ControlPath": kiln_ssh.control_path(folder),
         **options,
     }
     return "Host *\n" + "".join(f"    {key} {value}\n" for key, value in settings.items())
@@ -167,7 +160,7 @@ def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dic
 
 def host_vars(machine: dict[str, Any], *, folder: Path, user: str) -> dict[str, Any]:
     """Return the settings of Ansible for a worker: ssh as configured, over the shared connection."""
-    shared = f"-o ControlMaster=auto -o ControlPersist=60 -o ControlPath={sockets(folder)}/%C"
+    shared = f"-o ControlMaster=auto -o ControlPersist=60 -o ControlPath={kiln_ssh.control_path(folder)}"
     return {
         "ansible_host": machine["name"],
         "ansible_connection": "ssh",
@@ -190,7 +183,7 @@ class Folder:
 
     def make(self) -> None:
         """Create the folders, which only their owner can read."""
-        for folder in (self.path, *(self.path / name for name in FOLDERS), sockets(self.path)):
+        for folder in (self.path, *(self.path / name for name in FOLDERS), kiln_ssh.sockets(self.path)):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)  # fails if another user owns the folder
 
@@ -308,7 +301,7 @@ class Folder:
             (self.path / name).unlink(missing_ok=True)
         for name in ("authority", "server", "client"):
             shutil.rmtree(self.path / "keys" / f"pool-{name}", ignore_errors=True)
-        shutil.rmtree(sockets(self.path), ignore_errors=True)
+        shutil.rmtree(kiln_ssh.sockets(self.path), ignore_errors=True)
         return names
 
 

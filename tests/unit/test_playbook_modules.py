@@ -15,6 +15,7 @@ import runpy
 import ssl
 import subprocess
 import sys
+import tempfile
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -310,6 +311,25 @@ def test_an_unreachable_host_is_skipped_unless_it_may_have_been_claimed(
     (perhaps,), _ = hosts_of(fake_hosts, tmp_path / "two", "two", "n-1").claim_all()
     assert (perhaps["address"], perhaps["state"]) == ("a", "unreachable")
     assert [item["name"] for item in hosts_of(fake_hosts, tmp_path / "two", "two").list_all()] == ["n-1"]
+
+
+def test_an_existing_host_is_left_over_the_run_s_connection_and_claimed_over_a_new_one(
+    fake_hosts: type[FakeHosts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def path_of(state: str) -> str:
+        host = {"address": "a", "key": "/key"}
+        words = hosts_of(fake_hosts, tmp_path, "one", state=state).argv(host, "m-1", "/known")
+        assert "-oControlMaster=no" in words, "it leaves no connection behind"
+        (path,) = (word for word in words if word.startswith("-oControlPath="))
+        return path.partition("=")[2]
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert path_of("left") == "none", "there is none"
+    RUN.Folder(tmp_path, user="fleet", options={}).make()
+    assert path_of("left") == path_of("listed") == RUN.kiln_ssh.control_path(tmp_path)
+    assert path_of("claimed") == "none"
+    monkeypatch.setattr(os, "getuid", lambda: -1)
+    assert path_of("left") == "none", "another user's sockets could answer in the host's place"
 
 
 @pytest.mark.processes
