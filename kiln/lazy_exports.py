@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package: it imports the module that defines a name, at the name's first use.
 
-    ``modules`` are the names, separated by spaces, by their module in the package; ``name=other`` gives another name
-    of the module.
+    ``modules`` are the names, separated by spaces, by their module in the package, or beside it with one more dot in
+    front; ``name=other`` gives another name of the module.
     """
     origins = {
         word.partition("=")[0]: (module, word.rpartition("=")[2])
@@ -27,7 +27,7 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = origins[name]
-        value = getattr(importlib.import_module(f"{package}.{module}"), attribute)
+        value = getattr(importlib.import_module(f".{module}", package), attribute)
         setattr(sys.modules[package], name, value)
         return value
 

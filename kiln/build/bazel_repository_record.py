@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, limits
+from kiln import files
 from kiln.bazel.external_repositories import external_repositories, read_declaring_files
 from kiln.build.rattler_build_paths import work_folders
 from kiln.errors import KilnError
@@ -48,4 +48,8 @@ def combined(*declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _declared(folder: Path) -> tuple[ExternalRepository, ...]:
     contents = read_declaring_files(folder)
-    return limits.run_bounded(lambda: external_repositories(contents)) if contents else ()
+    if not contents:
+        return ()
+    from kiln import limits  # few sources declare any
+
+    return limits.run_bounded(lambda: external_repositories(contents))

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
 from kiln.build import bazel_repository_record, unpackable_prefix_files
-from kiln.build.metadata_rewrite import rewrite_package
 from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
 from kiln.model.build_steps import Platforms
 from kiln.model.engine_package_settings import PackageSettings
@@ -87,6 +86,8 @@ def build(job: dict[str, Any]) -> Path:
     bazel_repository_record.record(folder)
     if job.get("keep"):
         return package_file
+    from kiln.build.metadata_rewrite import rewrite_package  # a compile needs none of it
+
     require_all_packed(folder, job["recipe"])
     if "sections" in job["edits"]:
         require_accepted_files(folder, job["recipe"])

@@ -106,7 +106,7 @@ def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Names
     from kiln.cli.environment_passthrough import machine_properties
     from kiln.cli.pasteable_commands import pasteable
 
-    plan = run.plan(feedstock, request, machine_properties(options), on_line=print_line)
+    plan = run.plan_run(feedstock, request, machine_properties(options), on_line=print_line)
     if options.verbosity != "quiet":
         print_notes(pasteable(note, feedstock.root) for note in plan.notes)
     return plan

@@ -78,7 +78,7 @@ def rebuild(
         NotReproduced: with the differences; the second package is kept.
         ProvenanceBroken: when the image's name has another digest now.
     """
-    planned = run.plan(feedstock, options, machine)
+    planned = run.plan_run(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
     build = ConfigBuild.of(rebuild_job(planned, feedstock))

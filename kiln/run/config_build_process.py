@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, rehearse, render, signals
+from kiln import files, render, signals
 from kiln.bazel import interrupt_script
-from kiln.builder import rehearsal, secret_leaks
+from kiln.builder import secret_leaks
 from kiln.errors import BuildFailed, KilnError, OutOfMemory
 from kiln.executor import conda_build_run
-from kiln.executor.container import ContainerExecutor
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_build_results
 from kiln.job.budget_monitor import BudgetMonitor
@@ -40,7 +39,6 @@ from kiln.run.options import HOST
 from kiln.serialization import to_json
 from kiln.store import build_cache
 from kiln.store.build_cache import BuildInputs
-from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,8 +85,7 @@ class ConfigBuild:
         """Find the feedstock and open the ledger."""
         task = Task.of(job)
         task.protect()
-        executor: Executor = HostExecutor(task=task) if job.container == HOST else ContainerExecutor(task=task)
-        return cls(task=task, executor=executor, ledger=Ledger(task.layout.ledger))
+        return cls(task=task, executor=_executor(task), ledger=Ledger(task.layout.ledger))
 
     def run(self) -> dict[str, Any]:
         """Build the config while holding its lock, unless another run has finished it."""
@@ -192,6 +189,10 @@ class ConfigBuild:
 
     def fetch(self) -> None:
         """Fetch the wheels of a rehearsal, by pip with the user's settings, which no other process sees."""
+        from kiln import rehearse  # a build for real needs none of these
+        from kiln.builder import rehearsal
+        from kiln.store.rehearsal_layout import RehearsalLayout
+
         layout, config, job = RehearsalLayout(config=self.task.folder), self.task.rendered.config, self.task.job
         wheels = rehearsal.plan_of(job, config)
         if job.container == HOST and job.python is None and wheels.python:
@@ -288,3 +289,11 @@ def error_of(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob)
         why=error.what,
         hint="give it more with --memory, run fewer at once with -j, or lower CPU_COUNT",
     )
+
+
+def _executor(task: Task) -> Executor:
+    if task.job.container == HOST:
+        return HostExecutor(task=task)
+    from kiln.executor.container import ContainerExecutor  # a build on the host needs no engine
+
+    return ContainerExecutor(task=task)

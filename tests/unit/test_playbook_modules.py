@@ -318,7 +318,7 @@ def test_an_existing_host_is_left_over_the_run_s_connection_and_claimed_over_a_n
 ) -> None:
     def path_of(state: str) -> str:
         host = {"address": "a", "key": "/key"}
-        words = hosts_of(fake_hosts, tmp_path, "one", state=state).argv(host, "m-1", "/known")
+        words: list[str] = hosts_of(fake_hosts, tmp_path, "one", state=state).argv(host, "m-1", "/known")
         assert "-oControlMaster=no" in words, "it leaves no connection behind"
         (path,) = (word for word in words if word.startswith("-oControlPath="))
         return path.partition("=")[2]

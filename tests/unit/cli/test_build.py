@@ -66,7 +66,7 @@ def test_a_quiet_build_prints_no_notes(
     notes: str,
 ) -> None:
     plan = SimpleNamespace(notes=("be careful",))
-    monkeypatch.setattr("kiln.run.plan", lambda *_, **__: plan)
+    monkeypatch.setattr("kiln.run.plan_run", lambda *_, **__: plan)
     options = cli.parser_for("build")[0].parse_args(words)
     build.make_plan(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes

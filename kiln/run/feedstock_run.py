@@ -1,0 +1,80 @@
+"""Plan and build the matrix of a feedstock, and read the states of its last run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln import expand, limits, render
+from kiln.ledger import Ledger
+from kiln.run import recipe_support
+from kiln.run.plan import prepare
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kiln.errors import KilnError
+    from kiln.job.host_machine_facts import HostMachine
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import ConfigState, MatrixReport
+    from kiln.run.options import RunOptions
+    from kiln.run.plan import RunPlan
+
+
+def plan_run(
+    feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_line: Callable[[str], None] | None = None
+) -> RunPlan:
+    """Return the plan of a run, see `kiln.run.plan.prepare`; ``on_line`` gets the progress of fetched images."""
+    recipe_support.require(feedstock, options.configs, engine=options.build.engine)
+    build_options = options.build
+    layout = ArtifactLayout.of(feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache)
+    with Ledger(layout.ledger) as ledger:
+        return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
+
+
+def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
+    """Return the names of the caller's variables that the recipe passes to its scripts.
+
+    A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
+    """
+    if not any(key in _recipe(feedstock) for key in ("script_env", "secrets")):
+        return frozenset()
+    from kiln.build import callers_variables as of  # most recipes have none
+
+    return limits.run_bounded(
+        lambda: frozenset(
+            name for config in configs for name in of(render.render(feedstock, expand.read(feedstock, config)))
+        )
+    )
+
+
+def _recipe(feedstock: Feedstock) -> str:
+    """Return the text of the recipe, in either format."""
+    files = (file for file in (feedstock.meta, feedstock.recipe_v1) if file.is_file())
+    return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+
+def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Build a plan; return the report, and the errors of failed configs.
+
+    Raises:
+        KeyboardInterrupt: when the run was stopped; finished configs are kept.
+    """
+    from kiln.run.runner import MatrixRun
+
+    build_options = planned.options.build
+    layout = ArtifactLayout.of(feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache)
+    with Ledger(layout.ledger) as ledger:
+        run = MatrixRun(planned, ledger=ledger, layout=layout, watcher=watcher)
+        try:
+            return run.execute(), run.errors
+        finally:
+            if used := {job.cache_key for job in planned.jobs_of.values()}:
+                layout.compile_caches.trim(planned.options.cache_bound, keep=used)
+
+
+def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:
+    """Return the state of each config in its last run, of rehearsals or of builds."""
+    with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
+        return ledger.states(rehearsal=rehearsal)
