@@ -149,10 +149,7 @@ def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dic
         "ForwardX11": "no",
         "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no",
-        "ServerAliveCountMax": 4,
-        "ControlMaster": "auto",
-        "ControlPersist": 60,
-        "ControlPath": kiln_ssh.control_path(folder),
+        **kiln_ssh.shared(folder),
         **options,
     }
     return "Host *\n" + "".join(f"    {key} {value}\n" for key, value in settings.items())
@@ -160,7 +157,7 @@ def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dic
 
 def host_vars(machine: dict[str, Any], *, folder: Path, user: str) -> dict[str, Any]:
     """Return the settings of Ansible for a worker: ssh as configured, over the shared connection."""
-    shared = f"-o ControlMaster=auto -o ControlPersist=60 -o ControlPath={kiln_ssh.control_path(folder)}"
+    shared = " ".join(f"-o {key}={value}" for key, value in kiln_ssh.shared(folder).items())
     return {
         "ansible_host": machine["name"],
         "ansible_connection": "ssh",

@@ -193,30 +193,34 @@ class Hosts:
     def argv(self, host: Host, name: str, known_hosts: str) -> list[str]:
         """Return the command line of ssh without a command: only the given key and host key are used.
 
-        A connection that the run has open is used, which saves the handshake; none is left open. A claim has its own: a
-        host that is gone refuses it within seconds, while an open connection notices that after a minute.
+        A claim has a new connection, which it leaves open for the playbooks that follow: a host that is gone refuses
+        that within seconds, while an open one notices it after a minute. Other queries use what is open.
         """
         user, port = host.get("user", self.parameters["user"]), host.get("port", 22)
         settings = kiln_ssh.settings(user=user, port=port, key=host["key"], known_hosts=known_hosts, alias=name)
-        claims = self.parameters["state"] == "claimed"
-        shared = "none" if claims else kiln_ssh.open_connections(self.claims.folder)
-        options = {**settings, "ControlMaster": "no", "ControlPath": shared, **self.parameters["ssh_options"]}
+        shared = kiln_ssh.sharing(self.claims.folder, is_new=self.parameters["state"] == "claimed")
+        options = {**settings, **shared, **self.parameters["ssh_options"]}
         return ["ssh", "-F", "/dev/null", *(f"-o{key}={value}" for key, value in options.items()), str(host["address"])]
 
     def ask(self, host: Host, name: str, script: str) -> str:
         """Run a script as root on a host and return its output. Raises Unreached."""
         words = f"echo {shlex.quote(REACHED)}; sudo sh -c {shlex.quote(script)}"
-        with tempfile.NamedTemporaryFile("w") as known_hosts:
+        # Not into a pipe: before OpenSSH 8.5, a connection that stays open keeps the standard error output open.
+        with tempfile.NamedTemporaryFile("w") as known_hosts, tempfile.TemporaryFile("w+") as messages:
             known_hosts.write(f"{name} {host['known_hosts']}\n")
             known_hosts.flush()
             argv = [*self.argv(host, name, known_hosts.name), words]
             try:
-                process = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=SECONDS)
+                process = subprocess.run(
+                    argv, stdout=subprocess.PIPE, stderr=messages, text=True, check=False, timeout=SECONDS
+                )
             except subprocess.TimeoutExpired as slow:
                 raise Unreached(f"{host['address']} did not answer within {SECONDS} s", unknown=True) from slow
+            messages.seek(0)
+            lines = messages.read().strip().splitlines()
         head, _, output = process.stdout.partition("\n")
         if process.returncode:
-            reason = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+            reason = lines[-1:] or [f"exit code {process.returncode}"]
             lost = head == REACHED and process.returncode == LOST
             raise Unreached(f"{host['address']}: {reason[0]}", unknown=lost)
         return output
@@ -364,7 +368,7 @@ def act(parameters: dict[str, Any]) -> dict[str, Any]:
     if parameters["state"] == "left":
         machines, refused = hosts.release_all()
         return {"machines": machines, "refused": refused, "changed": bool(machines)}
-    for folder in (hosts.claims.folder, hosts.claims.claims):
+    for folder in (hosts.claims.folder, hosts.claims.claims, kiln_ssh.sockets(hosts.claims.folder)):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)  # fails if another user owns the folder
     machines, refused = hosts.claim_all()

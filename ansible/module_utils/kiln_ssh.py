@@ -14,18 +14,21 @@ def sockets(folder: Path) -> Path:
     return Path(tempfile.gettempdir(), f"kiln-ssh-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}")
 
 
-def control_path(folder: Path) -> str:
-    """Return ssh's pattern of the sockets, one for each address, port and user."""
-    return f"{sockets(folder)}/%C"
+def shared(folder: Path) -> dict[str, Any]:
+    """Return the options by which the connections of a run are shared, one for each address, port and user."""
+    return {"ControlMaster": "auto", "ControlPersist": 60, "ControlPath": f"{sockets(folder)}/%C"}
 
 
-def open_connections(folder: Path) -> str:
-    """Return ssh's pattern of the sockets that a run has left open; ``none`` unless this user has created them."""
+def sharing(folder: Path, *, is_new: bool) -> dict[str, Any]:
+    """Return the options of a new connection that is shared from now on, or of one that uses what is open.
+
+    In a folder of another user's nothing is shared: their sockets could answer in the place of a worker.
+    """
     try:
         is_own = sockets(folder).stat().st_uid == os.getuid()
     except FileNotFoundError:
         is_own = False
-    return control_path(folder) if is_own else "none"
+    return {**shared(folder), "ControlMaster": "yes" if is_new else "no"} if is_own else {"ControlPath": "none"}
 
 
 def settings(*, user: str, port: int, key: object, known_hosts: object, alias: str) -> dict[str, Any]:
@@ -43,4 +46,5 @@ def settings(*, user: str, port: int, key: object, known_hosts: object, alias: s
         "BatchMode": "yes",
         "ConnectTimeout": 15,
         "ServerAliveInterval": 15,
+        "ServerAliveCountMax": 4,
     }

@@ -313,23 +313,25 @@ def test_an_unreachable_host_is_skipped_unless_it_may_have_been_claimed(
     assert [item["name"] for item in hosts_of(fake_hosts, tmp_path / "two", "two").list_all()] == ["n-1"]
 
 
-def test_an_existing_host_is_left_over_the_run_s_connection_and_claimed_over_a_new_one(
+def test_a_claim_of_an_existing_host_opens_the_connection_that_later_queries_use(
     fake_hosts: type[FakeHosts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def path_of(state: str) -> str:
+    def shared(state: str) -> tuple[str | None, str | None]:
         host = {"address": "a", "key": "/key"}
         words: list[str] = hosts_of(fake_hosts, tmp_path, "one", state=state).argv(host, "m-1", "/known")
-        assert "-oControlMaster=no" in words, "it leaves no connection behind"
-        (path,) = (word for word in words if word.startswith("-oControlPath="))
-        return path.partition("=")[2]
+        options = dict(word.removeprefix("-o").split("=", 1) for word in words if word.startswith("-o"))
+        return options.get("ControlMaster"), options.get("ControlPath")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert path_of("left") == "none", "there is none"
+    assert shared("left") == (None, "none"), "there is none"
     RUN.Folder(tmp_path, user="fleet", options={}).make()
-    assert path_of("left") == path_of("listed") == RUN.kiln_ssh.control_path(tmp_path)
-    assert path_of("claimed") == "none"
+    path = f"{SSH.sockets(tmp_path)}/%C"
+    config = RUN.ssh_config({"name": "m-1", "address": "a"}, folder=tmp_path, user="fleet", options={})
+    assert f"    ControlPath {path}\n" in config
+    assert shared("claimed") == ("yes", path), "not over an old one, which may be dead"
+    assert shared("left") == shared("listed") == ("no", path)
     monkeypatch.setattr(os, "getuid", lambda: -1)
-    assert path_of("left") == "none", "another user's sockets could answer in the host's place"
+    assert shared("left") == (None, "none"), "another user's sockets could answer in the host's place"
 
 
 @pytest.mark.processes
