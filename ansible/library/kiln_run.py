@@ -93,6 +93,17 @@ machines:
   elements: str
 """
 
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "folder": {"type": "path", "required": True},
+    "state": {"required": True, "choices": ["seeded", "recorded", "refused", "unanswered", "forgotten"]},
+    "machines": {"type": "list", "elements": "dict", "default": []},
+    "names": {"type": "list", "elements": "str", "default": []},
+    "user": {"default": "fleet"},
+    "files": {"type": "dict", "default": {}},
+    "lease": {"type": "int", "default": 3600},
+    "expires": {"type": "int", "default": 0},
+    "ssh_options": {"type": "dict", "default": {}},
+}
 FOLDERS = ("keys", "ssh", "seed", "inventory", "refused", "collected")
 
 
@@ -335,31 +346,12 @@ def act(parameters: dict[str, Any]) -> list[str]:
     return [machine["name"] for machine in machines]
 
 
-def main() -> None:
-    """Run the module."""
-    from ansible.module_utils.basic import AnsibleModule
-
-    module = AnsibleModule(
-        argument_spec={
-            "folder": {"type": "path", "required": True},
-            "state": {"required": True, "choices": ["seeded", "recorded", "refused", "unanswered", "forgotten"]},
-            "machines": {"type": "list", "elements": "dict", "default": []},
-            "names": {"type": "list", "elements": "str", "default": []},
-            "user": {"default": "fleet"},
-            "files": {"type": "dict", "default": {}},
-            "lease": {"type": "int", "default": 3600},
-            "expires": {"type": "int", "default": 0},
-            "ssh_options": {"type": "dict", "default": {}},
-        }
-    )
+def result(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a task; the action plugin of this name calls it with its validated parameters."""
     try:
-        names = act(module.params)
+        names = act(parameters)
     except MissingProgram as missing:
-        module.fail_json(msg=str(missing))
+        return {"failed": True, "msg": str(missing)}
     except (OSError, subprocess.SubprocessError) as failure:
-        module.fail_json(msg=f"cannot write the run's folder {module.params['folder']}: {failure}")
-    module.exit_json(changed=bool(names) and module.params["state"] != "unanswered", machines=names)
-
-
-if __name__ == "__main__":
-    main()
+        return {"failed": True, "msg": f"cannot write the run's folder {parameters['folder']}: {failure}"}
+    return {"changed": bool(names) and parameters["state"] != "unanswered", "machines": names}

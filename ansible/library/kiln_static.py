@@ -106,6 +106,19 @@ refused:
   elements: dict
 """
 
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "folder": {"type": "path", "required": True},
+    "state": {"required": True, "choices": ["claimed", "listed", "left"]},
+    "hosts": {"type": "list", "elements": "dict", "default": []},
+    "machines": {"type": "list", "elements": "dict", "default": []},
+    "run": {"required": True},
+    "owner": {"required": True},
+    "expires": {"type": "int", "default": 0},
+    "leave": {"default": ""},
+    "everywhere": {"type": "bool", "default": False},
+    "user": {"default": "fleet"},
+    "ssh_options": {"type": "dict", "default": {}},
+}
 Host = dict[str, Any]
 LOST = 255  # ssh's own exit code
 SECONDS = 120  # for one command on a host
@@ -212,7 +225,13 @@ class Hosts:
             argv = [*self.argv(host, name, known_hosts.name), words]
             try:
                 process = subprocess.run(
-                    argv, stdout=subprocess.PIPE, stderr=messages, text=True, check=False, timeout=SECONDS
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=messages,
+                    text=True,
+                    check=False,
+                    timeout=SECONDS,
                 )
             except subprocess.TimeoutExpired as slow:
                 raise Unreached(f"{host['address']} did not answer within {SECONDS} s", unknown=True) from slow
@@ -375,31 +394,9 @@ def act(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"machines": machines, "refused": refused, "changed": hosts.claimed_some}
 
 
-def main() -> None:
-    """Run the module."""
-    from ansible.module_utils.basic import AnsibleModule
-
-    module = AnsibleModule(
-        argument_spec={
-            "folder": {"type": "path", "required": True},
-            "state": {"required": True, "choices": ["claimed", "listed", "left"]},
-            "hosts": {"type": "list", "elements": "dict", "default": []},
-            "machines": {"type": "list", "elements": "dict", "default": []},
-            "run": {"required": True},
-            "owner": {"required": True},
-            "expires": {"type": "int", "default": 0},
-            "leave": {"default": ""},
-            "everywhere": {"type": "bool", "default": False},
-            "user": {"default": "fleet"},
-            "ssh_options": {"type": "dict", "default": {}},
-        }
-    )
+def result(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a task; the action plugin of this name calls it with its validated parameters."""
     try:
-        result = act(module.params)
+        return act(parameters)
     except (OSError, subprocess.SubprocessError, KeyError, ValueError) as failure:
-        module.fail_json(msg=f"cannot write the run's folder {module.params['folder']}: {failure!r}")
-    module.exit_json(**result)
-
-
-if __name__ == "__main__":
-    main()
+        return {"failed": True, "msg": f"cannot write the run's folder {parameters['folder']}: {failure!r}"}
