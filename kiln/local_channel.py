@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-UNINDEXED = ".unindexed"  # exists in the channel while the index differs from the files
+UNINDEXED = ".unindexed"  # exists in the channel while the index may differ from the files in any way
+ADDED = ".unindexed-added"  # exists while the index only lacks packages
 SUBDIRS = ("linux-64", "noarch")  # of every channel that is made here
 
 
@@ -44,8 +45,8 @@ class Channel:
         steps, the next one repairs the channel, see ``repair``; so does a caller that adds many without ``index``.
         """
         places = {self.path_of(package, subdir): package for package, subdir in packages}
-        self._mark()
         replaced = any(place.exists() for place in places)
+        self._mark(UNINDEXED if replaced else ADDED)
         for place, package in places.items():
             files.link_or_copy(package, place)
         if index:
@@ -70,21 +71,29 @@ class Channel:
         """Return the names of all packages in the channel."""
         return frozenset(package.name.rsplit("-", 2)[0] for package in self.packages())
 
+    @property
+    def is_unindexed(self) -> bool:
+        """True while the index differs from the files."""
+        return any((self.root / mark).exists() for mark in (UNINDEXED, ADDED))
+
     def repair(self) -> None:
-        """Index a channel whose index is missing or unfinished, and remove half-written files."""
+        """Index a channel whose index is missing or unfinished, and remove half-written files.
+
+        Where packages were only added, the others are not read again.
+        """
         for subdir in self.subdirs:
             folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(folder)
         indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in self.subdirs)
-        if not indexed or (self.root / UNINDEXED).exists():
-            self._mark()
-            self._index(force=True)
+        if not indexed or self.is_unindexed:
+            self._index(force=not indexed or (self.root / UNINDEXED).exists())
 
-    def _mark(self) -> None:
-        files.create_empty(self.root / UNINDEXED)
+    def _mark(self, mark: str = UNINDEXED) -> None:
+        files.create_empty(self.root / mark)
 
     def _index(self, *, force: bool) -> None:
+        self._mark()  # a run that is killed meanwhile may leave any index
         for subdir in self.subdirs:
             folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)
@@ -92,4 +101,5 @@ class Channel:
                 files.safe_path_inside(index, self.root, links=True)
         with files.full_disk_as_error(self.root):
             rattler_process.call("index", root=str(self.root.absolute()), force=force)
-        (self.root / UNINDEXED).unlink()
+        for mark in (ADDED, UNINDEXED):
+            files.remove(self.root / mark)

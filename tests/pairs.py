@@ -162,7 +162,7 @@ def left_behind(root: Path) -> list[Path]:
     """Return files that no finished run leaves: folders of work, half-written files, jobs."""
     artifacts = root / "build_artifacts"
     parts = [path for path in root.rglob("*") if path.name.endswith((".part", ".job.json"))]
-    return [*(artifacts / "work").glob("*"), *parts, *artifacts.glob(".unindexed"), *artifacts.glob("*.broken*")]
+    return [*(artifacts / "work").glob("*"), *parts, *artifacts.glob(".unindexed*"), *artifacts.glob("*.broken*")]
 
 
 def undisturbed(folder: Path) -> dict[str, str]:

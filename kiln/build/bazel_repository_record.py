@@ -7,10 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.bazel.external_repositories import external_repositories, read_declaring_files
+from kiln.bazel.repository_declaration_files import read_declaring_files
 from kiln.build.rattler_build_paths import work_folders
 from kiln.errors import KilnError
-from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +27,8 @@ def record(step_folder: Path) -> None:
         sys.stdout.write(f"the external repositories of the sources are not recorded: {error}\n")
         declared = []
     if declared:
+        from kiln.serialization import to_json
+
         files.write_text(step_folder / FILE, json.dumps(to_json(declared)))
 
 
@@ -51,5 +52,6 @@ def _declared(folder: Path) -> tuple[ExternalRepository, ...]:
     if not contents:
         return ()
     from kiln import limits  # few sources declare any
+    from kiln.bazel.repository_declarations import external_repositories
 
     return limits.run_bounded(lambda: external_repositories(contents))

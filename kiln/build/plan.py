@@ -22,8 +22,8 @@ from kiln.build.rattler_build_output_settings import index_json_entries
 from kiln.build.script_variables import cuda_override, exportable_values, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
-from kiln.model.build_steps import BuildStep, CompileStep, Platforms
-from kiln.model.engine_package_settings import PackageSettings
+from kiln.model.build_steps import BuildStep, CompileStep
+from kiln.model.engine_package_settings import PackageSettings, Platforms
 from kiln.recipe_script_launch_commands import exports, run_lines, untraced
 
 if TYPE_CHECKING:

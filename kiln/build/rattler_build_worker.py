@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, signals
 from kiln.build import bazel_repository_record, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
-from kiln.model.build_steps import Platforms
-from kiln.model.engine_package_settings import PackageSettings
-from kiln.model.rendered import Pin
+from kiln.model.engine_package_settings import PackageSettings, Platforms
 from kiln.zstd import FAST
 
 if TYPE_CHECKING:
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
 
     from rattler_build import BuildResult, RenderedVariant, ToolConfiguration
     from rattler_build.progress import LogEvent
+
+    from kiln.model.rendered import Pin
 
 PACKAGE_FORMAT = f"conda:{FAST}"  # a release's packages are packed again, with their timestamps
 RECIPE = "recipe"  # the folder, in a step's, that the engine takes for the recipe's
@@ -95,17 +95,25 @@ def build(job: dict[str, Any]) -> Path:
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None
-    pins = tuple((field, Pin(**pin)) for field, pin in job["pins"])
     rewrite_package(
         package_file,
         package,
         index=job["index"],
         edits=job["edits"],
-        pins=pins,
+        pins=pins_of(job["pins"]),
         epoch=moment,
         level=settings.level,
     )
     return package
+
+
+def pins_of(values: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, Pin], ...]:
+    """Return the job's bounds of versions that the engine solves, by field of the output."""
+    if not values:
+        return ()
+    from kiln.model.rendered import Pin  # few packages have any, and the types of a rendering take long to import
+
+    return tuple((field, Pin(**pin)) for field, pin in values)
 
 
 def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:

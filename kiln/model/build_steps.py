@@ -5,21 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.engine_package_settings import PackageSettings
+from kiln.model.engine_package_settings import PackageSettings, Platforms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from kiln.model.rendered import Output, Pin, Source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Platforms:
-    """The subdirs of a build: of its packages, and of the machine that makes them."""
-
-    target: str = "linux-64"
-    build: str = "linux-64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +43,7 @@ class BuildStep:
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
-    platforms: Platforms = Platforms()
+    platforms: Platforms = field(default_factory=Platforms)
     index: Mapping[str, Any]
     edits: Mapping[str, Any] = field(default_factory=dict)
     pins: tuple[tuple[str, Pin], ...] = ()
@@ -77,7 +69,7 @@ class CompileStep:
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
-    platforms: Platforms = Platforms()
+    platforms: Platforms = field(default_factory=Platforms)
     settings: PackageSettings = field(default_factory=PackageSettings)
     secrets: tuple[str, ...] = ()
     fetched: tuple[FetchedSource, ...] = ()

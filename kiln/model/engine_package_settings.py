@@ -1,4 +1,4 @@
-"""The settings of conda-forge.yml for the packages that kiln's own engine makes."""
+"""The settings of the packages that kiln's own engine makes: those of conda-forge.yml, and the platforms."""
 
 from __future__ import annotations
 
@@ -14,3 +14,11 @@ class PackageSettings:
     level: int = 1
     channel_priority: str = "strict"
     error_overlinking: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platforms:
+    """The subdirs of a build: of its packages, and of the machine that makes them."""
+
+    target: str = "linux-64"
+    build: str = "linux-64"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from kiln.bazel import external_repositories as bazel
+from kiln.bazel.repository_declaration_files import declares_repositories
+from kiln.bazel.repository_declarations import CENTRAL_REGISTRY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ def bazel_files(info: Mapping[str, bytes]) -> dict[str, bytes]:
     return {
         name: data
         for name, data in info.items()
-        if name.startswith("recipe/") and bazel.declares_repositories(name.removeprefix("recipe/"))
+        if name.startswith("recipe/") and declares_repositories(name.removeprefix("recipe/"))
     }
 
 
@@ -155,7 +156,7 @@ def _purl(repository: ExternalRepository, version: str) -> str:
     """Return a package URL (https://github.com/package-url/purl-spec, types bazel, github and generic)."""
     if repository.registry:
         registry = repository.registry
-        more = "" if registry == bazel.CENTRAL_REGISTRY else f"?repository_url={quote(registry, safe='')}"
+        more = "" if registry == CENTRAL_REGISTRY else f"?repository_url={quote(registry, safe='')}"
         return f"pkg:bazel/{_quoted(repository.name.lower())}{_at(version)}{more}"
     owner, name, revision = _reference(repository.url)
     if owner and urlsplit(repository.url).hostname == "github.com":

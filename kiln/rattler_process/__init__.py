@@ -6,7 +6,14 @@ So it runs in a separate process, which the kernel and a watchdog hold to the li
 
 from __future__ import annotations
 
-from kiln.rattler_process.client import call
+from typing import TYPE_CHECKING
+
+from kiln.lazy_exports import lazy_exports
 from kiln.rattler_process.limits_in_force import VARIABLE, current_limits, environment_limits, limited
 
+if TYPE_CHECKING:
+    from kiln.rattler_process.client import call
+
 __all__ = ["VARIABLE", "call", "current_limits", "environment_limits", "limited"]
+
+__getattr__ = lazy_exports(__name__, {"client": "call"})  # the process itself needs no client

@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln import channel_url_credentials, errors, files, json_messages, process_runner
-from kiln.errors import BrokenIndex, BrokenPackage, KilnError, LimitExceeded, SolveFailed
+from kiln import channel_url_credentials, files, json_messages, process_runner
+from kiln.errors import BrokenIndex, BrokenPackage, SolveFailed
 from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
 from kiln.operating_system.process_groups import KILL, ProcessGroup
-from kiln.rattler_process.limits_in_force import current_limits, doubled, raise_limit_hint
+from kiln.rattler_process.failures import failure_data, failure_from, out_of_memory_error
+from kiln.rattler_process.limits_in_force import current_limits
 
 if TYPE_CHECKING:
     import subprocess
@@ -56,7 +57,7 @@ def call(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
             if not healthy:
                 _Process.end()
     if "error" in answer:
-        raise _failure(answer["error"])
+        raise failure_from(answer["error"])
     return answer["value"]
 
 
@@ -192,33 +193,6 @@ def _remove_parts(folder: Path, *, whole: bool) -> None:
 def _stream(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None
     return pipe
-
-
-def out_of_memory_error(bounds: Limits) -> LimitExceeded:
-    """Return the error of a process that needs more memory than it may have."""
-    return LimitExceeded(
-        f"reading the channel or its packages needs more than {files.size_text(bounds.memory)} of memory",
-        why="an index or a package is larger than any real one, or made to fill the memory",
-        hint=raise_limit_hint(f"memory={doubled(bounds.memory)}"),
-    )
-
-
-def failure_data(error: BaseException) -> dict[str, Any]:
-    """Return a failure as JSON values."""
-    if isinstance(error, KilnError):
-        return {"kind": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}
-    if isinstance(error, OSError) and error.errno is not None:
-        return {"kind": "OSError", "errno": error.errno, "text": error.strerror, "file": error.filename}
-    return {"kind": "Exception", "what": repr(error)}
-
-
-def _failure(data: Mapping[str, Any]) -> Exception:
-    if data["kind"] == "OSError":
-        return OSError(data["errno"], data["text"], data["file"])
-    if data["kind"] == "Exception":
-        return RuntimeError(data["what"])
-    kind: type[KilnError] = getattr(errors, data["kind"])
-    return kind(data["what"], why=data["why"], hint=data["hint"])
 
 
 atexit.register(_Process.end)

@@ -17,7 +17,7 @@ from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import own_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.process_groups import parent_is
-from kiln.rattler_process.client import out_of_memory_error
+from kiln.rattler_process.failures import out_of_memory_error
 from kiln.rattler_process.limits_in_force import VARIABLE, doubled, raise_limit_hint
 
 if TYPE_CHECKING:

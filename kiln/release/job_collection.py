@@ -50,13 +50,11 @@ def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[s
     names = [report.configs[0].config for _, report in reports]
     remotes = {entry.config: entry for entry in worker_results.remote_configs(feedstock, names, options=("a CI job",))}
     layout = ArtifactLayout.of(feedstock)
-    with build_cache.hold_lock(layout.lock("channel")):
-        layout.channel.repair()
+    build_cache.index_channel(layout)
     try:
         return tuple(_keep(feedstock, folder, report, remotes[report.configs[0].config]) for folder, report in reports)
     finally:  # one index of all, since each takes longer with the packages before
-        with build_cache.hold_lock(layout.lock("channel")):
-            layout.channel.repair()
+        build_cache.index_channel(layout)
 
 
 def _jobs_in(folder: Path) -> list[Path]:

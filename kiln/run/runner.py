@@ -62,6 +62,7 @@ class MatrixRun:
         self.running: dict[str, RunningConfig] = {}
         self.queue = local_build_order.queue_of(plan.waiting, shared=plan.compiles)
         self.errors: dict[str, KilnError] = {}
+        self.unindexed: list[str] = []  # configs whose packages are in the channel, but not in its index yet
         self.number = 0
         self.stopping = False
         self.configs: dict[str, ConfigRun] = {config.config: config for config in plan.configs}
@@ -80,11 +81,13 @@ class MatrixRun:
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
         build_cache.remove_leftovers(self.layout, cached)
         try:
+            self._index()  # after a run that was killed
             self._work()
         except KeyboardInterrupt:
             self._stop()
             raise
         finally:
+            self._index()
             self._record(lambda: self.ledger.end(self.number))
             self.reserve.release()
             self.watcher.run_ended(self.report(finished=time.time()))
@@ -116,6 +119,8 @@ class MatrixRun:
         while self.queue or self.running:
             while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
                 self._begin(job)
+            if self.events.empty():
+                self._index()
             self._take(*self.events.get())
 
     def _begin(self, estimate: JobEstimate) -> None:
@@ -202,6 +207,23 @@ class MatrixRun:
                 ),
             )
         )
+
+        if self.configs[config].state is ConfigState.DONE:
+            self.unindexed.append(config)
+
+    def _index(self) -> None:
+        """Index the packages of the configs that have finished meanwhile; a failure is theirs.
+
+        One process for the run does it while this thread would wait, not one for each config, since it takes longer to
+        start than to index.
+        """
+        configs, self.unindexed = self.unindexed, []
+        try:
+            build_cache.index_channel(self.layout)
+        except KilnError as error:
+            for config in configs:
+                self.errors[config] = error
+                self._change(dataclasses.replace(self.configs[config], state=ConfigState.FAILED, reason=error.what))
 
     def _change(self, config: ConfigRun) -> None:
         self.configs[config.config] = config

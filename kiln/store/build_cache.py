@@ -151,17 +151,14 @@ def publish(
     *,
     seconds: float,
     disk: int,
-    index: bool = True,
 ) -> tuple[PackageReport, ...]:
     """Put a finished config's packages into the channel, its wheels next to it, and record the config as finished.
 
     ``packages_made`` are package files with their reports, ``disk`` the bytes that the build took. A package of that
     name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
-    been tested with it. Without ``index``, the caller repairs the channel before anything reads it.
+    been tested with it. The channel is indexed by ``index_channel``, once for all configs that were added meanwhile.
     """
     with hold_lock(layout.lock("channel")):
-        if index:
-            layout.channel.repair()
         reports = [run_json_conversion.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_place(report) for report in reports]
@@ -169,7 +166,7 @@ def publish(
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
         packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
         if packages:
-            layout.channel.add(packages, index=index)
+            layout.channel.add(packages, index=False)
         for source, path in fresh:
             if source.suffix == ".whl":
                 files.link_or_copy(source, layout.place(path))
@@ -188,6 +185,17 @@ def publish(
     ledger.record(inputs.key, config=config, title=TITLE, seconds=seconds, detail=detail)
     ledger.keep_finished(inputs.key, *artifacts_stored)
     return stored
+
+
+def index_channel(layout: ArtifactLayout) -> None:
+    """Index the packages that were added to the channel, and repair an index that a killed run left unfinished.
+
+    Raises:
+        BrokenPackage: when the metadata of a package there cannot be read.
+    """
+    if layout.channel.is_unindexed:
+        with hold_lock(layout.lock("channel")):
+            layout.channel.repair()
 
 
 def record_rehearsal(

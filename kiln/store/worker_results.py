@@ -60,12 +60,15 @@ def add_to_channel(
 ) -> tuple[PackageReport, ...]:
     """Put a config's collected and verified packages into the channel; return them with their paths there.
 
-    Without ``index``, the caller repairs the channel before anything reads it.
+    Without ``index``, the caller indexes the channel before anything reads it.
     """
     layout = ArtifactLayout.of(feedstock)
     packages_made = [(report.artifact.path, to_json(report)) for report in packages]
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
-        return build_cache.publish(
-            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0, index=index
+        added = build_cache.publish(
+            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0
         )
+    if index:
+        build_cache.index_channel(layout)
+    return added

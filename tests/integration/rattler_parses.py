@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from kiln.build.rattler_build_worker import rendered
-from kiln.model.build_steps import Platforms
+from kiln.model.engine_package_settings import Platforms
 
 if __name__ == "__main__":
     recipes = [rendered(recipe, Path(sys.argv[1]), Platforms()).recipe for recipe in json.load(sys.stdin)]

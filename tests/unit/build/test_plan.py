@@ -20,8 +20,8 @@ from kiln.build.engine_secrets import (
 )
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
-from kiln.model.build_steps import Platforms, RunExport, StagedFiles
-from kiln.model.engine_package_settings import PackageSettings
+from kiln.model.build_steps import RunExport, StagedFiles
+from kiln.model.engine_package_settings import PackageSettings, Platforms
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.recipe_script_launch_commands import untraced
