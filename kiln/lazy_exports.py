@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package: it imports the module that defines a name, at the name's first use.
 
-    ``modules`` are the names, separated by spaces, by their module in the package, or beside it with one more dot in
+    ``modules`` are the names, separated by spaces, by their module in the package, or next to it with one more dot in
     front; ``name=other`` gives another name of the module.
     """
     origins = {

@@ -1,7 +1,7 @@
 """Run an operation of each CUDA library on the GPU and compare it with the CPU's; see check_gpu.py, which starts this.
 
-What TensorFlow uses through others alone (cuRAND, NVRTC, nvJitLink) is called directly. Usage: gpu_operations.py
-[--after LIBRARY], where the operations up to that of the library are left out.
+Libraries that TensorFlow uses through others alone (cuRAND, NVRTC, nvJitLink) are called directly. Usage:
+gpu_operations.py [--after LIBRARY], where the operations up to that of the library are left out.
 """
 
 import argparse

@@ -26,7 +26,7 @@ SECONDS = 0.5  # between the answer to a deletion and the machine's end: it may 
 
 
 class MachineCall(NamedTuple):
-    """What happened to a machine: it was created or deleted by who has the address ``caller``, or has shut itself down.
+    """An event of a machine: it was created or deleted by who has the address ``caller``, or has shut itself down.
 
     ``alone`` is true when the caller could do nothing else.
     """

@@ -1,7 +1,7 @@
 """A certificate authority, a log of certificates and a log of signatures, as Sigstore's, with keys of the test.
 
-What real verifiers check is real: the chain of the certificate with its signed timestamp, the entry of the log with its
-promise and its proof. Their trusted root is `FakeSigstore.trusted_root`.
+All that real verifiers check is real: the chain of the certificate with its signed timestamp, the entry of the log with
+its promise and its proof. Their trusted root is `FakeSigstore.trusted_root`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each playbook changes with each provider: by its first run, and by a second one.
+"""The changes that each playbook makes with each provider: by its first run, and by a second one.
 
 The rows are in the order in which a run needs them. `tests/integration/test_check_and_second_runs.py` runs them, each
 with ``--check``, without, with ``--check`` and without; a unit test requires a row for each playbook and provider.
@@ -16,7 +16,7 @@ LEASE = "/run/kiln-lease"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What the runs of a playbook change and report; an empty text is nothing, as for every run with ``--check``.
+    """The changes and reports of a playbook's runs; an empty text is nothing, as for every run with ``--check``.
 
     ``again`` is what the second run changes, and why. ``renewed`` are the files on a worker that each run changes
     without a report, since the state is the same. ``impossible`` is why there cannot be such a run.

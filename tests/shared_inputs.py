@@ -1,4 +1,4 @@
-"""What many integration tests use and is made once for a clone: images, and the rehearsal of its own feedstock.
+"""The inputs that many integration tests use, made once for a clone: images, and the rehearsal of its own feedstock.
 
 Tests in several processes come to it at the same moment, where kiln itself refuses the second: here it waits.
 """

@@ -22,7 +22,7 @@ _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contexts:
-    """What an expression can name: GitHub's contexts, the status so far by function, and the checkout."""
+    """The names in expressions: GitHub's contexts, the status so far by function, and the checkout."""
 
     values: Mapping[str, Any]
     status: Mapping[str, bool] = field(default_factory=dict)

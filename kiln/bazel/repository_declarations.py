@@ -1,7 +1,7 @@
 """The external repositories that a source declares for Bazel: in MODULE.bazel, its lock file, and workspace files.
 
 The files are read as text and never run: only literal texts, names assigned to them, and their formatting are followed.
-What a file says in another way is not known. Bazel's documentation describes the files:
+Declarations in other forms are left out. Bazel's documentation describes the files:
 https://bazel.build/external/module, https://bazel.build/external/lockfile, https://bazel.build/rules/lib/repo/http.
 """
 

@@ -43,7 +43,7 @@ class Quota:
 
     @property
     def free(self) -> float:
-        """What may be used besides."""
+        """The units that may be used besides."""
         return max(0.0, self.limit - self.used - self.reserved)
 
     def needed(self, machines: Iterable[tuple[MachineType, bool]]) -> float:

@@ -1,4 +1,4 @@
-"""What an unfinished build has made, carried from a worker that its provider takes back to the next worker.
+"""The results of an unfinished build, carried from a worker that its provider takes back to the next worker.
 
 `kiln build --handover` packs and restores it; here its folder travels by the run's own ssh. Nothing here fails a build:
 without a handover a config is built anew.

@@ -34,7 +34,7 @@ ALONE = "tests"  # the key of runs that build nothing, and have no report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTestInputs:
-    """What is tested, and where: ``run_config`` has the jobs, ``tested`` their packages.
+    """The tests and their workers: ``run_config`` has the jobs, ``tested`` their packages.
 
     ``report`` is that of the run whose configs are tested; None for tests that are no part of a run.
     """

@@ -35,7 +35,7 @@ class HandoverArchive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverRecord:
-    """What one job hands on to the next.
+    """The state that one job hands on to the next.
 
     ``sources`` is a hash of the feedstock's files, ``cache_key`` the name of the compile cache, ``in_container`` where
     the steps were made. A finished chain has no archive, but the hashes of its ``packages`` by their names.

@@ -1,4 +1,4 @@
-"""What a package bundles: as its license files name it, with the versions that Bazel's files of its source declare.
+"""The components that a package bundles: named by its license files, with versions from its source's files for Bazel.
 
 License files of Bazel's rules begin each text with ``BEGIN LICENSE FOR external/NAME/LICENSE``, TensorFlow's list of
 third parties with ``== NAME``. A repository that Bazel's files declare without such a text may be a tool of the build

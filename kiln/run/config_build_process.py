@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import signal
 import sys
 import time
@@ -250,7 +249,7 @@ class ConfigBuild:
         archives = untrusted_build_results.accept_packages(packages, folder, expected=self.is_expected, into=staging)
         inputs = BuildInputs(shared=job.shared, key=job.key)
         if outdated:
-            never = f"outdated {secrets.token_hex(16)}"
+            never = f"outdated {os.urandom(16).hex()}"
             inputs = BuildInputs(shared=never, key=never)
         if job.options.rehearsal:
             return build_cache.record_rehearsal(self.ledger, layout, job.config, archives, inputs, seconds=seconds)

@@ -7,7 +7,6 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
@@ -77,6 +76,8 @@ def input_hashes(
 @lru_cache(maxsize=1)
 def _own_versions() -> tuple[str, str]:
     """Return the versions of kiln's own engine and of kiln; the first is read from a file."""
+    from importlib.metadata import version  # slow to import; only a plan needs it
+
     return version("py-rattler-build"), __version__
 
 

@@ -1,4 +1,4 @@
-"""``kiln install`` killed in the middle: the next one sweeps. Beside a living one: that is left alone."""
+"""``kiln install`` killed in the middle: the next one sweeps. A running one is left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not build a package runs without Unix: all commands, in processes that look like Windows to kiln.
+"""All but builds runs without Unix: the commands, in processes that look like Windows to kiln.
 
 See tests/windows_stand_in/sitecustomize.py for what is taken away, and for what remains of this system.
 """

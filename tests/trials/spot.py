@@ -89,7 +89,7 @@ main()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenEvent:
-    """What a worker did: it began or ended an action of a config's half, or began a step."""
+    """A worker's action: it began or ended an action of a config's half, or began a step."""
 
     worker: str
     half: str
@@ -192,7 +192,7 @@ def undisturbed(place: Path) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotOutcome:
-    """How a run with notices ended: the feedstock, the second of the notices, the exit code, and what went wrong."""
+    """The end of a run with notices: the feedstock, the second of the notices, the exit code, and what went wrong."""
 
     root: Path
     moment: float

@@ -50,7 +50,7 @@ def _object_faults(
     value: dict[str, Any], kind: str, where: str, types: dict[str, dict[str, tuple[str, str]]]
 ) -> list[str]:
     known = dict(types[kind])
-    if "one_of" in known:  # the fields of an enumeration beside those of the object
+    if "one_of" in known:  # the fields of an enumeration next to those of the object
         known |= types[known.pop("one_of")[0]]
     choices = [name for name, (_, required) in known.items() if required == "one_of"]
     result = [f"{where}: unknown field {name}" for name in value if name not in known]

@@ -1,4 +1,4 @@
-"""What a worker needs to be prepared, and what stops on it: the scripts of the roles, run by a shell."""
+"""The preparation of a worker, and its end: the scripts of the roles, run by a shell."""
 
 from __future__ import annotations
 

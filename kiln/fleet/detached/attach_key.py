@@ -39,7 +39,7 @@ class ConfigInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKey:
-    """How a run's controller is reached: ``private_key`` allows what ``kiln-controller gate`` does, and nothing else.
+    """The access to a run's controller: ``private_key`` allows what ``kiln-controller gate`` does, and nothing else.
 
     ``provider`` and ``machine`` are the controller's, ``options`` are further ones of ssh. ``inputs`` are those of
     each config that the run builds, with the ``build_options`` of ``kiln build``.

@@ -1,4 +1,4 @@
-"""What a controller of a detached run gets: settings, files, and of the credentials those that it needs."""
+"""The input of a detached run's controller: settings, files, and of the credentials those that it needs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LARGEST = 1 << 20  # bytes of a file that is sent with the settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """What a controller gets over its standard input.
+    """The data that a controller gets over its standard input.
 
     ``arguments`` are those of kiln, ``environment`` its variables, credentials among them; ``files`` are in the
     controller's own folder, ``feedstock`` in that of the feedstock. ``key`` is the public key of the run, ``keep`` the

@@ -1,4 +1,4 @@
-"""What a step's sources declare for Bazel is recorded before they are removed, and never fails the build."""
+"""Declarations for Bazel in a step's sources are recorded before they are removed, and never fails the build."""
 
 from __future__ import annotations
 

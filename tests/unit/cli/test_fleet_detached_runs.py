@@ -330,7 +330,7 @@ def test_a_controller_from_which_another_computer_fetches_is_not_removed(
 def test_a_controller_that_another_collection_has_ended_is_no_fault(
     tmp_path: Path, removed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What else it has at the provider is removed all the same."""
+    """Everything else that it has at the provider is removed all the same."""
     assert collected_here(tmp_path, ContendedController(is_gone=True)) == 0
     assert "security group" not in capsys.readouterr().err
     assert removed == [f"controller of {RUN}"]

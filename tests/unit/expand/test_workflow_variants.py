@@ -1,4 +1,4 @@
-"""What holds for every workflow that kiln writes, whatever the settings."""
+"""The rules for every workflow that kiln writes, whatever the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exists is compared with what is wanted during a run: nothing needless is left, and nothing wanted is ended."""
+"""Existing and wanted workers are compared during a run: nothing needless is left, and nothing wanted is ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a provider lists and what is wanted give the actions, whatever the fault was."""
+"""The provider's list and the wanted workers give the actions, whatever the fault was."""
 
 from __future__ import annotations
 

@@ -516,7 +516,7 @@ def test_wrong_credentials_end_the_run_at_once() -> None:
 def test_a_replacement_that_expired_credentials_do_not_allow_leaves_the_builds_to_the_other_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What the provider was asked for before stays: its builds go on, and the run ends with all packages."""
+    """Earlier requests to the provider stay: its builds go on, and the run ends with all packages."""
     simulation = Simulation(FOUR, faults=Faults(dies={TWO: 400.0}, expired=300.0))
     run = supervisor(simulation)
     with pytest.raises(MachinesUnknown) as unknown:
@@ -728,7 +728,7 @@ def test_ctrl_c_waits_for_running_collections() -> None:
 
 
 def test_a_stopped_run_sleeps_while_it_waits_for_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is due meanwhile, such as a list of the machines or a lease's renewal, does not keep it awake."""
+    """A task that is due meanwhile, such as a list of the machines or a lease's renewal, does not keep it awake."""
     simulation = Simulation(FOUR, faults=Faults(stopped=(240 + HOUR + 60,)), home=250.0)
     cloud = dataclasses.replace(MACHINE, provider="openstack")
     run, waits = supervisor(simulation, machine_type=cloud), 0

@@ -1,4 +1,4 @@
-"""What a worker hands over before its end reaches the next one whole, or not at all. The real rsync carries it."""
+"""Results that a worker hands over before its end reach the next one whole, or not at all. The real rsync is used."""
 
 from __future__ import annotations
 

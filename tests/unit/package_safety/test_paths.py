@@ -18,7 +18,7 @@ AIMS = st.lists(st.sampled_from(["..", ".", "a", "b", "c"]), min_size=1, max_siz
 
 
 @pytest.mark.parametrize(
-    ("path", "lies"),
+    ("path", "real"),
     [
         ("a/b", "a/b"),
         ("./a//b/", "a/b"),
@@ -33,9 +33,9 @@ AIMS = st.lists(st.sampled_from(["..", ".", "a", "b", "c"]), min_size=1, max_siz
         ("away/x", None),
     ],
 )
-def test_a_path_is_resolved_through_links(path: str, lies: str | None) -> None:
+def test_a_path_is_resolved_through_links(path: str, real: str | None) -> None:
     links = {"top": "a/..", "deep/link": "../a", "loop": "pool", "pool": "loop", "away": "/etc"}
-    assert resolved(path, links) == lies
+    assert resolved(path, links) == real
 
 
 @given(aims=st.dictionaries(NAMES, AIMS, max_size=3), path=AIMS)

@@ -55,7 +55,7 @@ class Installation:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the parent process must remove an unfinished package when this one ends."""
+        """Return whether the parent process must remove an unfinished package when this one ends."""
         return self.sent[-1] == {"unpacking": str(self.unpacked), "new": True}
 
 

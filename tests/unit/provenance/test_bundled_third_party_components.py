@@ -1,4 +1,4 @@
-"""What license files name as bundled gets the version that Bazel's files declare, and stands in both bills."""
+"""A component that license files name gets the version that Bazel's files declare, and stands in both bills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller gets of the credentials and files of this computer: what it needs, and nothing else."""
+"""A controller gets of the credentials and files of this computer what it needs, and nothing else."""
 
 from __future__ import annotations
 
