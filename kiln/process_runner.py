@@ -335,6 +335,7 @@ def _listen(
     idle_time: _IdleTime,
 ) -> bool:
     """Read until the process has ended; return False when it ran out of time, or was idle for too long."""
+    ended = False  # before the last read: else that may have missed the last lines
     with contextlib.closing(PipeReader(filter(None, (process.stdout, process.stderr)))) as reader:
         while reader.is_open:
             if until is not None and time.monotonic() > until:
@@ -345,8 +346,9 @@ def _listen(
                 (stdout.extend if to_answer else listener.take)(chunk)
             if idle_time.measure(received=bool(chunks)):
                 return False
-            if not chunks and process.poll() is not None:
+            if ended and not chunks:
                 return True  # a child in the background may keep the pipe open forever
+            ended = process.poll() is not None
     return _wait(process, until)
 
 

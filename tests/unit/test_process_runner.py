@@ -9,11 +9,13 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from kiln import process_runner
 from kiln.errors import MissingTool
+from kiln.operating_system.pipes import PipeReader
 
 pytestmark = pytest.mark.processes
 
@@ -153,6 +155,23 @@ def test_a_child_in_the_background_does_not_delay_the_result() -> None:
         os.kill(int(result.tail), signal.SIGKILL)
     assert result.ok
     assert result.seconds < 30
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="waits for a child without collecting it")
+def test_lines_between_a_read_and_the_end_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read finds nothing, then the program prints its last line and ends: as on a machine with too much to do."""
+    ready = PipeReader.ready
+    reads: list[float] = []
+
+    def late(reader: PipeReader, timeout: float) -> list[tuple[IO[bytes], bytes]]:
+        reads.append(timeout)
+        if len(reads) == 1:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            return []
+        return ready(reader, timeout)
+
+    monkeypatch.setattr(PipeReader, "ready", late)
+    assert process_runner.run(("sh", "-c", "echo the last line"), env=os.environ).tail == "the last line"
 
 
 def test_an_interruption_ends_the_whole_group(tmp_path: Path) -> None:
