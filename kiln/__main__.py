@@ -28,16 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from kiln.cli import run
     from kiln.cli.masked_streams import show_traceback
     from kiln.operating_system import home_fallback
-    from kiln.operating_system.shell_quoting import prepare_output
+    from kiln.operating_system.shell_quoting import use_utf8_output
 
-    prepare_output()
+    use_utf8_output()
     sys.excepthook = show_traceback
     home_fallback.add_missing_variables()
     code = run(sys.argv[1:] if arguments is None else arguments)
-    leave(code)
+    flush_and_exit(code)
 
 
-def leave(code: int) -> None:
+def flush_and_exit(code: int) -> None:
     """Exit the process; if py-rattler is loaded, skip the interpreter's shutdown.
 
     Its runtime threads sometimes crash during shutdown, which would turn a success into a failure.

@@ -76,6 +76,6 @@ def is_wheel(name: str) -> bool:
     return name.lower().endswith(".whl")
 
 
-def file_of(url: str) -> str:
+def file_name_of_url(url: str) -> str:
     """Return the name of the file at an address."""
     return PurePosixPath(urlsplit(url).path).name

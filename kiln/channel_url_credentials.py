@@ -64,12 +64,12 @@ class ChannelCredentials:
         return unquote(name), unquote(password)
 
     @property
-    def header(self) -> dict[str, str]:
+    def authorization_header(self) -> dict[str, str]:
         """The header of HTTP's basic authentication (RFC 7617)."""
-        return {} if self.user is None else basic(self.user)
+        return {} if self.user is None else basic_auth_header(self.user)
 
 
-def basic(user: str) -> dict[str, str]:
+def basic_auth_header(user: str) -> dict[str, str]:
     """Return the header of HTTP's basic authentication for the ``USER:PASSWORD`` of a URL, in which both are quoted."""
     name, _, password = user.partition(":")
     pair = f"{unquote(name)}:{unquote(password)}".encode()
@@ -82,7 +82,7 @@ class _Registry:
     entries: dict[str, ChannelCredentials] = {}  # noqa: RUF012 - one registry for the process
 
 
-def register(channels: Iterable[str]) -> tuple[str, ...]:
+def register_credentials(channels: Iterable[str]) -> tuple[str, ...]:
     """Return channels without their credentials, which are kept for requests, and masked from now on."""
     channels = tuple(channels)
     for entry in filter(None, map(ChannelCredentials.of_channel, channels)):
@@ -108,10 +108,10 @@ def with_credentials(channels: Iterable[str]) -> tuple[str, ...]:
     return tuple(entries[channel].full if channel in entries else channel for channel in channels)
 
 
-def headers(url: str) -> dict[str, str]:
+def request_headers(url: str) -> dict[str, str]:
     """Return the headers of a request for a URL."""
     matches = [entry for entry in _Registry.entries.values() if entry.covers(url)]
-    return max(matches, key=lambda entry: len(entry.bare)).header if matches else {}
+    return max(matches, key=lambda entry: len(entry.bare)).authorization_header if matches else {}
 
 
 def address_with_token(url: str) -> str:
@@ -138,8 +138,10 @@ def client() -> Client | None:
         return None
 
     def header(host: str, path: str) -> dict[str, str] | None:
-        matches = [entry for entry in entries if entry.host == host and entry.user and _has_path(entry.bare, path)]
-        return max(matches, key=lambda entry: len(entry.bare)).header if matches else None
+        matches = [
+            entry for entry in entries if entry.host == host and entry.user and _is_path_in_channel(entry.bare, path)
+        ]
+        return max(matches, key=lambda entry: len(entry.bare)).authorization_header if matches else None
 
     tokens = {f"{entry.bare.rstrip('/')}/": [f"{entry.full.rstrip('/')}/"] for entry in entries if entry.token}
     return Client(
@@ -155,11 +157,11 @@ def client() -> Client | None:
     )
 
 
-def _has_path(bare: str, path: str) -> bool:
+def _is_path_in_channel(bare: str, path: str) -> bool:
     return f"{path}/".startswith(f"{urlsplit(bare).path.rstrip('/')}/")
 
 
-def for_rattler(channels: Iterable[str]) -> Mapping[str, Any]:
+def rattler_auth_file_content(channels: Iterable[str]) -> Mapping[str, Any]:
     """Return the credentials of channels in the form of rattler's file of them (``RATTLER_AUTH_FILE``)."""
     content: dict[str, Any] = {}
     for entry in (_Registry.entries[channel] for channel in channels if channel in _Registry.entries):

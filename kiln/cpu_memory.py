@@ -18,10 +18,12 @@ class Resources:
     @classmethod
     def here(cls) -> Resources:
         """Return the resources that this process may use."""
-        return cls(cores=machine_resources.cores(), memory=min(machine_resources.machine_memory(), _group_limit()))
+        return cls(
+            cores=machine_resources.cores(), memory=min(machine_resources.machine_memory(), _cgroup_memory_limit())
+        )
 
 
-def _group_limit() -> int:
+def _cgroup_memory_limit() -> int:
     """Return the memory limit of this process's control group, in bytes; a huge number without one."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:

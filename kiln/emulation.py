@@ -46,7 +46,7 @@ class BinaryInterpreter:
     flags: str
 
     @property
-    def in_containers(self) -> bool:
+    def works_in_containers(self) -> bool:
         """True when programs in containers are run by it, too."""
         return IN_CONTAINERS in self.flags
 
@@ -73,26 +73,26 @@ def oci_platform(subdir: str) -> str:
 def interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpreter | None:
     """Return the registered interpreter for programs of a Linux platform; None without one that exists."""
     system, _, architecture = subdir.partition("-")
-    if system != "linux" or architecture not in _MACHINES or not _is_enabled(registry / "status"):
+    if system != "linux" or architecture not in _MACHINES or not _is_binfmt_enabled(registry / "status"):
         return None
     header = _elf_header(*_MACHINES[architecture])
     for file in sorted(registry.iterdir()):
-        fields = _entry(file) if file.name not in {"register", "status"} else {}
-        if fields and _matches(header, fields):
+        fields = _read_binfmt_entry(file) if file.name not in {"register", "status"} else {}
+        if fields and _matches_magic_number(header, fields):
             result = BinaryInterpreter(program=Path(fields["interpreter"]), flags=fields.get("flags:", ""))
-            if result.in_containers or result.program.exists():
+            if result.works_in_containers or result.program.exists():
                 return result
     return None
 
 
-def runs(subdir: str, *, in_container: bool) -> bool:
+def can_run_platform(subdir: str, *, in_container: bool) -> bool:
     """Return whether programs of a platform run on this machine, or in its containers."""
     if subdir in {container_subdir() if in_container else own_subdir(), "noarch"}:
         return True
     if in_container and own_subdir().startswith("osx-"):
         return subdir in _EMULATED_BY_ENGINES
     program = interpreter(subdir)
-    return program is not None and (program.in_containers or not in_container)
+    return program is not None and (program.works_in_containers or not in_container)
 
 
 def qemu_user(subdir: str, environment: Mapping[str, str]) -> str | None:
@@ -103,21 +103,21 @@ def qemu_user(subdir: str, environment: Mapping[str, str]) -> str | None:
     return (shutil.which(f"{name}-static", path=path) or shutil.which(name, path=path)) if system == "linux" else None
 
 
-def system_libraries(subdir: str, root: Path = Path("/usr")) -> Path | None:
+def cross_libc_folder(subdir: str, root: Path = Path("/usr")) -> Path | None:
     """Return the folder in which Debian's packages for cross-compilation put a platform's C library, if it is there."""
     architecture = subdir.partition("-")[2]
     folder = root / f"{_QEMU.get(architecture, architecture)}-linux-gnu"
     return folder if next(folder.glob("lib/ld*.so*"), None) else None
 
 
-def _is_enabled(file: Path) -> bool:
+def _is_binfmt_enabled(file: Path) -> bool:
     try:
         return file.read_text(encoding="utf-8").split()[:1] == ["enabled"]
     except OSError:  # binfmt_misc is not mounted
         return False
 
 
-def _entry(file: Path) -> dict[str, str]:
+def _read_binfmt_entry(file: Path) -> dict[str, str]:
     """Return the fields of an enabled entry for a magic number; empty for another."""
     try:
         lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
@@ -127,7 +127,7 @@ def _entry(file: Path) -> dict[str, str]:
     return fields if "enabled" in fields and {"interpreter", "magic", "offset"} <= fields.keys() else {}
 
 
-def _matches(header: bytes, fields: Mapping[str, str]) -> bool:
+def _matches_magic_number(header: bytes, fields: Mapping[str, str]) -> bool:
     magic = bytes.fromhex(fields["magic"])
     mask = bytes.fromhex(fields["mask"]) if "mask" in fields else b"\xff" * len(magic)
     part = header[int(fields["offset"]) :][: len(magic)]

@@ -34,7 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
     a path that does not exist.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part_of(path)
+    part = _part_path(path)
     try:
         yield part
         file_operations.flush_to_disk(part)
@@ -46,41 +46,41 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def changing_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder_change(folder: Path) -> Iterator[Path]:
     """Yield a copy of a folder to change; it atomically replaces the folder when the block succeeds.
 
     Files are linked, not copied, so change them by replacing them; files in folders named ``conda-meta`` are copied,
     since installers overwrite them. Raises NotWritable where folders cannot be exchanged.
     """
-    part = _part_of(folder)
+    part = _part_path(folder)
     try:
-        shutil.copytree(folder, part, symlinks=True, copy_function=_linked)
+        shutil.copytree(folder, part, symlinks=True, copy_function=_link_unless_conda_meta)
         yield part
         _exchange(part, folder)
     finally:
         remove(part)
 
 
-def _part_of(path: Path) -> Path:
+def _part_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{_PART}")
 
 
-def refused(path: Path) -> Path:
+def refused_path(path: Path) -> Path:
     """Return the path to which an unfinished folder is renamed when its content is refused."""
     return path.with_name(f"{path.name}{_REFUSED}")
 
 
 def part_files(path: Path) -> tuple[Path, ...]:
-    """Return half-written or refused files next to ``path``, under the names of `replacing` and `changing_folder`."""
+    """Return half-written or refused files next to ``path``, by the names that this module gives them."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}({re.escape(_REFUSED)})?")
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
 
 
-def _linked(source: str, target: str) -> str:
+def _link_unless_conda_meta(source: str, target: str) -> str:
     if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree passes texts
         return str(shutil.copy2(source, target))
     try:
-        file_operations.link(source, target)
+        file_operations.make_hard_link(source, target)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
     return target
@@ -243,7 +243,7 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def path_of_url(url_path: str) -> Path:
+def path_of_file_url(url_path: str) -> Path:
     """Return the path in a ``file:`` URL on this system: /C:/a%20b is a folder on the drive C of Windows."""
     from urllib.request import url2pathname  # slow to import, and rarely needed
 
@@ -290,7 +290,7 @@ def require_space(folder: Path, needed: int, *, for_what: str) -> None:
         )
 
 
-class Reserve:
+class DiskReserve:
     """Bytes of the disk, reserved by a file without a name until the process ends; raises DiskFull."""
 
     def __init__(self, folder: Path, size: int) -> None:
@@ -327,11 +327,11 @@ def full_disk_as_error(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def refusal(error: OSError) -> KilnError | None:
+def os_error_as_kiln_error(error: OSError) -> KilnError | None:
     """Return a system error as kiln's, with the file's name; None where the file is unknown."""
     message = error.strerror or str(error)
     if error.filename is None:
-        return _refusal_without_a_name(error, message)
+        return _kiln_error_without_path(error, message)
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return DiskFull(
@@ -345,7 +345,7 @@ def refusal(error: OSError) -> KilnError | None:
     return SystemFault(f"{path} cannot be used", why=message, hint=f"see what is there: ls -ld {path}")
 
 
-def _refusal_without_a_name(error: OSError, message: str) -> KilnError | None:
+def _kiln_error_without_path(error: OSError, message: str) -> KilnError | None:
     try:
         here = os.getcwd()  # noqa: PTH109 - fails if it was removed
     except FileNotFoundError:
@@ -371,7 +371,7 @@ def locked(path: Path) -> Iterator[None]:
             file_locks.acquire(file.fileno(), wait=False)
         except BlockingIOError as error:
             file.seek(0)
-            raise _already_running(path, file.read().strip()) from error
+            raise _already_running_error(path, file.read().strip()) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -393,6 +393,6 @@ def folder_locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _already_running(path: Path, other: str) -> AlreadyRunning:
+def _already_running_error(path: Path, other: str) -> AlreadyRunning:
     holder = f"process {other}" if other.isdecimal() else "another process"
     return AlreadyRunning(f"{holder} holds {path}", hint="wait until it has ended, or end it")

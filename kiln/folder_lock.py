@@ -41,14 +41,14 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
         OSError: when the folder of ``path`` cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = _lock_of(path)
-    descriptor, is_held = _acquired(lock, wait)
+    lock = _lock_path(path)
+    descriptor, is_held = _acquire_lock_file(lock, wait)
     try:
         if is_held:
             _remove_parts(path)
         yield descriptor
     finally:
-        if _is_at(descriptor, lock):
+        if _is_same_file(descriptor, lock):
             file_locks.remove_and_close(descriptor, lock)
         else:
             os.close(descriptor)
@@ -57,7 +57,7 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
 def remove_leftovers(path: Path) -> None:
     """Remove what killed processes left of a folder that is finished, where that can be done and nobody is at work."""
     with contextlib.suppress(OSError, AlreadyRunning):
-        if os.path.lexists(_lock_of(path)) or files.part_files(path):
+        if os.path.lexists(_lock_path(path)) or files.part_files(path):
             with exclusive(path):
                 pass
 
@@ -74,7 +74,7 @@ def temporary_folder(store: Path, prefix: str) -> Iterator[Path]:
             _remove_unless_held(leftover)
         folder = Path(tempfile.mkdtemp(dir=store, prefix=prefix))
         descriptor = file_locks.open_for_folder(folder)
-        _acquires(descriptor)
+        _try_acquire(descriptor)
     try:
         yield folder
     finally:
@@ -89,13 +89,13 @@ def _remove_unless_held(folder: Path) -> None:
             return
         descriptor = file_locks.open_for_folder(folder)
         try:
-            if _acquires(descriptor):
+            if _try_acquire(descriptor):
                 files.remove(folder)
         finally:
             os.close(descriptor)
 
 
-def _acquires(descriptor: int) -> bool:
+def _try_acquire(descriptor: int) -> bool:
     """Return whether a lock can be acquired at once, and hold it then."""
     try:
         file_locks.acquire(descriptor, wait=False)
@@ -104,7 +104,7 @@ def _acquires(descriptor: int) -> bool:
     return True
 
 
-def _lock_of(path: Path) -> Path:
+def _lock_path(path: Path) -> Path:
     return path.with_name(f".{path.name}{_SUFFIX}")
 
 
@@ -116,28 +116,28 @@ def _remove_parts(path: Path) -> None:
                 files.remove(part)
 
 
-def _acquired(lock: Path, wait: float) -> tuple[int, bool]:
+def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
     """Return the descriptor of a lock file, and whether its file system has locks."""
     begun = time.monotonic()
     while True:
-        descriptor = _opened(lock)
+        descriptor = _open_lock_file(lock)
         try:
             file_locks.acquire(descriptor, wait=False)
         except BlockingIOError:
-            _wait(lock, descriptor, wait, time.monotonic() - begun)
+            _wait_for_holder(lock, descriptor, wait, time.monotonic() - begun)
         except OSError as error:
             if error.errno in _WITHOUT_LOCKS:
                 return descriptor, False
             os.close(descriptor)
             raise OSError(error.errno, error.strerror, str(lock)) from error
         else:
-            if _is_at(descriptor, lock):
-                _sign(descriptor)
+            if _is_same_file(descriptor, lock):
+                _write_holder_pid(descriptor)
                 return descriptor, True
             os.close(descriptor)  # its holder removed it after it was opened here
 
 
-def _opened(lock: Path) -> int:
+def _open_lock_file(lock: Path) -> int:
     """Open a lock file, or create it; no link is followed, and a file without write permission is opened to be read."""
     file_operations.refuse_link(lock)
     try:
@@ -148,14 +148,14 @@ def _opened(lock: Path) -> int:
         return os.open(lock, os.O_RDONLY | file_operations.NO_LINK)
 
 
-def _is_at(descriptor: int, lock: Path) -> bool:
+def _is_same_file(descriptor: int, lock: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), lock.lstat())
     except FileNotFoundError:
         return False
 
 
-def _sign(descriptor: int) -> None:
+def _write_holder_pid(descriptor: int) -> None:
     """Write the holder's process number into the lock; a file with a second name belongs to somebody else."""
     if os.fstat(descriptor).st_nlink == 1:
         with contextlib.suppress(OSError):  # opened to be read
@@ -163,7 +163,7 @@ def _sign(descriptor: int) -> None:
             os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
-def _wait(lock: Path, descriptor: int, wait: float, waited: float) -> None:
+def _wait_for_holder(lock: Path, descriptor: int, wait: float, waited: float) -> None:
     """Wait a moment for the holder, or for the processes of a killed one; raises AlreadyRunning after long enough."""
     holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
     os.close(descriptor)

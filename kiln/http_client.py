@@ -28,7 +28,7 @@ class HttpError(Exception):
         self.status = status
 
     @property
-    def refuses(self) -> bool:
+    def is_auth_failure(self) -> bool:
         """True when the server does not accept the credentials."""
         return self.status in REFUSALS
 
@@ -42,7 +42,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Return None, so that the redirect is an error."""
 
 
-class _Redirects(_NoRedirects):
+class _SafeRedirects(_NoRedirects):
     """Send credentials to no other server: urllib would send them to whatever server a redirect names."""
 
     def redirect_request(
@@ -56,12 +56,12 @@ class _Redirects(_NoRedirects):
         return urllib.request.HTTPRedirectHandler.redirect_request(self, req, fp, code, msg, headers, newurl)
 
 
-_FOLLOWING = urllib.request.build_opener(_Redirects)
+_FOLLOWING = urllib.request.build_opener(_SafeRedirects)
 _STAYING = urllib.request.build_opener(_NoRedirects)
 
 
 @contextlib.contextmanager
-def opened(
+def send_request(
     url: str,
     *,
     method: str = "GET",
@@ -87,7 +87,7 @@ def opened(
         raise HttpError(str(error) or type(error).__name__) from error
 
 
-def announced_size(response: HTTPResponse) -> int | None:
+def content_length(response: HTTPResponse) -> int | None:
     """Return the size that the response's header announces."""
     size = response.headers.get("Content-Length", "")
     return int(size) if size.isdecimal() and len(size) < 20 else None

@@ -46,7 +46,7 @@ class Channel:
         """
         places = {self.path_of(package, subdir): package for package, subdir in packages}
         replaced = any(place.exists() for place in places)
-        self._mark(UNINDEXED if replaced else ADDED)
+        self._mark_unindexed(UNINDEXED if replaced else ADDED)
         for place, package in places.items():
             files.link_or_copy(package, place)
         if index:
@@ -58,7 +58,7 @@ class Channel:
         names = frozenset(names)
         stale = [package for package in self.packages() if package.name not in names]
         if stale:
-            self._mark()
+            self._mark_unindexed()
             for package in stale:
                 package.unlink()
             self._index(force=True)
@@ -67,7 +67,7 @@ class Channel:
         """Return the package files of the channel."""
         return tuple(file for subdir in self.subdirs for file in sorted((self.root / subdir).glob("*.conda")))
 
-    def names(self) -> frozenset[str]:
+    def package_names(self) -> frozenset[str]:
         """Return the names of all packages in the channel."""
         return frozenset(package.name.rsplit("-", 2)[0] for package in self.packages())
 
@@ -89,11 +89,11 @@ class Channel:
         if not indexed or self.is_unindexed:
             self._index(force=not indexed or (self.root / UNINDEXED).exists())
 
-    def _mark(self, mark: str = UNINDEXED) -> None:
+    def _mark_unindexed(self, mark: str = UNINDEXED) -> None:
         files.create_empty(self.root / mark)
 
     def _index(self, *, force: bool) -> None:
-        self._mark()  # a run that is killed meanwhile may leave any index
+        self._mark_unindexed()  # a run that is killed meanwhile may leave any index
         for subdir in self.subdirs:
             folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,7 @@ class MatchSpec:
         Raises:
             ValueError: the text is not a match spec; the message says why.
         """
-        text, keys = _without_brackets(_COMMENT.sub("", text).strip())
+        text, keys = _split_brackets(_COMMENT.sub("", text).strip())
         channel, namespace, text = ["", "", *text.rsplit(":", 2)][-3:]
         match = _NAME.match(text)
         assert match is not None, "each part of the pattern may be empty"
@@ -61,7 +61,7 @@ class MatchSpec:
         if "subdir" in keys and fields["channel"]:
             fields["channel"] = f"{fields['channel']}/{keys.pop('subdir')}"
         if "version" in fields:
-            fields["version"] = _checked_version(fields["version"])
+            fields["version"] = _normalized_constraint(fields["version"])
         if not fields["name"]:
             raise ValueError("it names no package")
         if not _VALID_NAME.fullmatch(fields["name"]):
@@ -72,15 +72,15 @@ class MatchSpec:
     def strict(self) -> str:
         """The text for rattler-build, in which an exact version has ``==``."""
         plain = not self.build or bool(self.version and _PLAIN_BUILD.fullmatch(self.build))
-        version = "".join(map(_explicit, _PARTS.split(self.version)))
-        return self._text(version, self.build if plain else "", plain=plain)
+        version = "".join(map(_with_explicit_operator, _PARTS.split(self.version)))
+        return self._format_spec(version, self.build if plain else "", plain=plain)
 
     @property
     def legacy(self) -> str:
         """The text that conda-build writes into a package."""
-        return self._text(self.version or ("*" if self.build else ""), self.build, plain=True)
+        return self._format_spec(self.version or ("*" if self.build else ""), self.build, plain=True)
 
-    def _text(self, version: str, build: str, *, plain: bool) -> str:
+    def _format_spec(self, version: str, build: str, *, plain: bool) -> str:
         channel = f"{self.channel}:{self.namespace}:" if self.channel or self.namespace else ""
         keys = dict(self.rest) if plain else {**self.rest, "build": self.build}
         brackets = ",".join(
@@ -90,7 +90,7 @@ class MatchSpec:
         return f"{channel}{body}[{brackets}]" if brackets else f"{channel}{body}"
 
 
-def fault(text: str) -> str:
+def invalid_spec_reason(text: str) -> str:
     """Return why a text is not a match spec; empty when it is one."""
     if _FILE.fullmatch(text.strip()):
         return ""
@@ -139,7 +139,7 @@ def package_name(spec: str) -> str:
         return re.split(r"[\s=<>!~\[]", spec.strip(), maxsplit=1)[0]
 
 
-def _without_brackets(text: str) -> tuple[str, dict[str, str]]:
+def _split_brackets(text: str) -> tuple[str, dict[str, str]]:
     """Return a text without the brackets at its end, and the keys in them."""
     keys: dict[str, str] = {}
     while match := _BRACKETS.search(text):
@@ -172,7 +172,7 @@ def _version_and_build(text: str) -> tuple[str, str]:
     return version, build
 
 
-def _checked_version(version: str) -> str:
+def _normalized_constraint(version: str) -> str:
     """Return a version constraint without superfluous marks.
 
     Raises:
@@ -193,7 +193,7 @@ def _is_bound(part: str) -> bool:
     return plain == "" or version_or_none(plain) is not None
 
 
-def _explicit(version: str) -> str:
+def _with_explicit_operator(version: str) -> str:
     """Return a part of a version constraint with ``==`` before an exact version, and ``1.2.*`` for ``=1.2``."""
     if version[:1] == "=" and version[1:2].isalnum():
         return version[1:] if version.endswith("*") else f"{version[1:]}.*"

@@ -38,7 +38,7 @@ _RULES = {
 }
 
 
-def fault(text: str, kind: str) -> str:
+def invalid_name_reason(text: str, kind: str) -> str:
     """Return why a text is not a valid ``package name``, ``version`` or ``build string``; empty when it is valid."""
     rule, description = _RULES[kind]
     if len(text) > MAX_LENGTH:
@@ -72,7 +72,7 @@ def existing_subdirs(channel: Path) -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in channel.iterdir() if is_channel_folder(entry.name) and entry.is_dir()))
 
 
-def is_config(name: str) -> bool:
+def is_config_name(name: str) -> bool:
     """Return whether a config may have this name, which its files and folders bear."""
     return name[:1] not in {"", ".", "-"} and "/" not in name and not HIDDEN.search(name)
 

@@ -21,7 +21,7 @@ from kiln import masking, process_table, system_package_advice
 from kiln.errors import MissingTool
 from kiln.masking.stream import Stream
 from kiln.operating_system.pipes import PipeReader
-from kiln.operating_system.process_groups import ProcessGroup, complete, own_group
+from kiln.operating_system.process_groups import ProcessGroup, complete_environment, new_group_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,7 +81,7 @@ def run(
     """
     with _Listener(log=log, secrets=secrets, on_line=on_line, tail_lines=tail_lines, own=own) as listener:
         return _execute(
-            _native(argv),
+            _argv_as_text(argv),
             env=env,
             cwd=cwd,
             timeout=timeout,
@@ -108,7 +108,9 @@ def capture(
     Raises MissingTool when the program is not found.
     """
     with _Listener(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
-        return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True, stdin=stdin)
+        return _execute(
+            _argv_as_text(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True, stdin=stdin
+        )
 
 
 def start_helper(
@@ -128,7 +130,7 @@ def start_helper(
             stdout=subprocess.PIPE,
             stderr=stderr,
             pass_fds=inherited,
-            **own_group(),
+            **new_group_arguments(),
         )
     except (FileNotFoundError, PermissionError) as error:
         raise MissingTool(f"cannot start {argv[0]!r}", why=error.strerror or str(error)) from error
@@ -140,12 +142,12 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     Its output is not recorded. The program alone handles Ctrl-C until it has ended.
     Raises MissingTool when the program is not found.
     """
-    words = _native(argv)
+    words = _argv_as_text(argv)
     LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
-    program = words[0] if Path(words[0]).name != words[0] else str(find(words[0], env=complete(env)))
-    before = signal.signal(signal.SIGINT, _left_to_the_program)
+    program = words[0] if Path(words[0]).name != words[0] else str(find(words[0], env=complete_environment(env)))
+    before = signal.signal(signal.SIGINT, _ignore_interrupt)
     try:
-        with subprocess.Popen(words, executable=program, env=complete(env), cwd=cwd) as process:
+        with subprocess.Popen(words, executable=program, env=complete_environment(env), cwd=cwd) as process:
             try:
                 return process.wait()
             except BaseException:
@@ -155,7 +157,7 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
         signal.signal(signal.SIGINT, before)
 
 
-def _left_to_the_program(_number: int, _frame: FrameType | None) -> None:
+def _ignore_interrupt(_number: int, _frame: FrameType | None) -> None:
     """Do nothing; if the signal were ignored, the program would ignore it, too."""
 
 
@@ -169,7 +171,7 @@ def find(program: str, *, env: Mapping[str, str]) -> Path:
     return Path(location)
 
 
-def _native(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+def _argv_as_text(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     return tuple(os.fspath(word) for word in argv)
 
 
@@ -208,22 +210,22 @@ class _Listener:
         return "\n".join(self._tail)
 
     def masked(self, text: str) -> str:
-        return self._mask.text(text)
+        return self._mask.mask_text(text)
 
-    def note(self, text: str) -> None:
+    def write_log_line(self, text: str) -> None:
         """Write a line of kiln's into the log file."""
         if self._file is not None:
             self._file.write(f"{self.masked(text)}\n")
 
-    def take(self, chunk: bytes) -> None:
-        self._lines(self._stream.feed(self._decoder.decode(chunk)))
+    def handle_chunk(self, chunk: bytes) -> None:
+        self._handle_lines(self._stream.feed(self._decoder.decode(chunk)))
 
-    def end(self) -> None:
+    def handle_rest(self) -> None:
         """Handle the rest after the last line break."""
         rest = self._decoder.decode(b"", final=True)
-        self._lines([*self._stream.feed(rest), *self._stream.end()])
+        self._handle_lines([*self._stream.feed(rest), *self._stream.end()])
 
-    def _lines(self, lines: Iterable[str]) -> None:
+    def _handle_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._tail.append(line)
             if self._file is not None:
@@ -245,7 +247,7 @@ def _execute(
 ) -> Result:
     text = listener.masked(shlex.join(argv))
     LOGGER.info("run: %s", text)
-    listener.note(f"$ {text}")
+    listener.write_log_line(f"$ {text}")
     start = time.monotonic()
     process = _start(argv, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
     stdout = bytearray()
@@ -253,16 +255,16 @@ def _execute(
     idle_time = _IdleTime(process.pid, idle)
     try:
         if stdin is not None:
-            threading.Thread(target=_feed, args=(process, stdin.encode()), daemon=True).start()
-        in_time = _listen(
+            threading.Thread(target=_write_stdin, args=(process, stdin.encode()), daemon=True).start()
+        in_time = _read_output(
             process, listener, stdout, until=None if timeout is None else start + timeout, idle_time=idle_time
         )
     finally:
         _end_group(process, group)
-    listener.end()
+    listener.handle_rest()
     seconds = time.monotonic() - start
     exit_code = process.returncode if in_time else TIMED_OUT
-    listener.note(f"# exit code {exit_code} after {seconds:.1f} s")
+    listener.write_log_line(f"# exit code {exit_code} after {seconds:.1f} s")
     return Result(
         argv=argv,
         exit_code=exit_code,
@@ -281,9 +283,9 @@ class _IdleTime:
         self._used, self._since = -1.0, time.monotonic()
         self.over = False
 
-    def measure(self, *, received: bool) -> bool:
+    def measure_idle_time(self, *, received: bool) -> bool:
         """Return whether the limit is exceeded; ``received`` when the process has printed something."""
-        if self._seconds is not None and process_table.can_be_read():
+        if self._seconds is not None and process_table.has_proc_files():
             process = process_table.read_process(self._pid)
             used = -1.0 if process is None else process.used
             if (
@@ -297,7 +299,7 @@ class _IdleTime:
         return self.over
 
 
-def _feed(process: subprocess.Popen[bytes], text: bytes) -> None:
+def _write_stdin(process: subprocess.Popen[bytes], text: bytes) -> None:
     """Write a program's input, which may exceed a pipe's buffer; a program that has ended does not read it."""
     assert process.stdin is not None, "a pipe was requested"
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
@@ -307,26 +309,26 @@ def _feed(process: subprocess.Popen[bytes], text: bytes) -> None:
 def _start(
     argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool = False
 ) -> subprocess.Popen[bytes]:
-    program = argv[0] if Path(argv[0]).name != argv[0] else str(find(argv[0], env=complete(env)))
+    program = argv[0] if Path(argv[0]).name != argv[0] else str(find(argv[0], env=complete_environment(env)))
     if cwd is not None and not cwd.is_dir():
         raise NotADirectoryError(f"folder to run {argv[0]} in not found: {cwd}")
     try:
         return subprocess.Popen(
             argv,
             executable=program,
-            env=complete(env),
+            env=complete_environment(env),
             cwd=cwd,
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if apart else subprocess.STDOUT,
-            **own_group(),  # which can be killed as a whole
+            **new_group_arguments(),  # which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:
         hint = system_package_advice.advice(Path(program).name) if isinstance(error, FileNotFoundError) else ""
         raise MissingTool(f"cannot start {program!r}", why=error.strerror or str(error), hint=hint) from error
 
 
-def _listen(
+def _read_output(
     process: subprocess.Popen[bytes],
     listener: _Listener,
     stdout: bytearray,
@@ -340,19 +342,19 @@ def _listen(
         while reader.is_open:
             if until is not None and time.monotonic() > until:
                 return False
-            chunks = reader.ready(0.2)
+            chunks = reader.read_available(0.2)
             for pipe, chunk in chunks:
                 to_answer = pipe is process.stdout and process.stderr is not None
-                (stdout.extend if to_answer else listener.take)(chunk)
-            if idle_time.measure(received=bool(chunks)):
+                (stdout.extend if to_answer else listener.handle_chunk)(chunk)
+            if idle_time.measure_idle_time(received=bool(chunks)):
                 return False
             if ended and not chunks:
                 return True  # a child in the background may keep the pipe open forever
             ended = process.poll() is not None
-    return _wait(process, until)
+    return _wait_for_exit(process, until)
 
 
-def _wait(process: subprocess.Popen[bytes], until: float | None) -> bool:
+def _wait_for_exit(process: subprocess.Popen[bytes], until: float | None) -> bool:
     """Wait for a process that has closed its output."""
     try:
         process.wait(timeout=None if until is None else max(0.0, until - time.monotonic()))

@@ -56,7 +56,7 @@ def parse(stat: str) -> Process:
     )
 
 
-def can_be_read() -> bool:
+def has_proc_files() -> bool:
     """Return whether this system shows its processes: Linux alone has them in /proc."""
     return Path("/proc/self/stat").exists()
 
@@ -121,7 +121,7 @@ def waits_for_lock(pid: int) -> bool:
     return False
 
 
-def held_memory(root: int) -> int:
+def process_tree_memory(root: int) -> int:
     """Return the anonymous memory of a process and its descendants, in bytes; cached files do not count."""
     return sum(_anonymous_memory(process.pid) for process in with_descendants(root))
 
@@ -135,7 +135,7 @@ def _anonymous_memory(pid: int) -> int:
     return 0
 
 
-def memory_kills() -> int:
+def oom_kill_count() -> int:
     """Return how many processes the kernel has killed since boot because memory ran out."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():

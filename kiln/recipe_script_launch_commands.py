@@ -47,10 +47,10 @@ def run_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
     if script.folder is not None:
         prefix = "" if PurePosixPath(script.folder).is_absolute() else '"$PREFIX"/'
         entrance.append(f"cd {prefix}{shlex.quote(script.folder)}")
-    return (*entrance, *_run(script, recipe_folder))
+    return (*entrance, *_script_commands(script, recipe_folder))
 
 
-def _run(script: Script, recipe_folder: Path) -> tuple[str, ...]:
+def _script_commands(script: Script, recipe_folder: Path) -> tuple[str, ...]:
     interpreter = script.interpreter or interpreter_of(script.file)
     command = shlex.join(script.program.split()) if script.program else COMMANDS[interpreter]
     if script.file is not None:

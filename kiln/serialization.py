@@ -57,7 +57,7 @@ def mapping_or_empty(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def mappings(value: Any) -> list[dict[Any, Any]]:
+def list_of_mappings(value: Any) -> list[dict[Any, Any]]:
     """Return the mappings in a list; a single one stands for a list of it."""
     return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
 
@@ -67,12 +67,12 @@ def _convert(kind: Any, data: Any, names: Names) -> Any:
     if origin in {Union, types.UnionType}:
         return _convert_union(get_args(kind), data, names)
     if origin is tuple:
-        return _convert_tuple(get_args(kind), _require(data, list, tuple), names)
+        return _convert_tuple(get_args(kind), _require_type(data, list, tuple), names)
     if origin is Mapping:
-        return {key: _convert(get_args(kind)[1], item, names) for key, item in _require(data, Mapping).items()}
+        return {key: _convert(get_args(kind)[1], item, names) for key, item in _require_type(data, Mapping).items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = type_hints(kind, names)
-        fields = _require(data, Mapping).items()
+        fields = _require_type(data, Mapping).items()
         return kind(**{name: _convert(hints[name], item, names) if name in hints else item for name, item in fields})
     return data if kind is Any else _convert_scalar(kind, data)
 
@@ -81,7 +81,7 @@ def _convert_scalar(kind: type, data: Any) -> Any:
     if issubclass(kind, Enum):
         return kind(data)
     if kind is Path:
-        return Path(_require(data, str))
+        return Path(_require_type(data, str))
     if kind is float:
         return _require_number(data)
     if kind in SCALARS and type(data) is kind:
@@ -104,7 +104,7 @@ def _convert_tuple(kinds: tuple[Any, ...], data: Any, names: Names) -> tuple[Any
     return tuple(_convert(kind, item, names) for kind, item in zip(kinds, data, strict=True))
 
 
-def _require(data: Any, *kinds: type) -> Any:
+def _require_type(data: Any, *kinds: type) -> Any:
     if not isinstance(data, kinds):
         raise TypeError(f"{data!r} is not of type {' or '.join(kind.__name__ for kind in kinds)}")
     return data

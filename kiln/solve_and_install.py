@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import channel_url_credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex
 from kiln.matchspec_notation import package_name
-from kiln.rattler_process.package_records import dumped, loaded
+from kiln.rattler_process.package_records import records_from_json, records_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,14 +41,14 @@ def solve(
     """
     records = rattler_process.call(
         "solve",
-        channels=list(channel_url_credentials.register(channels)),
+        channels=list(channel_url_credentials.register_credentials(channels)),
         specs=list(specs),
         virtual_packages=dict(virtual_packages),
         platform=platform,
-        installed=dumped(installed),
+        installed=records_to_json(installed),
         priority=priority,
     )
-    return loaded(records)
+    return records_from_json(records)
 
 
 def install(
@@ -80,14 +80,14 @@ def install(
             rattler_process.call(
                 "install",
                 lock=lock,
-                records=dumped(records),
+                records=records_to_json(records),
                 prefix=str(prefix.absolute()),
                 cache=str(cache.absolute()),
                 seen_at=seen_at,
                 carried=carried,
             )
         finally:
-            files.remove(files.refused(prefix))  # here, since the process may have ended before it could
+            files.remove(files.refused_path(prefix))  # here, since the process may have ended before it could
 
 
 def install_atomically(

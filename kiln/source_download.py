@@ -49,10 +49,10 @@ def fetch_and_hash(
         transfer = _Transfer(
             url=url, algorithms=tuple(algorithms), progress=progress, sink=sink, verify_kind=verify_kind
         )
-        return _transferred(transfer, folder)
+        return _transfer_by_scheme(transfer, folder)
 
 
-def _transferred(transfer: _Transfer, folder: Path) -> Mapping[str, str]:
+def _transfer_by_scheme(transfer: _Transfer, folder: Path) -> Mapping[str, str]:
     url = transfer.url
     parts = urlsplit(url)
     if parts.scheme in {"http", "https"}:
@@ -76,23 +76,23 @@ class _Transfer:
 
 
 def _from_server(transfer: _Transfer, host: str) -> Mapping[str, str]:
-    bare, headers = _request(transfer.url)
+    bare, headers = _url_and_auth_headers(transfer.url)
     try:
-        with http_client.opened(bare, headers={"User-Agent": "kiln", **headers}) as response:
-            return _hashed(transfer, response, http_client.announced_size(response))
+        with http_client.send_request(bare, headers={"User-Agent": "kiln", **headers}) as response:
+            return _hash_and_write(transfer, response, http_client.content_length(response))
     except http_client.HttpError as error:
         match = _UNREACHED.fullmatch(str(error))
         why = f"{host} cannot be reached: {match[1]}" if match else str(error)
         raise DownloadFailed(transfer.url, why=why) from error
 
 
-def _request(url: str) -> tuple[str, dict[str, str]]:
+def _url_and_auth_headers(url: str) -> tuple[str, dict[str, str]]:
     """Return an address without the user and the password in it, and the headers that have them instead."""
     parts = urlsplit(url)
     if parts.username is None:
-        return url, channel_url_credentials.headers(url)
+        return url, channel_url_credentials.request_headers(url)
     user, _, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=host).geturl(), channel_url_credentials.basic(user)
+    return parts._replace(netloc=host).geturl(), channel_url_credentials.basic_auth_header(user)
 
 
 def _from_file(transfer: _Transfer, path: Path) -> Mapping[str, str]:
@@ -101,12 +101,12 @@ def _from_file(transfer: _Transfer, path: Path) -> Mapping[str, str]:
         raise DownloadFailed(url, why="no such file" if not path.exists() else "not a regular file")
     try:
         with path.open("rb") as file:
-            return _hashed(transfer, file, path.stat().st_size)
+            return _hash_and_write(transfer, file, path.stat().st_size)
     except OSError as error:
         raise DownloadFailed(url, why=error.strerror or str(error)) from error
 
 
-def _hashed(transfer: _Transfer, stream: IO[bytes], size: int | None) -> Mapping[str, str]:
+def _hash_and_write(transfer: _Transfer, stream: IO[bytes], size: int | None) -> Mapping[str, str]:
     """Return the hashes of a stream, and write it to the sink."""
     url = transfer.url
     if size is not None and size > MOST_BYTES:

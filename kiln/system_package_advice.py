@@ -27,11 +27,11 @@ def os_release() -> dict[str, str]:
     """Return the values of this machine's os-release file; empty if it does not exist."""
     for file in ("/etc/os-release", "/usr/lib/os-release"):
         with contextlib.suppress(OSError):
-            return parsed(Path(file).read_text(encoding="utf-8"))
+            return parse_os_release(Path(file).read_text(encoding="utf-8"))
     return {}
 
 
-def parsed(os_release: str) -> dict[str, str]:
+def parse_os_release(os_release: str) -> dict[str, str]:
     """Return the values of an os-release file."""
     return dict(re.findall(r"^(\w+)=[\"']?([^\"'\n]*)[\"']?$", os_release, re.MULTILINE))
 

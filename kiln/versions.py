@@ -29,15 +29,15 @@ class Version:
     __slots__ = ("local", "parts", "text")
 
     def __init__(self, text: str) -> None:
-        self.text = _normal(text)
+        self.text = _normalize(text)
         release, plus, local = self.text.partition("+")
         epoch, mark, rest = release.rpartition("!")
         if mark and not epoch.isdigit():
             raise ValueError(f"{text!r}: the epoch is not a number")
         if not rest or "+" in local or (plus and not release):
             raise ValueError(f"{text!r} is not a version")
-        self.parts = [_part(epoch or "0"), *map(_part, _components(rest))]
-        self.local = [_part(part) for part in local.replace("_", ".").split(".")] if plus else []
+        self.parts = [_parse_component(epoch or "0"), *map(_parse_component, _components(rest))]
+        self.local = [_parse_component(part) for part in local.replace("_", ".").split(".")] if plus else []
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Version) and not self < other and not other < self
@@ -59,7 +59,7 @@ def _rank(item: float | str) -> tuple[int, float, str]:
     return (0, 0, item) if isinstance(item, str) else (1, item, "")
 
 
-def _normal(text: str) -> str:
+def _normalize(text: str) -> str:
     version = text.strip().lower()
     if not _ALLOWED.fullmatch(version) and "-" in version and "_" not in version:
         version = version.replace("-", "_")
@@ -76,14 +76,14 @@ def _components(release: str) -> list[str]:
     return release.replace("_", ".").split(".")
 
 
-def _part(text: str) -> Part:
-    runs: Part = [_run(run) for run in _RUNS.findall(text)]
+def _parse_component(text: str) -> Part:
+    runs: Part = [_parse_run(run) for run in _RUNS.findall(text)]
     if not runs:
         raise ValueError("an empty component in a version")
     return runs if text[0].isdigit() else [0, *runs]
 
 
-def _run(text: str) -> float | str:
+def _parse_run(text: str) -> float | str:
     if text.isdigit():
         return int(text)
     if text == "post":
@@ -100,7 +100,7 @@ def version_or_none(text: str) -> Version | None:
         return None
 
 
-def pinned(version: str, min_pin: str | None = "x.x.x.x.x.x.x", max_pin: str | None = "x") -> str:
+def pinned_range(version: str, min_pin: str | None = "x.x.x.x.x.x.x", max_pin: str | None = "x") -> str:
     """Return the range that a pin makes of a version: ``pinned('3.11.2', 'x.x', 'x.x')`` is ``>=3.11,<3.12.0a0``.
 
     Each ``x`` stands for one component to keep; the rules are conda-build's. An epoch stays, as in rattler-build:
@@ -109,9 +109,9 @@ def pinned(version: str, min_pin: str | None = "x.x.x.x.x.x.x", max_pin: str | N
     Raises:
         ValueError: the text is not a version.
     """
-    parts, nested = _flat(Version(version))
+    parts, nested = _flat_components(Version(version))
     epoch = version.partition("!")[0] + "!" if "!" in version else ""
-    lower = epoch + _joined(parts, nested, len(min_pin.split("."))) if min_pin else ""
+    lower = epoch + _join_components(parts, nested, len(min_pin.split("."))) if min_pin else ""
     upper = epoch + _upper_bound(parts, nested, len(max_pin.split("."))) if max_pin else ""
     if lower and Version(re.sub(r"\.?\*$", "", version)) < Version(lower):
         lower = version  # a pre-release comes before the release that its first components name
@@ -131,10 +131,10 @@ def pinned_spec(pin: Pin, version: str, build: str) -> str:
         lower = f">={version}," if pin.min_pin or pin.lower else ""
         return f"{pin.name} {lower}<{pin.upper}"
     own_build = " ".join(pin.spec.split()[2:3])
-    return " ".join(filter(None, (pin.name, pinned(version, pin.min_pin, pin.max_pin), own_build)))
+    return " ".join(filter(None, (pin.name, pinned_range(version, pin.min_pin, pin.max_pin), own_build)))
 
 
-def _flat(version: Version) -> tuple[list[int | float | str], int | None]:
+def _flat_components(version: Version) -> tuple[list[int | float | str], int | None]:
     """Return the components in one list, and the index of the last one that has parts, which no dot follows."""
     flat: list[int | float | str] = []
     nested = None
@@ -144,7 +144,7 @@ def _flat(version: Version) -> tuple[list[int | float | str], int | None]:
     return flat, nested
 
 
-def _joined(parts: list[int | float | str], nested: int | None, count: int) -> str:
+def _join_components(parts: list[int | float | str], nested: int | None, count: int) -> str:
     text = "".join(f"{part}{'' if index == nested else '.'}" for index, part in enumerate(parts[:count]))
     return text.removesuffix(".")
 
@@ -154,4 +154,4 @@ def _upper_bound(parts: list[int | float | str], nested: int | None, count: int)
     alphabetic = str(parts[min(count, len(parts) - 1)]).isalpha()
     last = parts[count - 1]
     bumped = f"{last + 1}{'a' if alphabetic else '.0a0'}" if isinstance(last, int) else chr(ord(str(last)[0]) + 1)
-    return _joined([*parts[: count - 1], bumped], nested, count)
+    return _join_components([*parts[: count - 1], bumped], nested, count)

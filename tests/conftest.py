@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 
 from kiln import system_package_advice
-from kiln.__main__ import leave
+from kiln.__main__ import flush_and_exit
 from tests import left_out
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
 def _past_the_tear_down() -> None:
     """Exit as kiln does: threads of a loaded py-rattler can crash Python at its exit, though every test passed."""
     if _exit_codes and "rattler" in sys.modules:
-        leave(_exit_codes[-1])
+        flush_and_exit(_exit_codes[-1])
 
 
 def pytest_configure(config: pytest.Config) -> None:

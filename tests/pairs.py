@@ -150,7 +150,7 @@ def _of_ends(pair: Pair, ended: list[Ended]) -> Iterator[str]:
 def _state(root: Path, config: str) -> str:
     """Return what the ledger says of a config."""
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        state = ledger.states().get(config)
+        state = ledger.latest_config_states().get(config)
     return "unknown" if state is None else state.value
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.repodata import IndexEntry
 
 _KEY = ed25519.Ed25519PrivateKey.from_private_bytes(b"a key of the tests, of 32 bytes.")
-KEY = PrivateKey(key=_KEY, public=PublicKey.of(_KEY.public_key()))
+KEY = PrivateKey(key=_KEY, public=PublicKey.from_library_key(_KEY.public_key()))
 OLD = ("old", "kept")
 NEW = ("fresh", "app")
 
@@ -37,7 +37,7 @@ NEW = ("fresh", "app")
 def another_key() -> PrivateKey:
     """Return a key that has signed nothing."""
     key = ed25519.Ed25519PrivateKey.generate()
-    return PrivateKey(key=key, public=PublicKey.of(key.public_key()))
+    return PrivateKey(key=key, public=PublicKey.from_library_key(key.public_key()))
 
 
 def public_pem(key: PrivateKey) -> bytes:
@@ -72,7 +72,7 @@ def put(folder: Path, names: tuple[str, ...]) -> None:
     paths = packages(folder, names)
     entries = [repodata.read(path) for path in paths]
     channel = target(folder)
-    transaction.publish(channel, paths, entries, lambda _: None, attestation(entries, channel.address()))
+    transaction.publish(channel, paths, entries, lambda _: None, attestation(entries, channel.channel_url()))
 
 
 def attestation(entries: Iterable[IndexEntry], channel: str) -> ReleaseAttestations:
@@ -84,8 +84,8 @@ def attestation(entries: Iterable[IndexEntry], channel: str) -> ReleaseAttestati
     return ReleaseAttestations(
         seal=lambda previous: provenance.sealed_lines(records, previous),
         boms={made.sha256: b"{}" for made in records},
-        bundles=lambda sha256: attesting.bundles(by_hash[sha256]),
-        is_own=lambda sha256, sidecar: attesting.is_own(by_hash[sha256], sidecar),
+        bundles=lambda sha256: attesting.package_bundles(by_hash[sha256]),
+        is_own=lambda sha256, sidecar: attesting.has_own_attestation(by_hash[sha256], sidecar),
     )
 
 

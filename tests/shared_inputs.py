@@ -60,7 +60,7 @@ def provide_image(engine: Engine, recipe: ImageRecipe, tag: str) -> str:
 
 def base_image(engine: Engine) -> str:
     """Have the base image in an engine, and return its name."""
-    return provide_image(engine, image.recipe(), image.default_tag(image.SUITE))
+    return provide_image(engine, image.base_image_recipe(), image.base_image_tag(image.SUITE))
 
 
 def worker_image(engine: Engine) -> str:

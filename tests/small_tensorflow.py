@@ -69,7 +69,7 @@ class Store:
 
 def ready(engine: Engine, folder: Path = STORE) -> Store:
     """Have the image in the engine and the downloads and packages in a folder; what is there is not made again."""
-    shared_inputs.provide_image(engine, image.recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
+    shared_inputs.provide_image(engine, image.base_image_recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
     store = Store(downloads=folder / "downloads", channel=folder / "channel")
     made = files.sha256(FIXTURE / "toolkits.txt") + files.sha256(Path(__file__))
     complete = folder / "complete"

@@ -78,8 +78,10 @@ def write(channel: Path, records: Iterable[Record]) -> Path:
 def rendered(root: Path = ROOT) -> list[Record]:
     """Return every output of every config of this feedstock, as its package's index.json will say."""
     feedstock = feedstock_loader.load(root)
-    configs = (expand.read(feedstock, path.stem) for path in sorted(feedstock.configs.glob("*.yaml")))
-    outputs = (item for config in configs for item in render.finalise(render.render(feedstock, config)).outputs)
+    configs = (expand.read(feedstock, path.stem) for path in sorted(feedstock.config_folder.glob("*.yaml")))
+    outputs = (
+        item for config in configs for item in render.close_static_pins(render.render(feedstock, config)).outputs
+    )
     return list({(item.name, item.build_string): of_output(item) for item in outputs if not item.skip}.values())
 
 
@@ -110,7 +112,7 @@ def exported(output: Output) -> Iterator[str]:
     """Yield what the host requirements of a CUDA output export, as the packages of a rehearsal do."""
     host = {package_name(spec) for spec in output.requirements.host}
     cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), "")
-    for wheel in rehearse.rehearsal_wheels(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
+    for wheel in rehearse.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
         if conda_names.exporting_package(wheel.name) in host:
             yield from run_exports(wheel.name, Version(wheel.version))["weak"]
 

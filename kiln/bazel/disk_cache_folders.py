@@ -47,18 +47,18 @@ class DiskCaches:
         """Return the folder of a key's cache."""
         return files.safe_path_inside(self.root / key, self.root)
 
-    def _note(self, key: str) -> Path:
+    def _note_path(self, key: str) -> Path:
         return files.safe_path_inside(self.root / f"{key}.json", self.root)
 
-    def prepare(self, key: str) -> None:
+    def create_folder(self, key: str) -> None:
         """Create the folder, so that a container can mount it."""
         self.folder(key).mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
-    def using(self, key: str, label: str) -> Iterator[Path]:
+    def locked_folder(self, key: str, label: str) -> Iterator[Path]:
         """Yield a key's folder, created if missing, and keep it from being removed during the block."""
-        self.prepare(key)
-        note = self._shared(key)
+        self.create_folder(key)
+        note = self._open_shared_note(key)
         try:
             self.folder(key).mkdir(exist_ok=True)  # another process may have removed it before it released the lock
             if os.fstat(note).st_size == 0:  # two processes may write the same at once, each from the beginning
@@ -68,21 +68,21 @@ class DiskCaches:
             os.utime(note)
             os.close(note)
 
-    def _shared(self, key: str) -> int:
+    def _open_shared_note(self, key: str) -> int:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
-            note = os.open(self._note(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
+            note = os.open(self._note_path(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
             file_locks.acquire(note, wait=True, shared=True)
             if os.fstat(note).st_nlink:
                 return note
             os.close(note)
 
-    def entries(self) -> tuple[DiskCache, ...]:
+    def all_caches(self) -> tuple[DiskCache, ...]:
         """Return all caches, the one used last first."""
-        entries = (self._entry(note) for note in self.root.glob("*.json"))
+        entries = (self._cache_of_note(note) for note in self.root.glob("*.json"))
         return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
-    def _entry(self, note: Path) -> DiskCache | None:
+    def _cache_of_note(self, note: Path) -> DiskCache | None:
         """Return the cache of a note; None when another process has removed it meanwhile."""
         key = note.stem
         try:
@@ -98,14 +98,14 @@ class DiskCaches:
 
         Whole keys are removed first, except for those in ``keep`` and those in use; then the oldest entries.
         """
-        entries = self.entries()
+        entries = self.all_caches()
         excess = sum(entry.size for entry in entries) - bound
         freed = 0
         for entry in caches_to_remove(entries, excess, keep=keep):
             freed += self.remove(entry)
-        for entry in reversed(self.entries()):
+        for entry in reversed(self.all_caches()):
             if freed < excess:
-                freed += self._thin(entry, excess - freed)
+                freed += self._remove_oldest_entries(entry, excess - freed)
         return freed
 
     def make_room(self, needed: int, *, keep: Collection[str]) -> int:
@@ -114,21 +114,21 @@ class DiskCaches:
         excess = needed - shutil.disk_usage(folder).free
         if excess <= 0:
             return 0
-        return sum(self.remove(entry) for entry in caches_to_remove(self.entries(), excess, keep=keep))
+        return sum(self.remove(entry) for entry in caches_to_remove(self.all_caches(), excess, keep=keep))
 
     def remove(self, entry: DiskCache) -> int:
         """Remove a cache and return the bytes that were freed: none when it is in use."""
-        with self._alone(entry.key) as alone:
+        with self._exclusive_lock(entry.key) as alone:
             if not alone:
                 return 0
             files.remove(self.folder(entry.key))
-            files.remove(self._note(entry.key))
+            files.remove(self._note_path(entry.key))
         return entry.size
 
-    def _thin(self, entry: DiskCache, excess: int) -> int:
+    def _remove_oldest_entries(self, entry: DiskCache, excess: int) -> int:
         """Remove the oldest entries of a cache; Bazel treats an action without its outputs as a new one."""
         freed = 0
-        with self._alone(entry.key) as alone:
+        with self._exclusive_lock(entry.key) as alone:
             for file in sorted(_files(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime) if alone else ():
                 if freed >= excess:
                     break
@@ -137,10 +137,10 @@ class DiskCaches:
         return freed
 
     @contextlib.contextmanager
-    def _alone(self, key: str) -> Iterator[bool]:
+    def _exclusive_lock(self, key: str) -> Iterator[bool]:
         """Lock a cache during the block; yield whether that succeeded."""
         try:
-            note = self._note(key).open("r+", encoding="utf-8")
+            note = self._note_path(key).open("r+", encoding="utf-8")
         except FileNotFoundError:  # another process has removed it
             yield False
             return

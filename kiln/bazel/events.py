@@ -62,18 +62,18 @@ class BazelBuild:
     critical: float | None = None
     queued: float | None = None
 
-    def take(self, line: bytes) -> None:
+    def handle_event_line(self, line: bytes) -> None:
         """Handle one event; invalid lines are skipped."""
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, StopIteration):
             event = json.loads(line)
             kind = next(iter(event["id"]))
             self.events += 1
             if "aborted" in event:
-                self._complain(str(event["aborted"].get("description", "")))
+                self._add_error_line(str(event["aborted"].get("description", "")))
             else:
                 self._handle(kind, event)
 
-    def report(self) -> CompileReport | None:
+    def compile_report(self) -> CompileReport | None:
         """Return the origin of the actions, once Bazel has counted them; None before."""
         if not self.counts:
             return None
@@ -97,20 +97,20 @@ class BazelBuild:
     def _handle(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
             case "started":
-                self._started(event)
+                self._handle_started(event)
             case "progress":
-                self._progress(event)
+                self._handle_progress(event)
             case "actionCompleted":
-                self._action(event)
+                self._handle_action_completed(event)
             case "buildMetrics":
-                self._metrics(event)
+                self._handle_build_metrics(event)
             case "buildToolLogs":
-                self._tool_logs(event)
+                self._handle_tool_logs(event)
 
-    def _started(self, event: dict[str, Any]) -> None:
-        self.server = _number(event.get("started", {}).get("serverPid"))
+    def _handle_started(self, event: dict[str, Any]) -> None:
+        self.server = _parse_integer(event.get("started", {}).get("serverPid"))
 
-    def _progress(self, event: dict[str, Any]) -> None:
+    def _handle_progress(self, event: dict[str, Any]) -> None:
         """Handle Bazel's terminal output, the only place with the number of actions."""
         for raw in str(event.get("progress", {}).get("stderr", "")).splitlines():
             line = _COLOURS.sub("", raw).strip()
@@ -119,37 +119,37 @@ class BazelBuild:
                 self.total = int(match[2].replace(",", ""))
                 self.current = match[3] or self.current
             elif _COMPLAINT.match(line):
-                self._complain(line)
+                self._add_error_line(line)
 
-    def _complain(self, line: str) -> None:
+    def _add_error_line(self, line: str) -> None:
         if line and line not in self.complaints and len(self.complaints) < KEPT:
             self.complaints.append(line)
 
-    def _action(self, event: dict[str, Any]) -> None:
+    def _handle_action_completed(self, event: dict[str, Any]) -> None:
         action = event.get("action", {})
         self.actions += 1
         self.done = max(self.done, self.actions)
         if not action.get("success", False):
-            self.failures.append(_failure(event, action))
+            self.failures.append(_action_failure(event, action))
 
-    def _metrics(self, event: dict[str, Any]) -> None:
+    def _handle_build_metrics(self, event: dict[str, Any]) -> None:
         metrics = event.get("buildMetrics", {})
-        self.seconds = (_number(metrics.get("timingMetrics", {}).get("wallTimeInMs")) or 0) / 1000
+        self.seconds = (_parse_integer(metrics.get("timingMetrics", {}).get("wallTimeInMs")) or 0) / 1000
         for row in metrics.get("actionSummary", {}).get("runnerCount", ()):  # from Bazel 5 on
             if row.get("name") != "total":
-                self.counts[str(row.get("name"))] = _number(row.get("count")) or 0
+                self.counts[str(row.get("name"))] = _parse_integer(row.get("count")) or 0
 
-    def _tool_logs(self, event: dict[str, Any]) -> None:
+    def _handle_tool_logs(self, event: dict[str, Any]) -> None:
         for log in event.get("buildToolLogs", {}).get("log", ()):
             if log.get("name") == "process stats" and not self.counts:
-                self.counts = process_counts(_text(log))
+                self.counts = process_counts(_tool_log_text(log))
             elif log.get("name") == "critical path":
-                self.critical, self.queued = critical_path(_text(log))
+                self.critical, self.queued = critical_path(_tool_log_text(log))
             elif str(log.get("name", "")).endswith("profile.gz"):
-                self.profile = _local(log.get("uri"))
+                self.profile = _path_of_file_uri(log.get("uri"))
 
 
-def _text(log: dict[str, Any]) -> str:
+def _tool_log_text(log: dict[str, Any]) -> str:
     return base64.b64decode(log.get("contents", "")).decode(errors="replace")
 
 
@@ -182,25 +182,25 @@ def action_seconds(profile: Path) -> float | None:
     return sum(durations) / 1e6
 
 
-def _failure(event: dict[str, Any], action: dict[str, Any]) -> ActionFailure:
-    parts = [_content(action.get(name)) for name in ("stdout", "stderr")]
+def _action_failure(event: dict[str, Any], action: dict[str, Any]) -> ActionFailure:
+    parts = [_output_end(action.get(name)) for name in ("stdout", "stderr")]
     output = [line for part in parts for line in part.splitlines() if not _SANDBOX.match(line)]
     message = action.get("failureDetail", {}).get("message", "")
     return ActionFailure(
         label=str(action.get("label") or event["id"]["actionCompleted"].get("label", "")),
         kind=str(action.get("type", "")),
-        exit_code=_number(action.get("exitCode")),
+        exit_code=_parse_integer(action.get("exitCode")),
         text="\n".join(output).strip() or str(message).split("\n")[0],
     )
 
 
-def _content(file: dict[str, Any] | None) -> str:
+def _output_end(file: dict[str, Any] | None) -> str:
     """Return the end of an action's output, which is in the event or in a file."""
     if not file:
         return ""
     if "contents" in file:
         return base64.b64decode(file["contents"])[-LONGEST:].decode(errors="replace")
-    path = _local(file.get("uri"))
+    path = _path_of_file_uri(file.get("uri"))
     try:
         data = path.read_bytes() if path is not None and path.is_file() else b""
     except OSError:
@@ -208,12 +208,12 @@ def _content(file: dict[str, Any] | None) -> str:
     return data[-LONGEST:].decode(errors="replace")
 
 
-def _local(uri: object) -> Path | None:
+def _path_of_file_uri(uri: object) -> Path | None:
     parts = urlsplit(str(uri or ""))
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _number(value: object) -> int | None:
+def _parse_integer(value: object) -> int | None:
     """Return an integer, which the JSON of protocol buffers writes as a string if it has 64 bits."""
     try:
         return int(str(value))

@@ -38,17 +38,17 @@ def read_declaring_files(folder: Path) -> dict[str, bytes]:
     """Return the files that can declare external repositories, by their paths below a folder, the nearest first."""
     files: dict[str, bytes] = {}
     left = {True: LARGEST_LOCKS, False: LARGEST_ALL}
-    for path in _paths(folder):
+    for path in _declaring_paths(folder):
         is_lock = posixpath.basename(path) == LOCK
         largest = LARGEST_LOCK if is_lock else LARGEST_FILE
-        data = _content(folder, path, min(largest, left[is_lock]))
+        data = _bounded_content(folder, path, min(largest, left[is_lock]))
         if data is not None:
             left[is_lock] -= len(data)
             files[path] = data
     return files
 
 
-def _paths(folder: Path) -> list[str]:
+def _declaring_paths(folder: Path) -> list[str]:
     """Return the paths of files that can declare repositories, the nearest folders first, then by name."""
     paths: list[str] = []
     level, entries_left = [""], MOST_ENTRIES
@@ -85,7 +85,7 @@ def _entries(folder: Path, most: int) -> tuple[list[os.DirEntry[str]], int]:
     return entries, most - len(entries)
 
 
-def _content(folder: Path, path: str, largest: int) -> bytes | None:
+def _bounded_content(folder: Path, path: str, largest: int) -> bytes | None:
     """Return the content of a regular file, None for one that is larger or cannot be read."""
     try:
         with os.fdopen(file_operations.open_regular(folder / path), "rb") as file:

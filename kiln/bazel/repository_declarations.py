@@ -55,11 +55,11 @@ def external_repositories(files: Mapping[str, bytes]) -> tuple[ExternalRepositor
     remaining = LARGEST_ALL
     for path in sorted(filter(declares_repositories, files), key=lambda path: (path.count("/"), path))[:MOST_FILES]:
         if posixpath.basename(path) == LOCK:
-            for module in _locked(files[path]):
+            for module in _locked_modules(files[path]):
                 locked.setdefault(module.name, module)
             continue
         remaining -= len(files[path])
-        for repository in _declared(files[path]) if remaining >= 0 else ():
+        for repository in _declared_repositories(files[path]) if remaining >= 0 else ():
             aliases.setdefault(repository.name, repository.alias)
             declared.setdefault(repository.name, repository)
     modules = [
@@ -72,7 +72,7 @@ def external_repositories(files: Mapping[str, bytes]) -> tuple[ExternalRepositor
     return tuple([*modules, *others][:MOST_REPOSITORIES])
 
 
-def _locked(data: bytes) -> Iterator[ExternalRepository]:
+def _locked_modules(data: bytes) -> Iterator[ExternalRepository]:
     """Yield the modules of a lock file that Bazel selected: it reads ``source.json`` of no others."""
     try:
         value = json.loads(data) if len(data) <= LARGEST_LOCK else None
@@ -84,7 +84,7 @@ def _locked(data: bytes) -> Iterator[ExternalRepository]:
             yield ExternalRepository(name=match[2], version=match[3], registry=match[1])
 
 
-def _declared(data: bytes) -> list[ExternalRepository]:
+def _declared_repositories(data: bytes) -> list[ExternalRepository]:
     """Return the repositories that calls of a file in Starlark declare; its syntax is a part of Python's."""
     if len(data) > LARGEST_FILE:
         return []
@@ -101,8 +101,8 @@ def _archives(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
     """Yield the archives and Git repositories that are declared by their addresses."""
     for call in calls:
         if call.fields.keys() & {"url", "urls", "remote"} and call.rule not in _OVERRIDES:
-            archive = call.archive()
-            name = call.text("name") or _name_of(archive.get("url", ""))
+            archive = call.archive_fields()
+            name = call.argument_text("name") or _repository_name_of_url(archive.get("url", ""))
             if _NAME.fullmatch(name) and archive.get("url"):
                 yield ExternalRepository(name=name, **archive)
 
@@ -113,11 +113,14 @@ def _modules(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
     overrides: dict[str, dict[str, str]] = {}
     for call in calls:
         if call.rule == "bazel_dep":
-            modules[call.text("name")] = {"version": call.text("version"), "alias": call.text("repo_name")}
-        elif call.rule == "single_version_override" and call.text("version"):
-            overrides[call.text("module_name")] = {"version": call.text("version")}
+            modules[call.argument_text("name")] = {
+                "version": call.argument_text("version"),
+                "alias": call.argument_text("repo_name"),
+            }
+        elif call.rule == "single_version_override" and call.argument_text("version"):
+            overrides[call.argument_text("module_name")] = {"version": call.argument_text("version")}
         elif call.rule in _OVERRIDES:
-            overrides[call.text("module_name")] = call.archive()
+            overrides[call.argument_text("module_name")] = call.archive_fields()
     for name, texts in modules.items():
         fields = {**texts, **overrides.get(name, {})}
         registry = {} if fields.get("url") else {"registry": CENTRAL_REGISTRY}
@@ -133,17 +136,17 @@ class _Call:
     fields: Mapping[str, ast.expr]
     names: Mapping[str, str]
 
-    def text(self, key: str) -> str:
+    def argument_text(self, key: str) -> str:
         """Return the text of an argument."""
-        return _text(self.fields.get(key), self.names)
+        return _literal_text(self.fields.get(key), self.names)
 
-    def archive(self) -> dict[str, str]:
+    def archive_fields(self) -> dict[str, str]:
         """Return address, hash and revision of an archive or a Git repository."""
-        texts = [text for key in ("url", "urls", "remote") for text in _texts(self.fields.get(key), self.names)]
+        texts = [text for key in ("url", "urls", "remote") for text in _literal_texts(self.fields.get(key), self.names)]
         remote = [text for text in texts if _ADDRESS.fullmatch(text)]
         own = [text for text in remote if urlsplit(text).hostname not in _MIRRORS]
-        revision = self.text("commit") or self.text("tag")
-        sha256 = self.text("sha256") or _sha256_of(self.text("integrity"))
+        revision = self.argument_text("commit") or self.argument_text("tag")
+        sha256 = self.argument_text("sha256") or _sha256_of_integrity(self.argument_text("integrity"))
         return {
             **({"url": (own or remote)[0]} if remote else {}),
             **({"sha256": sha256} if _SHA256.fullmatch(sha256) else {}),
@@ -163,7 +166,7 @@ def _calls(tree: ast.AST) -> Iterator[_Call]:
                 pending.append((node, names))
                 continue
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                names[node.targets[0].id] = _text(node.value, names)
+                names[node.targets[0].id] = _literal_text(node.value, names)
             if isinstance(node, ast.Call):
                 calls.append(node)
             nodes.extend(list(ast.iter_child_nodes(node))[::-1])
@@ -172,7 +175,7 @@ def _calls(tree: ast.AST) -> Iterator[_Call]:
             yield _Call(rule=rule, fields={item.arg: item.value for item in call.keywords if item.arg}, names=names)
 
 
-def _sha256_of(integrity: str) -> str:
+def _sha256_of_integrity(integrity: str) -> str:
     """Return the hash in a text of Subresource Integrity, ``sha256-BASE64``, in hexadecimal; empty for others."""
     kind, _, digest = integrity.partition("-")
     try:
@@ -196,25 +199,25 @@ def is_valid(repository: ExternalRepository) -> bool:
     )
 
 
-def _name_of(url: str) -> str:
+def _repository_name_of_url(url: str) -> str:
     """Return the repository's name in an address of a Git host, for a call whose name is not known."""
     parts = urlsplit(url).path.split("/")
     return parts[2].removesuffix(".git") if len(parts) > 2 else ""
 
 
-def _texts(node: Any, names: Mapping[str, str]) -> list[str]:
+def _literal_texts(node: Any, names: Mapping[str, str]) -> list[str]:
     """Return the texts of a list, of a function's arguments, or of one text."""
     match node:
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            texts = [text for item in items[:20] for text in _texts(item, names)]
+            texts = [text for item in items[:20] for text in _literal_texts(item, names)]
         case ast.Call(func=ast.Name(), args=items):
-            texts = [text for item in items[:20] for text in _texts(item, names)]
+            texts = [text for item in items[:20] for text in _literal_texts(item, names)]
         case _:
-            texts = [_text(node, names)]
+            texts = [_literal_text(node, names)]
     return [text for text in texts if text][:20]
 
 
-def _text(node: Any, names: Mapping[str, str]) -> str:
+def _literal_text(node: Any, names: Mapping[str, str]) -> str:
     """Return the value of an expression that is a text, formatted or not; empty when it is not known."""
     text = ""
     match node:
@@ -223,23 +226,25 @@ def _text(node: Any, names: Mapping[str, str]) -> str:
         case ast.Name(id=name):
             text = names.get(name, "")
         case ast.BinOp(op=ast.Add(), left=left, right=right):
-            first, second = _text(left, names), _text(right, names)
+            first, second = _literal_text(left, names), _literal_text(right, names)
             text = first + second if first and second else ""
         case ast.BinOp(op=ast.Mod(), left=left, right=right):
-            text = _filled(_text(left, names), right.elts if isinstance(right, ast.Tuple) else [right], names)
+            text = _percent_formatted(
+                _literal_text(left, names), right.elts if isinstance(right, ast.Tuple) else [right], names
+            )
         case ast.Call(func=ast.Attribute(value=value, attr="format"), args=args, keywords=keywords):
-            given = {item.arg: _text(item.value, names) for item in keywords if item.arg}
-            given |= {str(number): _text(item, names) for number, item in enumerate(args)}
+            given = {item.arg: _literal_text(item.value, names) for item in keywords if item.arg}
+            given |= {str(number): _literal_text(item, names) for number, item in enumerate(args)}
             given[""] = given.get("0", "") if len(args) == 1 else ""
-            pattern = _text(value, names)
+            pattern = _literal_text(value, names)
             known = all(given.get(name) for name in _PLACEHOLDER.findall(pattern))
             text = _PLACEHOLDER.sub(lambda match: given[match[1]], pattern) if known else ""
     return text if len(text) <= LONGEST_TEXT and text.isprintable() else ""
 
 
-def _filled(pattern: str, items: list[ast.expr], names: Mapping[str, str]) -> str:
+def _percent_formatted(pattern: str, items: list[ast.expr], names: Mapping[str, str]) -> str:
     """Return a text with its ``%s`` filled, when all values are known."""
-    parts, values = pattern.split("%s"), [_text(item, names) for item in items]
+    parts, values = pattern.split("%s"), [_literal_text(item, names) for item in items]
     if len(parts) != len(values) + 1 or not all(values) or "%" in "".join(parts):
         return ""
     return parts[0] + "".join(value + part for value, part in zip(values, parts[1:], strict=True))

@@ -14,7 +14,7 @@ from kiln import process_table
 from kiln.bazel.events import BazelBuild
 from kiln.compat import failure_patterns as known_failures
 from kiln.errors import BuildFailed, with_margin
-from kiln.model.compile_report import Progress, sum_of
+from kiln.model.compile_report import Progress, sum_of_reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -49,7 +49,7 @@ class EventFile:
         with self._lock:
             self._read()
 
-    def report(self) -> CompileReport | None:
+    def compile_report(self) -> CompileReport | None:
         """Return the origin of this call's actions; its profile is next to the events, if the step put it there.
 
         Bazel's own place for profiles is used again by the next call, and with a remote executor the events name none.
@@ -57,7 +57,7 @@ class EventFile:
         profile = self.path.with_name(self.path.name.replace(EVENTS, PROFILE))
         if profile.is_file():
             self.build.profile = profile
-        return self.build.report()
+        return self.build.compile_report()
 
     def _read(self) -> None:
         try:
@@ -73,7 +73,7 @@ class EventFile:
         self._at += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self.build.take(line)
+            self.build.handle_event_line(line)
 
 
 def earlier_event_files(path: Path) -> list[Path]:
@@ -87,7 +87,7 @@ class RemainingTime:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
-    def left(self, now: float, done: int, total: int | None) -> float | None:
+    def remaining_seconds(self, now: float, done: int, total: int | None) -> float | None:
         """Return the remaining seconds, None while there are too few samples."""
         self._samples.append((now, done))
         while now - self._samples[0][0] > WINDOW and len(self._samples) > 2:
@@ -98,7 +98,7 @@ class RemainingTime:
         return max(0, total - done) * (now - start) / (done - done_before)
 
 
-class Stall:
+class StallDetector:
     """Detects that for ``limit`` seconds no event has arrived and hardly any processor time was used."""
 
     def __init__(self, limit: float) -> None:
@@ -107,7 +107,7 @@ class Stall:
         self._busy: float | None = None
         self._since = 0.0
 
-    def seconds(self, now: float, events: int, busy: Callable[[], float]) -> float | None:
+    def stalled_seconds(self, now: float, events: int, busy: Callable[[], float]) -> float | None:
         """Return for how long nothing has happened, once that is too long; ``busy`` is called only without an event."""
         if events != self._events:
             self._events, self._busy, self._since = events, None, now
@@ -128,7 +128,7 @@ class BuildWatch:
 
     file: EventFile
     on_progress: Callable[[Progress], None]
-    stall: Stall
+    stall: StallDetector
     pace: RemainingTime = field(default_factory=RemainingTime)
     reported: Progress | None = None
     same_container: bool = True
@@ -138,7 +138,7 @@ class BuildWatch:
         """The state of the build."""
         return self.file.build
 
-    def look(self, now: float) -> None:
+    def poll_events(self, now: float) -> None:
         """Read new events, and report changed progress."""
         self.file.read()
         progress = self.progress(now)
@@ -149,21 +149,21 @@ class BuildWatch:
     def progress(self, now: float) -> Progress | None:
         """Return the progress of the build, None before it begins."""
         build = self.build
-        stalled = self.stalled(now)
+        stalled = self.stall_description(now)
         if build.events == 0 and not stalled:
             return None
         return Progress(
             done=build.done,
             total=None if build.total is None else max(build.total, build.done),
             current=build.current,
-            left=self.pace.left(now, build.done, build.total),
+            left=self.pace.remaining_seconds(now, build.done, build.total),
             stalled=stalled,
         )
 
-    def stalled(self, now: float) -> str:
+    def stall_description(self, now: float) -> str:
         """Describe a stall and the processes that run; empty while there is progress."""
         if not self.same_container:
-            idle = self.stall.seconds(now, self.build.events, lambda: 0.0)
+            idle = self.stall.stalled_seconds(now, self.build.events, lambda: 0.0)
             return "" if idle is None else f"no output of Bazel for {idle / 60:.0f} min"
         roots = {os.getpid(), *({self.build.server} if self.build.server else ())}
 
@@ -171,27 +171,29 @@ class BuildWatch:
             # Inspecting processes takes time as well, which is not the build's.
             return sum(process.busy for process in process_table.with_descendants(*roots) if process.pid != os.getpid())
 
-        idle = self.stall.seconds(now, self.build.events, busy)
+        idle = self.stall.stalled_seconds(now, self.build.events, busy)
         if idle is None:
             return ""
         names = awaited_processes(process_table.with_descendants(*roots), without=roots)
         return f"nothing has happened for {idle / 60:.0f} min; at work: {names or 'nothing but Bazel itself'}"
 
-    def report(self) -> CompileReport | None:
+    def compile_report(self) -> CompileReport | None:
         """Return the origin of the actions of all calls of Bazel, None when it has not counted them."""
         self.file.read()
         earlier = [EventFile(path) for path in earlier_event_files(self.file.path)]
         for file in earlier:
             file.read()
-        reports = [report for file in (*earlier, self.file) if (report := file.report())]
-        return sum_of(reports) if reports else None
+        reports = [report for file in (*earlier, self.file) if (report := file.compile_report())]
+        return sum_of_reports(reports) if reports else None
 
-    def explained(self, error: KilnError) -> KilnError:
+    def explained_error(self, error: KilnError) -> KilnError:
         """Return an error with the action that failed and its cause, as far as they are known."""
         self.file.read()
         failures, complaints = self.build.failures, self.build.complaints
         output = failures[0].text if failures else "\n".join(complaints)
-        cause = known_failures.cause("\n".join([*(failure.text for failure in failures), *complaints, error.why]))
+        cause = known_failures.cause_of_failed_compile(
+            "\n".join([*(failure.text for failure in failures), *complaints, error.why])
+        )
         if not output and cause is None:
             return error
         action = str(failures[0]) if failures else "the compile failed"
@@ -221,12 +223,14 @@ def watched(
     path: Path, *, on_progress: Callable[[Progress], None], stall: float, same_container: bool = True
 ) -> Iterator[BuildWatch]:
     """Follow the build whose event file is ``path`` during the block; ``stall`` is in seconds."""
-    watch = BuildWatch(file=EventFile(path), on_progress=on_progress, stall=Stall(stall), same_container=same_container)
+    watch = BuildWatch(
+        file=EventFile(path), on_progress=on_progress, stall=StallDetector(stall), same_container=same_container
+    )
     over = threading.Event()
 
     def follow() -> None:
         while not over.wait(LOOK):
-            watch.look(time.monotonic())
+            watch.poll_events(time.monotonic())
 
     thread = threading.Thread(target=follow, name="Bazel's events", daemon=True)
     thread.start()

@@ -41,7 +41,7 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     except KilnError as failure:
         _print_line(f"error: {failure}")
         sys.exit(failure.exit_code)
-    process_groups.replace_by(python, ["-I", *arguments])
+    process_groups.replace_process(python, ["-I", *arguments])
 
 
 def ensure_environment(
@@ -52,7 +52,7 @@ def ensure_environment(
     ``locks`` are the files of requirements/ whose packages it must have; ``say`` gets one line for each step. Raises
     MissingTool, DownloadFailed, HashMismatch, NotWritable, DiskFull or Interrupted; the next call then starts again.
     """
-    return _ensure(root / FOLDER, locks, say)
+    return _ensure_environment_in(root / FOLDER, locks, say)
 
 
 def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
@@ -69,7 +69,7 @@ def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda 
             hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
     kiln_checkout.require_clone("kiln fleet", root)
-    return _ensure(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
+    return _ensure_environment_in(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 
 def has_fleet_environment(root: Path) -> bool:
@@ -77,15 +77,15 @@ def has_fleet_environment(root: Path) -> bool:
     return sys.version_info >= OLDEST_FOR_THE_FLEET and not examine(root / FLEET_FOLDER, (FLEET, COLLECTIONS)).reason
 
 
-def _ensure(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
+def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
     """Return the Python of the environment in ``folder``, after creating it if needed."""
     if examine(folder, locks).reason:
         if "_ARGCOMPLETE" in os.environ:
             sys.exit(1)  # a shell's completion does not wait for an environment
-        from kiln.bootstrap.make import make
+        from kiln.bootstrap.make import create_environment
 
         try:
-            make(folder, locks, say)
+            create_environment(folder, locks, say)
         except KeyboardInterrupt as stop:
             what = f"the set-up of {folder} was interrupted"
             raise Interrupted(what, hint="the next run starts it again") from stop

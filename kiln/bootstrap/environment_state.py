@@ -35,7 +35,7 @@ def examine(folder: Path, locks: Sequence[str]) -> EnvironmentState:
     root = folder.parent
     try:
         marker = json.loads((folder / MARKER).read_bytes())
-        same_folder, digests = marker["folder"] == _path_text(folder), dict(marker["locks"])
+        same_folder, digests = marker["folder"] == _locale_independent_path(folder), dict(marker["locks"])
     except (FileNotFoundError, NotADirectoryError):
         unfinished = (folder / LOCK).exists() and len(list(folder.iterdir())) > 1
         return EnvironmentState("the last set-up did not end" if unfinished else "first run", completable=False)
@@ -43,9 +43,9 @@ def examine(folder: Path, locks: Sequence[str]) -> EnvironmentState:
         return EnvironmentState("its marker file is damaged", completable=False)
     if not same_folder:
         return EnvironmentState("the folder was moved", completable=False)
-    if any(digests[name] != digest(root, name) for name in locks if name in digests):
+    if any(digests[name] != requirements_digest(root, name) for name in locks if name in digests):
         return EnvironmentState("the list of packages changed", completable=False)
-    if not _same_interpreter(folder, marker):
+    if not _is_interpreter_compatible(folder, marker):
         return EnvironmentState("its Python is missing or another one", completable=False)
     return (
         CURRENT
@@ -54,28 +54,33 @@ def examine(folder: Path, locks: Sequence[str]) -> EnvironmentState:
     )
 
 
-def is_recorded_here(folder: Path) -> bool:
+def has_marker_for_folder(folder: Path) -> bool:
     """Return whether an environment's marker names this folder, and not the one that a link leads to."""
     try:
-        return bool(json.loads((folder / MARKER).read_bytes())["folder"] == _path_text(folder))
+        return bool(json.loads((folder / MARKER).read_bytes())["folder"] == _locale_independent_path(folder))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def recorded_locks(folder: Path) -> list[str]:
+def installed_requirement_files(folder: Path) -> list[str]:
     """Return the lock files whose packages the environment has."""
     return list(json.loads((folder / MARKER).read_bytes())["locks"])
 
 
 def write_marker(folder: Path, digests: Mapping[str, str]) -> None:
     """Record, atomically, the environment's locks and interpreter."""
-    marker = {"folder": _path_text(folder), "locks": digests, "abi": abi(), "interpreter": _identity(folder)}
+    marker = {
+        "folder": _locale_independent_path(folder),
+        "locks": digests,
+        "abi": abi(),
+        "interpreter": _interpreter_identity(folder),
+    }
     temporary = folder / f"{MARKER}.new"
     temporary.write_bytes(json.dumps(marker, indent=1).encode())
     temporary.replace(folder / MARKER)
 
 
-def digest(root: Path, name: str) -> str:
+def requirements_digest(root: Path, name: str) -> str:
     """Return the SHA-256 of a lock file."""
     import hashlib
 
@@ -99,22 +104,24 @@ def abi() -> str:
     return str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag)
 
 
-def _path_text(path: Path) -> str:
+def _locale_independent_path(path: Path) -> str:
     """Return a path as text that is the same in every locale."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _identity(folder: Path) -> list[str | int]:
+def _interpreter_identity(folder: Path) -> list[str | int]:
     """Return the identity of an interpreter without starting it: real path, size, time of change."""
     real = python_of(folder).resolve()
     status = real.stat()
-    return [_path_text(real), status.st_size, status.st_mtime_ns]
+    return [_locale_independent_path(real), status.st_size, status.st_mtime_ns]
 
 
-def _same_interpreter(folder: Path, marker: Mapping[str, object]) -> bool:
+def _is_interpreter_compatible(folder: Path, marker: Mapping[str, object]) -> bool:
     """Return whether the environment's packages fit its Python; a patch release does not change that."""
     try:
-        return marker.get("interpreter") == _identity(folder) or marker.get("abi") == _ask_abi(python_of(folder))
+        return marker.get("interpreter") == _interpreter_identity(folder) or marker.get("abi") == _ask_abi(
+            python_of(folder)
+        )
     except OSError:
         return False
 

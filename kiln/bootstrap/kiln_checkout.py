@@ -9,7 +9,7 @@ from kiln.errors import MissingTool
 PACKAGE = Path(__file__).parents[1]
 
 
-def lock_file(name: str) -> Path:
+def requirements_file(name: str) -> Path:
     """Return a hash-locked list of packages: the clone's, or the copy in kiln's wheel."""
     path = PACKAGE.parent / "requirements" / name
     return path if path.is_file() else PACKAGE / "requirements" / name

@@ -19,11 +19,11 @@ from kiln.bootstrap.environment_state import (
     LOCK,
     MARKER,
     base_python,
-    digest,
     examine,
-    is_recorded_here,
+    has_marker_for_folder,
+    installed_requirement_files,
     python_of,
-    recorded_locks,
+    requirements_digest,
     write_marker,
 )
 from kiln.bootstrap.setup_errors import raise_os_error, raise_pip_error, raise_venv_error
@@ -56,7 +56,7 @@ _DOWNLOAD = ("download", *_LOCKED)
 _PATH_FILE = "kiln-root.pth"
 
 
-class _Job(NamedTuple):
+class _EnvironmentSetup(NamedTuple):
     """One set-up of the environment in ``folder``; the steps inherit the open lock file ``lock``."""
 
     folder: Path
@@ -65,88 +65,94 @@ class _Job(NamedTuple):
     lock: int
 
     @property
-    def root(self) -> Path:
+    def clone_root(self) -> Path:
         """The clone of the environment."""
         return self.folder.parent
 
-    def list_of(self, name: str) -> Path:
+    def requirements_path(self, name: str) -> Path:
         """Return the path of a lock."""
-        return self.root / "requirements" / name
+        return self.clone_root / "requirements" / name
 
 
-def make(folder: Path, locks: Sequence[str], say: Say) -> None:
+def create_environment(folder: Path, locks: Sequence[str], say: Say) -> None:
     """Create or complete the environment in ``folder``, at the top of a clone; concurrent processes do it once.
 
     Raises MissingTool, DownloadFailed, HashMismatch, NotWritable or DiskFull.
     """
     reason = examine(folder, locks).reason
     try:
-        with _locked(folder, say) as lock:
+        with _environment_lock(folder, say) as lock:
             state = examine(folder, locks)  # another process may have created it while this one waited
             if state.reason:
-                names = {*locks, *(recorded_locks(folder) if state.completable else ())}
-                _make(_Job(folder, tuple(sorted(names)), say, lock), reason, completable=state.completable)
+                names = {*locks, *(installed_requirement_files(folder) if state.completable else ())}
+                _set_up_environment(
+                    _EnvironmentSetup(folder, tuple(sorted(names)), say, lock), reason, completable=state.completable
+                )
     except OSError as failure:
         raise_os_error(failure, folder)
 
 
-def _make(job: _Job, reason: str, *, completable: bool) -> None:
+def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: bool) -> None:
     started_at, folder = monotonic(), job.folder
-    _refuse_other_clones(folder)
+    _refuse_link_to_other_clone(folder)
     job.say(f"{reason}: {'completing' if completable else 'setting up'} {folder.name} (about 20 s)")
-    digests = {name: digest(job.root, name) for name in job.locks}
+    digests = {name: requirements_digest(job.clone_root, name) for name in job.locks}
     (folder / MARKER).unlink(missing_ok=True)  # until it is written again, the next run redoes the work of a killed one
     try:
         if not completable:
-            _clear(folder)
-            _create(job)
-        _install(job)
+            _clear_except_lock(folder)
+            _create_empty_venv(job)
+        _install_locked_packages(job)
         if COLLECTIONS in job.locks:
-            _unpack_collections(job)
+            _install_ansible_collections(job)
         # relative, because a path file is read in the locale's encoding
         (site_packages(folder) / _PATH_FILE).write_bytes(f"{ROOT_FROM_PACKAGES}\n".encode())
         _write_program(folder / PROGRAM)
         write_marker(folder, digests)
     except BaseException:
         with suppress(OSError):
-            _clear(folder)  # frees the space, above all when the disk is full
+            _clear_except_lock(folder)  # frees the space, above all when the disk is full
         raise
     job.say(f"{folder.name} is ready ({monotonic() - started_at:.0f} s)")
 
 
-def _create(job: _Job) -> None:
+def _create_empty_venv(job: _EnvironmentSetup) -> None:
     """Create an empty environment, with its own pip if this Python has ensurepip."""
-    base, with_pip = base_python(), _has("ensurepip")
-    if not _has("venv") or not (with_pip or _own_pip_installs_elsewhere()):
+    base, with_pip = base_python(), _has_module("ensurepip")
+    if not _has_module("venv") or not (with_pip or _has_pip_with_python_option()):
         raise MissingTool(
             f"{base} cannot make an environment: its module 'venv' or 'ensurepip' is missing",
             why="Debian and Ubuntu keep these in a package of their own",
             hint="apt install python{}.{}-venv, or run this with another Python".format(*sys.version_info),
         )
     options = [] if with_pip else ["--without-pip"]
-    code, tail = _call(job, [str(base), "-I", "-m", "venv", *options, str(job.folder)])
+    code, tail = _run_setup_step(job, [str(base), "-I", "-m", "venv", *options, str(job.folder)])
     if code:
-        raise_venv_error(tail, base, job.root)
+        raise_venv_error(tail, base, job.clone_root)
 
 
-def _has(module: str) -> bool:
+def _has_module(module: str) -> bool:
     spec = find_spec(module)
     return spec is not None and spec.origin is not None  # a mere folder of that name has no origin
 
 
-def _own_pip_installs_elsewhere() -> bool:
+def _has_pip_with_python_option() -> bool:
     """Return whether this Python's pip can install into another environment, which needs pip 22.3 or newer."""
-    return _has("pip") and tuple(int(part) for part in re.findall(r"\d+", version("pip"))[:2]) >= (22, 3)
+    return _has_module("pip") and tuple(int(part) for part in re.findall(r"\d+", version("pip"))[:2]) >= (22, 3)
 
 
-def _install(job: _Job) -> None:
+def _install_locked_packages(job: _EnvironmentSetup) -> None:
     """Install the packages of the lock files, each verified against its hash, and check that they are installed."""
     folder, locks = job.folder, [name for name in job.locks if name != COLLECTIONS]
-    files = [argument for name in locks for argument in ("-r", str(job.list_of(name)))]
-    code, tail = _call(job, [*_pip_for(folder), *_INSTALL, *files], on_line=_progress(job.say))
+    files = [argument for name in locks for argument in ("-r", str(job.requirements_path(name)))]
+    code, tail = _run_setup_step(
+        job, [*_pip_command(folder), *_INSTALL, *files], on_line=_install_progress_callback(job.say)
+    )
     if code:
-        raise_pip_error(tail, job.root)
-    absent = {requirement for name in locks for requirement in _unconditional(job.root, name)} - _installed(folder)
+        raise_pip_error(tail, job.clone_root)
+    absent = {
+        requirement for name in locks for requirement in _unconditional_requirements(job.clone_root, name)
+    } - _installed_distributions(folder)
     if absent:
         raise DownloadFailed(
             f"pip reported success, but {', '.join(sorted(absent))} are not installed in {folder}",
@@ -154,28 +160,29 @@ def _install(job: _Job) -> None:
         )
 
 
-def _unpack_collections(job: _Job) -> None:
+def _install_ansible_collections(job: _EnvironmentSetup) -> None:
     """Fetch the wheel of Ansible's collections, and unpack those that the playbooks use into site-packages."""
     scratch = job.folder / "collections"
     job.say("fetching Ansible's collections (52 MB)")
-    code, tail = _call(
-        job, [*_pip_for(job.folder), *_DOWNLOAD, "--dest", str(scratch), "-r", str(job.list_of(COLLECTIONS))]
+    code, tail = _run_setup_step(
+        job,
+        [*_pip_command(job.folder), *_DOWNLOAD, "--dest", str(scratch), "-r", str(job.requirements_path(COLLECTIONS))],
     )
     if code:
-        raise_pip_error(tail, job.root)
+        raise_pip_error(tail, job.clone_root)
     for wheel in scratch.iterdir():
         ansible_collections.unpack(wheel, site_packages(job.folder))
     shutil.rmtree(scratch)
 
 
-def _pip_for(folder: Path) -> list[str]:
+def _pip_command(folder: Path) -> list[str]:
     """Return the command of the environment's own pip, or of this Python's if it has none (without ensurepip)."""
     if (site_packages(folder) / "pip").is_dir():
         return [str(python_of(folder)), "-I", "-m", "pip"]
     return [sys.executable, "-I", "-m", "pip", "--python", str(python_of(folder))]
 
 
-def _progress(say: Say) -> Callable[[str], None]:
+def _install_progress_callback(say: Say) -> Callable[[str], None]:
     """Return a callback that reports when pip begins to install, the second long part of the set-up."""
 
     def on_line(line: str) -> None:
@@ -186,7 +193,7 @@ def _progress(say: Say) -> Callable[[str], None]:
     return on_line
 
 
-def _call(job: _Job, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
+def _run_setup_step(job: _EnvironmentSetup, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
     """Run one step; return its exit code and the end of its output."""
     return setup_process.run(arguments, env=step_environment(os.environ), lock=job.lock, on_line=on_line)
 
@@ -198,9 +205,9 @@ def step_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _locked(folder: Path, say: Say) -> Iterator[int]:
+def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
     """Hold the environment's lock, after waiting for another process that holds it; yield the open file."""
-    _refuse_foreign(folder)
+    _refuse_other_folder(folder)
     folder.mkdir(exist_ok=True)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -216,7 +223,7 @@ def _locked(folder: Path, say: Say) -> Iterator[int]:
         os.close(lock)
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _refuse_other_folder(folder: Path) -> None:
     """Raise NotWritable for a folder of the environment's name that is not an environment, which stays unchanged."""
     if not os.path.lexists(folder) or (folder / LOCK).exists() or (folder / "pyvenv.cfg").exists():
         return
@@ -224,9 +231,13 @@ def _refuse_foreign(folder: Path) -> None:
         raise NotWritable(f"{folder} is not a Python environment", hint="move it away: kiln creates its own there")
 
 
-def _refuse_other_clones(folder: Path) -> None:
+def _refuse_link_to_other_clone(folder: Path) -> None:
     """Raise NotWritable for a link to an environment that is not recorded as this clone's, before it is emptied."""
-    if folder.is_symlink() and not is_recorded_here(folder) and any(entry.name != LOCK for entry in folder.iterdir()):
+    if (
+        folder.is_symlink()
+        and not has_marker_for_folder(folder)
+        and any(entry.name != LOCK for entry in folder.iterdir())
+    ):
         raise NotWritable(
             f"{folder} is a link to the environment {folder.resolve()}, which is not recorded as this clone's",
             why="setting it up would remove the packages that another clone uses",
@@ -234,7 +245,7 @@ def _refuse_other_clones(folder: Path) -> None:
         )
 
 
-def _clear(folder: Path) -> None:
+def _clear_except_lock(folder: Path) -> None:
     """Empty the folder except for the lock file, for which other processes may be waiting."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
@@ -249,13 +260,13 @@ def _write_program(path: Path) -> None:
     path.chmod(0o755)
 
 
-def _unconditional(root: Path, lock: str) -> set[str]:
+def _unconditional_requirements(root: Path, lock: str) -> set[str]:
     """Return a lock file's ``name==version`` entries that apply everywhere: those without a marker after ``;``."""
     lines = (root / "requirements" / lock).read_text(encoding="utf-8").splitlines()
     return {line.rstrip(" \\") for line in lines if line[:1].isalnum() and ";" not in line}
 
 
-def _installed(folder: Path) -> set[str]:
+def _installed_distributions(folder: Path) -> set[str]:
     installed = distributions(path=[str(site_packages(folder))])
     return {
         f"{re.sub(r'[-_.]+', '-', distribution.metadata['Name']).lower()}=={distribution.version}"

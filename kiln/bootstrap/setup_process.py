@@ -29,9 +29,9 @@ def run(
     lines: deque[str] = deque(maxlen=TAIL_LINES)
     process: subprocess.Popen[str] | None = None
     group: process_groups.ProcessGroup | None = None
-    with process_groups.orphans_adopted():
+    with process_groups.adopt_orphans():
         try:
-            with _interrupted_afterwards():  # else nothing would end a process that is being started
+            with _deferred_interrupt():  # else nothing would end a process that is being started
                 process = _start(arguments, env, lock)
                 group = process_groups.ProcessGroup(process)
             assert process.stdout is not None
@@ -41,7 +41,7 @@ def run(
             return process.wait(), "\n".join(lines)
         finally:
             if process is not None and group is not None:
-                _end(process, group)
+                _kill_step_and_children(process, group)
 
 
 def _start(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
@@ -51,15 +51,15 @@ def _start(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subpr
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
-        **process_groups.inheriting(lock),
-        **process_groups.own_group(),  # which can be killed as a whole
+        **process_groups.inherited_file_arguments(lock),
+        **process_groups.new_group_arguments(),  # which can be killed as a whole
         encoding="utf-8",
         errors="replace",
     )
 
 
 @contextmanager
-def _interrupted_afterwards() -> Iterator[None]:
+def _deferred_interrupt() -> Iterator[None]:
     """Defer Ctrl-C to the end of the block, unless it is ignored or this is not the main thread."""
     before = signal.getsignal(signal.SIGINT)
     if before in {signal.SIG_IGN, None} or threading.current_thread() is not threading.main_thread():
@@ -79,7 +79,7 @@ def _interrupted_afterwards() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _end(process: subprocess.Popen[str], group: process_groups.ProcessGroup) -> None:
+def _kill_step_and_children(process: subprocess.Popen[str], group: process_groups.ProcessGroup) -> None:
     """Kill a running step with all of its child processes, wait until the last of them has ended, close its pipe."""
     if process.returncode is None:
         group.kill()

@@ -7,20 +7,20 @@ from kiln.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from kiln.build.engine_run import execute, prepare_script_run
     from kiln.build.plan import (
-        in_order,
+        outputs_in_build_order,
         plan_compile,
         plan_outputs,
         plan_rehearsal,
         test_only_files,
         test_sources_folder,
     )
-    from kiln.build.script_variables import callers_variables
+    from kiln.build.script_variables import config_caller_variable_names
     from kiln.build.staging_run_exports import run_exports_of
 
 __all__ = [
-    "callers_variables",
+    "config_caller_variable_names",
     "execute",
-    "in_order",
+    "outputs_in_build_order",
     "plan_compile",
     "plan_outputs",
     "plan_rehearsal",
@@ -34,8 +34,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "engine_run": "execute prepare_script_run",
-        "plan": "in_order plan_compile plan_outputs plan_rehearsal test_only_files test_sources_folder",
-        "script_variables": "callers_variables",
+        "plan": "outputs_in_build_order plan_compile plan_outputs plan_rehearsal test_only_files test_sources_folder",
+        "script_variables": "config_caller_variable_names",
         "staging_run_exports": "run_exports_of",
     },
 )

@@ -28,18 +28,21 @@ _RESERVED = frozenset(
 )
 
 
-def entries(place: Path) -> list[dict[str, Any]]:
-    """Return the entry of the files in ``info``, which `copy_lines` has copied to a folder."""
+def info_file_entries(place: Path) -> list[dict[str, Any]]:
+    """Return the entry of the files in ``info``, which `copy_about_files_lines` has copied to a folder."""
     return [{"to": ".", "tree": str(place), "patterns": ["*"]}]
 
 
-def copy_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, ...]:
+def copy_about_files_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, ...]:
     """Return the lines that copy the files of ``about`` to a folder, from the work directory or from the recipe.
 
     Raises:
         RecipeFault: a readme is not a file of the sources by its name, or has a name of the package's metadata.
     """
-    target, lines = shlex.quote(str(place)), [*_readme(output), *_messages(output, recipe_folder)]
+    target, lines = (
+        shlex.quote(str(place)),
+        [*_copy_readme_lines(output), *_copy_prelink_message_lines(output, recipe_folder)],
+    )
     log = output.about_texts("recipe_log_file") or (LOG,)
     lines += [
         f"for kiln_file in {shlex.quote(str(recipe_folder / log[0]))} {shlex.quote(log[0])}; do",
@@ -49,7 +52,7 @@ def copy_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, .
     return (f"kiln_about={target}", 'rm -rf "$kiln_about"; mkdir -p "$kiln_about"', *lines)
 
 
-def _readme(output: Output) -> Iterator[str]:
+def _copy_readme_lines(output: Output) -> Iterator[str]:
     for name in output.about_texts("readme"):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or {*path.parts[:1]} <= _RESERVED:
@@ -63,7 +66,7 @@ def _readme(output: Output) -> Iterator[str]:
         yield f'cp --parents {quoted} "$kiln_about/"'
 
 
-def _messages(output: Output, recipe_folder: Path) -> Iterator[str]:
+def _copy_prelink_message_lines(output: Output, recipe_folder: Path) -> Iterator[str]:
     """Yield the lines for messages, files or folders; one by an absolute path, or a dotted one, is numbered."""
     number = 0
     for name in output.about_texts("prelink_message"):

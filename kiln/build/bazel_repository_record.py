@@ -22,7 +22,7 @@ FILE = "external_repositories.json"  # in a step's folder
 def record(step_folder: Path) -> None:
     """Write what the sources in a step's work folders declare; a build does not fail for what they declare."""
     try:
-        declared = [item for folder in work_folders(step_folder) for item in _declared(folder)]
+        declared = [item for folder in work_folders(step_folder) for item in _declared_repositories(folder)]
     except KilnError as error:
         sys.stdout.write(f"the external repositories of the sources are not recorded: {error}\n")
         declared = []
@@ -47,7 +47,7 @@ def combined(*declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(by_name.values())
 
 
-def _declared(folder: Path) -> tuple[ExternalRepository, ...]:
+def _declared_repositories(folder: Path) -> tuple[ExternalRepository, ...]:
     contents = read_declaring_files(folder)
     if not contents:
         return ()

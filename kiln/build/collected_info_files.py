@@ -27,11 +27,11 @@ def collected(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
     files: dict[str, InfoFile] = {}
     left = LARGEST
     for entry in entries:
-        for name, parts in _tree(entry) if "tree" in entry else _file(entry):
+        for name, parts in _files_of_tree(entry) if "tree" in entry else _file_made_of_parts(entry):
             data, mode = b"", 0o644
             for part in parts:  # a file can be executed if its last part can
                 limit = left - len(data)
-                more = _read(part, name, limit) if isinstance(part, Path) else part.encode()
+                more = _read_within_limit(part, name, limit) if isinstance(part, Path) else part.encode()
                 if more is None or len(more) > limit:
                     raise BuildFailed(
                         f"info/{name} and the files before it have more than {LARGEST:,} bytes",
@@ -45,7 +45,7 @@ def collected(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
     return files
 
 
-def _read(file: Path, name: str, limit: int) -> bytes | None:
+def _read_within_limit(file: Path, name: str, limit: int) -> bytes | None:
     """Return the bytes of a file; None, without reading it, where it has more than the limit."""
     try:
         size = file.stat().st_size if file.is_file() else -1
@@ -57,7 +57,7 @@ def _read(file: Path, name: str, limit: int) -> bytes | None:
     return data
 
 
-def _file(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
+def _file_made_of_parts(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
     """Yield the one file of an entry: texts and files, which must be in the folder that the entry gives for them."""
     parts: list[str | Path] = []
     for part in entry["parts"]:
@@ -69,10 +69,10 @@ def _file(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
                 hint="put the file itself into the recipe's folder",
             )
         parts.append(part if file is None else file)
-    yield _name(entry["to"]), parts
+    yield _checked_info_name(entry["to"]), parts
 
 
-def _tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
+def _files_of_tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
     """Yield the files of a folder that match an entry's patterns, and all files in folders that do.
 
     With ``below``, a pattern matches at any depth. A link that leads out of the folder is left out: what it leads to is
@@ -81,8 +81,8 @@ def _tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
     top = Path(entry["tree"])
     root, without = top.resolve(), {top / name for name in entry.get("without", ())}
     for pattern in entry["patterns"]:
-        for match in _matches(top, pattern, below=bool(entry.get("below"))):
-            for file in sorted(_below(match)) if match.is_dir() and not match.is_symlink() else [match]:
+        for match in _glob_inside_folder(top, pattern, below=bool(entry.get("below"))):
+            for file in sorted(_files_below(match)) if match.is_dir() and not match.is_symlink() else [match]:
                 place = file.relative_to(top)
                 if file in without or FOREIGN.intersection(place.parts) or not file.is_file():
                     continue
@@ -90,10 +90,10 @@ def _tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
                     text = f"info/{entry['to']}: {place} is left out, a link that leads out of the folder\n"
                     sys.stdout.write(text)
                     continue
-                yield _name(f"{entry['to']}/{place.as_posix()}"), [file]
+                yield _checked_info_name(f"{entry['to']}/{place.as_posix()}"), [file]
 
 
-def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
+def _glob_inside_folder(folder: Path, pattern: str, *, below: bool) -> list[Path]:
     """Return the files that match a pattern; none for one that is absolute or leads out of the folder."""
     if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
         return []
@@ -103,7 +103,7 @@ def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
         return []
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, without following links to folders."""
     for path, _, names in os.walk(folder):
         yield from (Path(path, name) for name in names)
@@ -113,7 +113,7 @@ def _mode(file: Path) -> int:
     return 0o755 if file.stat().st_mode & 0o111 else 0o644
 
 
-def _name(text: str) -> str:
+def _checked_info_name(text: str) -> str:
     """Return the name of a file below ``info/``.
 
     Raises:

@@ -153,7 +153,7 @@ def environment(call: Call) -> dict[str, str]:
     }
 
 
-def failure_reason(engine: str, exit_code: int, output: str) -> KilnError:
+def engine_error(engine: str, exit_code: int, output: str) -> KilnError:
     """Return why an engine failed, from the end of its ``output``: the last lines of the script, and the exceptions.
 
     The engine is written in Python: some forty lines of traceback follow the output of a script or a test.
@@ -208,12 +208,12 @@ def condarc(call: Call) -> str:
     return json.dumps(settings, indent=2)
 
 
-def clobber(rendered: RenderedConfig) -> str:
+def clobber_file_text(rendered: RenderedConfig) -> str:
     """Return the clobber file: the build number without the variant's decrement, or an empty mapping.
 
     Only conda-forge's old compilers had a decrement; a number below 1000 is theirs already, and stays.
     """
-    decrement = _decrement(rendered.config)
+    decrement = _build_number_decrement(rendered.config)
     numbers = {output.build_number for output in rendered.outputs if not output.skip}
     if not decrement or len(numbers) != 1:
         return "{}\n"
@@ -221,6 +221,6 @@ def clobber(rendered: RenderedConfig) -> str:
     return json.dumps({"build": {"number": number - decrement if number >= MODERN else number}}) + "\n"
 
 
-def _decrement(config: BuildConfig) -> int:
+def _build_number_decrement(config: BuildConfig) -> int:
     decrement = config.variant.get("build_number_decrement", ("0",))[0]
     return int(decrement) if decrement.isdecimal() else 0

@@ -25,10 +25,10 @@ def simplified(specs: Iterable[str]) -> list[str]:
     for spec in specs:
         name, _, rest = spec.partition(" ")
         by_name.setdefault(name, set()).add(rest.strip())
-    return sorted(_specs(by_name))
+    return sorted(_specs_not_implied(by_name))
 
 
-def _specs(by_name: Mapping[str, set[str]]) -> Iterable[str]:
+def _specs_not_implied(by_name: Mapping[str, set[str]]) -> Iterable[str]:
     for name, rests in by_name.items():
         exact = {rest for rest in rests if _is_exact(rest)}
         if len(exact) > 1:

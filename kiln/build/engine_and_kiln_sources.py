@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.archive_kinds import file_of, is_archive, is_unpacked_by_engine, is_wheel
+from kiln.archive_kinds import file_name_of_url, is_archive, is_unpacked_by_engine, is_wheel
 from kiln.model.build_steps import FetchedSource
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def file_name(source: Source) -> str:
     """Return the name of a source's file, by which conda-build knows how to unpack it."""
-    return source.archive_name or source.file_name or (file_of(source.url[0]) if source.url else "")
+    return source.archive_name or source.file_name or (file_name_of_url(source.url[0]) if source.url else "")
 
 
-def is_fetched(source: Source) -> bool:
+def is_fetched_by_kiln(source: Source) -> bool:
     """Return whether kiln fetches a source, so that the engine gets a local file or folder."""
     if source.by_engine:
         return False
@@ -40,13 +40,13 @@ def is_unpacked_by_kiln(source: Source) -> bool:
     return source.no_hoist or bool(source.content_hashes) or foreign or (is_wheel(name) and bool(source.patches))
 
 
-def fetched_sources(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
+def sources_fetched_by_kiln(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
     """Return the sources that kiln fetches or verifies, with the positions of their entries in the engine's recipe."""
     result, position = [], 0
     for source in sources:
-        if is_fetched(source) or (source.content_hashes and not source.by_engine):
+        if is_fetched_by_kiln(source) or (source.content_hashes and not source.by_engine):
             place = None if source.linked else position
-            result.append(FetchedSource(source=_absolute(source, recipe_folder), position=place))
+            result.append(FetchedSource(source=_with_absolute_paths(source, recipe_folder), position=place))
         position += not source.linked
     return tuple(result)
 
@@ -58,13 +58,13 @@ def engine_archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[Fet
     """
     entries = [source for source in sources if not source.linked]
     return tuple(
-        FetchedSource(source=_absolute(source, recipe_folder), position=position)
+        FetchedSource(source=_with_absolute_paths(source, recipe_folder), position=position)
         for position, source in enumerate(entries)
-        if source.url and not source.by_engine and not is_fetched(source) and is_archive(file_name(source))
+        if source.url and not source.by_engine and not is_fetched_by_kiln(source) and is_archive(file_name(source))
     )
 
 
-def _absolute(source: Source, recipe_folder: Path) -> Source:
+def _with_absolute_paths(source: Source, recipe_folder: Path) -> Source:
     """Return a source with absolute paths; the address of a repository that begins with a dot is a path, too."""
     checkout, git_url = source.checkout, source.git_url
     if checkout is not None and checkout.url.startswith("."):
@@ -78,7 +78,7 @@ def _absolute(source: Source, recipe_folder: Path) -> Source:
     )
 
 
-def link_lines(sources: Iterable[Source], recipe_folder: Path) -> tuple[str, ...]:
+def symlink_sources_lines(sources: Iterable[Source], recipe_folder: Path) -> tuple[str, ...]:
     """Return the shell lines that make the links of ``path_via_symlink`` in the work directory."""
     lines = []
     for source in sources:

@@ -95,7 +95,7 @@ def is_misnamed_archive(reason: str) -> bool:
     return NOT_UNPACKED in reason
 
 
-def in_words(reason: str, tail: str) -> str:
+def readable_message(reason: str, tail: str) -> str:
     """Return an engine's error message without the name of its exception, and with a script's exit code."""
     codes = STATUS.findall(tail)
     if SCRIPT_FAILED in reason and codes:
@@ -114,12 +114,12 @@ def kind(reason: str, tail: str) -> FailureKind:
     )
     if failure is NETWORK and HASH.words.search(tail):
         return HASH  # the message names only the last of several addresses; an earlier one had another file
-    if failure is NETWORK and is_final(f"{reason}\n{tail}"):
+    if failure is NETWORK and is_permanent_download_failure(f"{reason}\n{tail}"):
         return ABSENT
     return NETWORK if failure is PACKAGES and GAVE_UP in tail else failure
 
 
-def is_final(messages: str) -> bool:
+def is_permanent_download_failure(messages: str) -> bool:
     """Return whether each failed request among an engine's messages has an answer that another attempt would repeat."""
     requests = [line for line in messages.splitlines() if NETWORK.words.search(line) or _OWN.search(line)]
     return bool(requests) and all(_FINAL.search(line) or _OWN_FINAL.search(line) for line in requests)

@@ -56,21 +56,23 @@ def output_recipe(
     """
     left_out = set(without)
     script = [
-        *exports({**environment, **literal_variables(output.script_env)}),
+        *exports({**environment, **literal_script_variables(output.script_env)}),
         *untraced(prologue),
         *run_lines(output.script, recipe_folder),
         *untraced(epilogue),
     ]
     source_entries = [source(entry, recipe_folder) for entry in sources if not entry.linked]
     requirements = _requirements(output, left_out)
-    requirements["run"] += [strict(entry.spec) for entry in inherited if not _is_ignored(entry, output.settings)]
+    requirements["run"] += [
+        strict(entry.spec) for entry in inherited if not _is_ignored_run_export(entry, output.settings)
+    ]
     return {
-        **_context(output.script),
+        **_script_context(output.script),
         "package": {"name": output.name, "version": output.version},
         **({"source": source_entries} if source_entries else {}),
-        "build": _build(output, script, as_it_is=as_it_is),
+        "build": _build_section(output, script, as_it_is=as_it_is),
         "requirements": {section: specs for section, specs in requirements.items() if section not in left_out},
-        "tests": [entry for test in output.tests if test.by_engine for entry in _test(test)],
+        "tests": [entry for test in output.tests if test.by_engine for entry in _test_entries(test)],
         "about": _about(output, recipe_folder),
         "extra": dict(extra or {}),
     }
@@ -80,7 +82,7 @@ def compile_step_recipe(name: str, staging: Staging, script: Iterable[str], *, r
     """Return the recipe of a shared build step: a package without content, run for the files that its script leaves."""
     needs, ignored = merged_requirements(staging.requirements, staging.settings), ignored_run_exports(staging.settings)
     return {
-        **_context(staging.script),
+        **_script_context(staging.script),
         "package": {"name": name, "version": "0"},
         "source": [source(entry, recipe_folder) for entry in staging.sources if not entry.linked],
         "build": {
@@ -93,14 +95,14 @@ def compile_step_recipe(name: str, staging: Staging, script: Iterable[str], *, r
             "python": {"skip_pyc_compilation": ["**"]},
         },
         "requirements": {
-            "build": [strict(spec) for spec in needs.solved("build")],
-            "host": [strict(spec) for spec in needs.solved("host")],
+            "build": [strict(spec) for spec in needs.specs_to_solve("build")],
+            "host": [strict(spec) for spec in needs.specs_to_solve("host")],
             **({"ignore_run_exports": ignored} if ignored else {}),
         },
     }
 
 
-def _context(script: Script) -> dict[str, Any]:
+def _script_context(script: Script) -> dict[str, Any]:
     """Return the values of the names in a script's expressions, which the engine evaluates at build time."""
     return {"context": dict(script.names)} if script.names else {}
 
@@ -111,7 +113,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     That of a source which kiln fetches lacks the address and the hashes, which `source_fetch` adds.
     """
     entry: dict[str, Any] = {}
-    is_fetched = engine_and_kiln_sources.is_fetched(definition)
+    is_fetched = engine_and_kiln_sources.is_fetched_by_kiln(definition)
     if is_fetched:
         pass
     elif definition.url:
@@ -122,7 +124,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
         path = (recipe_folder / definition.path).resolve()
         entry |= {"path": str(path), "use_gitignore": False} if definition.by_engine else local_source(path)
     fields = {
-        **({} if is_fetched else _identity(definition)),
+        **({} if is_fetched else _source_identity(definition)),
         "target_directory": definition.folder,
     }
     entry |= {key: value for key, value in fields.items() if value is not None}
@@ -131,7 +133,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     return {**entry, **definition.settings}
 
 
-def _identity(definition: Source) -> dict[str, Any]:
+def _source_identity(definition: Source) -> dict[str, Any]:
     """Return the keys that say which file or revision a source is, and its name in the work directory."""
     return {
         "rev": definition.git_rev,
@@ -153,24 +155,24 @@ def git_address(address: str, recipe_folder: Path) -> str:
     return str((recipe_folder / address).resolve()) if address.startswith(".") else address
 
 
-def literal_variables(script_env: Iterable[str]) -> dict[str, str]:
+def literal_script_variables(script_env: Iterable[str]) -> dict[str, str]:
     """Return the variables of ``build/script_env`` whose values are in the recipe."""
     pairs = (entry.split("=", 1) for entry in script_env if "=" in entry)
     return {name: value for name, value in pairs if name.isidentifier()}
 
 
-def caller_names(script_env: Iterable[str]) -> tuple[str, ...]:
+def caller_variable_names(script_env: Iterable[str]) -> tuple[str, ...]:
     """Return the variables of ``build/script_env`` whose values are the caller's."""
     return tuple(sorted({entry for entry in script_env if entry.isidentifier()}))
 
 
 def secrets_entry(script_env: Iterable[str]) -> dict[str, list[str]]:
     """Return the entry that passes the caller's variables to a script: as secrets, since tokens are among them."""
-    variables = caller_names(script_env)
+    variables = caller_variable_names(script_env)
     return {"secrets": list(variables)} if variables else {}
 
 
-def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, Any]:
+def _build_section(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, Any]:
     build: dict[str, Any] = {
         "number": output.build_number,
         "string": output.build_string,
@@ -193,8 +195,8 @@ def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
         return [pin_placeholder(pin) if pin else strict(text) for pin, text in places]
 
     return {
-        "build": specs("build", needs.solved("build")),
-        "host": specs("host" if needs is output.requirements else "build", needs.solved("host")),
+        "build": specs("build", needs.specs_to_solve("build")),
+        "host": specs("host" if needs is output.requirements else "build", needs.specs_to_solve("host")),
         "run": specs("run", needs.run),
         "run_constraints": specs("run_constrained", needs.run_constrained),
         "run_exports": {
@@ -204,11 +206,11 @@ def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
     }
 
 
-def _is_ignored(entry: RunExport, settings: BuildSettings) -> bool:
+def _is_ignored_run_export(entry: RunExport, settings: BuildSettings) -> bool:
     return package_name(entry.spec) in settings.ignore_run_exports or entry.package in settings.ignore_run_exports_from
 
 
-def _test(test: OutputTest) -> Iterator[dict[str, Any]]:
+def _test_entries(test: OutputTest) -> Iterator[dict[str, Any]]:
     """Yield the entries of a test in the package's metadata: one for each kind that the engine has."""
     modules = {**test.modules, test.language: (*test.imports, *test.modules.get(test.language, ()))}
     imports = modules.pop("python", ())

@@ -15,9 +15,9 @@ from kiln.build import engine_failures, missing_licenses, unpackable_prefix_file
 from kiln.build.engine_secrets import (
     credentials_file,
     engine_environment,
-    fetch_environment,
-    recipe_with_secrets,
+    recipe_with_merged_secrets,
     secret_names,
+    source_fetch_environment,
 )
 from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.source_fetch import SourceFetch
@@ -57,8 +57,8 @@ def execute(
     if isinstance(step, BuildStep):
         fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
         fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
-    run = partial(_run, step, fields, environment=environment, on_line=on_line, origins=origins)
-    return Path(_answer(step, "package", run)["package"])
+    run = partial(_run_engine_process, step, fields, environment=environment, on_line=on_line, origins=origins)
+    return Path(_run_with_unpack_fallback(step, "package", run)["package"])
 
 
 def prepare_script_run(
@@ -73,11 +73,11 @@ def prepare_script_run(
     They are ``work``, the script's folder, ``script``, ``environment``, the file that it sources, and the prefixes
     ``host`` and ``build``. Raises what `execute` does.
     """
-    run = partial(_run, step, {"debug": True}, environment=environment, on_line=on_line, origins=origins)
-    return _answer(step, "script", run)
+    run = partial(_run_engine_process, step, {"debug": True}, environment=environment, on_line=on_line, origins=origins)
+    return _run_with_unpack_fallback(step, "script", run)
 
 
-def _answer(
+def _run_with_unpack_fallback(
     step: BuildStep | CompileStep,
     key: str,
     run: Callable[[tuple[FetchedSource, ...]], tuple[Mapping[str, str], process_runner.Result]],
@@ -91,11 +91,11 @@ def _answer(
         result, ended = run((*step.fetched, *step.archives))
     if key not in result:
         error = result.get("error", f"the engine ended with exit code {ended.exit_code}")
-        raise failure(step, error, ended.tail)
+        raise build_step_error(step, error, ended.tail)
     return result
 
 
-def _run(
+def _run_engine_process(
     step: BuildStep | CompileStep,
     more: Mapping[str, Any],
     fetched: tuple[FetchedSource, ...],
@@ -110,10 +110,10 @@ def _run(
     sources = SourceFetch(
         folder=step.folder / "sources",
         origins=origins,
-        env=fetch_environment(environment, secret_names(step)),
+        env=source_fetch_environment(environment, secret_names(step)),
         on_line=on_line or (lambda _line: None),
     )
-    recipe = sources.completed(with_mirrors(recipe_with_secrets(step), origins), fetched)
+    recipe = sources.recipe_with_fetched_sources(with_mirrors(recipe_with_merged_secrets(step), origins), fetched)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
@@ -129,7 +129,7 @@ def _run(
     if result_of_process.idle:
         waited_for = unpackable_prefix_files.special_files(host_prefixes(step.folder))
         if waited_for:
-            raise failure(
+            raise build_step_error(
                 step,
                 unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, waited_for),
                 result_of_process.tail,
@@ -149,12 +149,12 @@ def channel_hosts(channels: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names)) or "a source"
 
 
-def failure(step: BuildStep | CompileStep, reason: str, tail: str) -> KilnError:
+def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> KilnError:
     """Return the error of a failed step, from the engine's own messages."""
     name = step.output.name if isinstance(step, BuildStep) else _NAMES.get(step.title, step.title)
     kind = engine_failures.kind(reason, tail)
     hint = kind.hint or f"what the script left is in {step.folder}"
-    message = engine_failures.in_words(reason, tail)
+    message = engine_failures.readable_message(reason, tail)
     if kind is engine_failures.LICENSES and isinstance(step, BuildStep):
         message = missing_licenses.message(step) or message
     return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{with_margin(tail)}", hint=hint)

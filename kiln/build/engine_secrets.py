@@ -22,7 +22,7 @@ UNPACK = untraced((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f cond
 @contextlib.contextmanager
 def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
     """Write the credentials of a step's channels into a file of rattler's; yields the variable that names it."""
-    entries = channel_url_credentials.for_rattler(step.channels)
+    entries = channel_url_credentials.rattler_auth_file_content(step.channels)
     if not entries:
         yield {}
         return
@@ -34,7 +34,7 @@ def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
         files.remove(file)
 
 
-def recipe_with_secrets(step: BuildStep | CompileStep) -> dict[str, Any]:
+def recipe_with_merged_secrets(step: BuildStep | CompileStep) -> dict[str, Any]:
     """Return the recipe for the engine: the plan's, whose script takes all secrets from one variable.
 
     The engine masks each value of ``secrets`` separately, even a single letter, and so splits longer secrets into
@@ -63,7 +63,7 @@ def engine_environment(names: Iterable[str], environment: Mapping[str, str]) -> 
     return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
 
 
-def fetch_environment(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
+def source_fetch_environment(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
     """Return the environment of programs that fetch sources: without the ``secrets`` of scripts, and other secrets."""
     hidden = {name for name in secrets if not masking.is_public(name)}
     return {name: value for name, value in environment.items() if name not in hidden and not masking.is_secret(name)}

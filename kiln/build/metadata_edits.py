@@ -26,7 +26,7 @@ def metadata_edits(output: Output) -> dict[str, Any]:
     setting = {} if output.settings.by_engine else output.about
     about = {key: value for key, value in setting.items() if value and key not in _NOT_METADATA}
     edits = {
-        "about": {key: _listed(value) if key in LISTS else _plain(value) for key, value in about.items()},
+        "about": {key: _as_list(value) if key in LISTS else _text_or_list(value) for key, value in about.items()},
         "extra": dict(output.extra),
         "no_link": list(output.settings.no_link),
         "without_recipe": not output.settings.include_recipe,
@@ -34,7 +34,7 @@ def metadata_edits(output: Output) -> dict[str, Any]:
     return {"hash_input": dict(output.used), **{key: value for key, value in edits.items() if value}}
 
 
-def recipe_test_edits(output: Output, recipe_folder: Path, *, sources: Path, about: Path) -> dict[str, Any]:
+def recipe_and_test_edits(output: Output, recipe_folder: Path, *, sources: Path, about: Path) -> dict[str, Any]:
     """Return the changes that give a package its recipe and its tests, in conda-build's layout.
 
     ``files`` are the planned files of ``info``, ``sections`` those of the rendered recipe; ``link`` is the content of
@@ -48,18 +48,18 @@ def recipe_test_edits(output: Output, recipe_folder: Path, *, sources: Path, abo
     edits = {
         "files": [
             *recipe,
-            *about_files_in_info.entries(about),
+            *about_files_in_info.info_file_entries(about),
             *packed_tests.test_files(output, recipe_folder, sources),
         ],
         "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}
         if output.noarch == "generic"
         else {},
-        "prefix_files": _prefix_files(output),
+        "prefix_files": _prefix_replacement_globs(output),
     }
     return {"sections": packed_recipe.sections_of(output), **{key: value for key, value in edits.items() if value}}
 
 
-def _prefix_files(output: Output) -> dict[str, list[str]]:
+def _prefix_replacement_globs(output: Output) -> dict[str, list[str]]:
     """Return the globs of the only text files, and of the only binaries, in which the prefix is replaced.
 
     As in conda-build, a list of binaries ends the detection of others, unless the recipe asks for it.
@@ -71,9 +71,9 @@ def _prefix_files(output: Output) -> dict[str, list[str]]:
     return {mode: list(globs) for mode, globs in lists.items() if globs}
 
 
-def _listed(value: str | tuple[str, ...]) -> list[str]:
+def _as_list(value: str | tuple[str, ...]) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def _plain(value: str | tuple[str, ...]) -> str | list[str]:
+def _text_or_list(value: str | tuple[str, ...]) -> str | list[str]:
     return value if isinstance(value, str) else list(value)

@@ -81,15 +81,15 @@ class PackageMetadata:
         conda_builds = "sections" in self.edits
         left_out = _ENGINES_OWN if conda_builds else ("recipe/",) if self.edits.get("without_recipe") else ()
         result = {name: InfoFile(data=data) for name, data in self.old.items() if not name.startswith(left_out)}
-        for name, data in self._changes().items():
+        for name, data in self._changed_files().items():
             if name in result:
                 result[name] = InfoFile(data=data)
         result |= collected_info_files.collected(self.edits.get("files", ()))
         if conda_builds:
-            result |= {name: InfoFile(data=data) for name, data in self._conda_builds().items()}
+            result |= {name: InfoFile(data=data) for name, data in self._conda_build_files().items()}
         return result
 
-    def _changes(self) -> dict[str, bytes]:
+    def _changed_files(self) -> dict[str, bytes]:
         """Return the engine's files with the changes of this package."""
         edits, old = self.edits, self.old
         changes = {
@@ -100,47 +100,49 @@ class PackageMetadata:
         if "hash_input" in edits:
             changes["hash_input.json"] = _json(edits["hash_input"])
         if "paths.json" in old:
-            changes["paths.json"] = _json(self._paths)
+            changes["paths.json"] = _json(self._paths_json)
         if solved_pins.RENDERED in old:
-            changes[solved_pins.RENDERED] = _recipe(old[solved_pins.RENDERED], self.epoch)
+            changes[solved_pins.RENDERED] = _recipe_without_machine_facts(old[solved_pins.RENDERED], self.epoch)
         return changes
 
-    def _conda_builds(self) -> dict[str, bytes]:
+    def _conda_build_files(self) -> dict[str, bytes]:
         """Return the files of conda-build's layout that follow from those of the engine."""
         edits = self.edits
-        files = legacy_files(self._paths)
+        files = legacy_files(self._paths_json)
         if not edits.get("without_recipe"):
             text = packed_recipe.rendered_text(
-                edits["sections"], resolved=self._solved, index=self._index, run_exports=self._run_exports
+                edits["sections"], resolved=self._solved_packages, index=self._index, run_exports=self._run_exports
             )
             files[f"recipe/{packed_recipe.META}"] = text.encode()
         return {**files, **({"link.json": _json(edits["link"])} if "link" in edits else {})}
 
     @cached_property
-    def _solved(self) -> dict[str, list[tuple[str, str, str]]]:
+    def _solved_packages(self) -> dict[str, list[tuple[str, str, str]]]:
         return solved_pins.recorded_packages(self.old.get(solved_pins.RENDERED, b""))
 
-    def _specs(self, field: str, texts: Iterable[str]) -> list[str]:
+    def _specs_with_solved_pins(self, field: str, texts: Iterable[str]) -> list[str]:
         own = [pin for name, pin in self.pins if name == field]
-        solved = solved_pins.pinnable(self._solved) if own else {}
+        solved = solved_pins.pinnable_packages(self._solved_packages) if own else {}
         return solved_pins.with_solved_pins([legacy(text) for text in texts], own, solved)
 
     @cached_property
     def _index(self) -> dict[str, Any]:
         timestamp = {} if self.epoch is None else {"timestamp": 1000 * self.epoch}
-        fields = self._object("index.json") | dict(self.fields) | timestamp
-        fields |= {key: self._specs(field, fields.get(key, [])) for field, key in solved_pins.SECTIONS.items()}
-        return _as_conda_build(fields) if "sections" in self.edits else fields
+        fields = self._parsed_json("index.json") | dict(self.fields) | timestamp
+        fields |= {
+            key: self._specs_with_solved_pins(field, fields.get(key, [])) for field, key in solved_pins.SECTIONS.items()
+        }
+        return _conda_build_index(fields) if "sections" in self.edits else fields
 
     @cached_property
     def _run_exports(self) -> dict[str, list[str]]:
-        exports = self._object("run_exports.json")
-        return {kind: self._specs(f"run_exports/{kind}", texts) for kind, texts in exports.items()}
+        exports = self._parsed_json("run_exports.json")
+        return {kind: self._specs_with_solved_pins(f"run_exports/{kind}", texts) for kind, texts in exports.items()}
 
     @cached_property
-    def _paths(self) -> dict[str, Any]:
+    def _paths_json(self) -> dict[str, Any]:
         return corrected_content(
-            self._object("paths.json"), self.edits.get("no_link", ()), self.edits.get("prefix_files", {})
+            self._parsed_json("paths.json"), self.edits.get("no_link", ()), self.edits.get("prefix_files", {})
         )
 
     def _about(self) -> dict[str, Any]:
@@ -148,7 +150,7 @@ class PackageMetadata:
 
         Channels in folders are left out: they name places on the machine that built the package.
         """
-        about = self._object("about.json")
+        about = self._parsed_json("about.json")
         extra = {**self.edits.get("extra", {}), **about.get("extra", {})}
         channels = [url.rstrip("/") for url in about.get("channels", ()) if not url.startswith(packed_recipe.LOCAL)]
         lists: dict[str, list[str]] = {key: [] for key in LISTS} if "sections" in self.edits else {}
@@ -162,11 +164,11 @@ class PackageMetadata:
             **({"extra": extra} if extra else {}),
         }
 
-    def _object(self, name: str) -> dict[str, Any]:
+    def _parsed_json(self, name: str) -> dict[str, Any]:
         return mapping_or_empty(json.loads(self.old.get(name, b"{}")))
 
 
-def _as_conda_build(index: Mapping[str, Any]) -> dict[str, Any]:
+def _conda_build_index(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return an index.json with sorted requirements, as conda-build's; a package for all platforms names none."""
     fields = {**index, **{key: sorted(index[key]) for key in solved_pins.SECTIONS.values() if key in index}}
     fields["depends"] = simplified(fields.get("depends", ()))
@@ -175,20 +177,20 @@ def _as_conda_build(index: Mapping[str, Any]) -> dict[str, Any]:
     return {"arch": None, "platform": None, **fields} if fields.get("subdir") == "noarch" else fields
 
 
-def _recipe(data: bytes, epoch: int | None) -> bytes:
+def _recipe_without_machine_facts(data: bytes, epoch: int | None) -> bytes:
     """Return the engine's rendered recipe without what it says of the machine: kernel, folders, and time."""
     recipe = _MACHINE.sub(b"", data)
     if feedstock := _FEEDSTOCK.search(recipe):
         folder = re.compile(rb"(?<![\w.-])" + re.escape(feedstock[1]) + rb"(?=/)")
         recipe = folder.sub(_FEEDSTOCK_INSIDE, recipe)
-        recipe = _PLACEHOLDER.sub(lambda line: line[1] + _padded(line[2]), recipe)
+        recipe = _PLACEHOLDER.sub(lambda line: line[1] + _padded_prefix(line[2]), recipe)
     if epoch is None:
         return recipe
     moment = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc)
     return _TIMESTAMP.sub(rb"\g<1>" + f"{moment:%Y-%m-%dT%H:%M:%SZ}".encode(), recipe)
 
 
-def _padded(prefix: bytes) -> bytes:
+def _padded_prefix(prefix: bytes) -> bytes:
     """Return a prefix with the placeholder that the engine appends in this folder."""
     return prefix + (b"_placehold" * _PREFIX_LENGTH)[: max(0, _PREFIX_LENGTH - len(prefix))]
 

@@ -29,11 +29,11 @@ def missing(step: BuildStep) -> Iterator[str]:
     recipe_folder = (step.recipe_folder,) if step.recipe_folder is not None else ()
     folders = (*work_folders(step.folder), *recipe_folder)
     for name in (value,) if isinstance(value, str) else value:
-        if not any(_has(folder, name) for folder in folders):
+        if not any(_has_license_file(folder, name) for folder in folders):
             yield name
 
 
-def _has(folder: Path, name: str) -> bool:
+def _has_license_file(folder: Path, name: str) -> bool:
     if PurePath(name).is_absolute() or "${{" in name:
         return True  # the engine's expressions, and paths that are not names of the sources
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kiln import __version__, channel_url_credentials
-from kiln.yamltext.typed_text import variant_value
+from kiln.yamltext.typed_text import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,10 +33,13 @@ def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     They are the variant and the recipe's own files: in its folder, or in ``parent`` for an output of another name, with
     the output's script in the folder of the rendered recipe.
     """
-    variant = {"to": f"recipe/{VARIANT}", "parts": [_yaml(variant_values(output.all_keys), in_order=False)]}
+    variant = {
+        "to": f"recipe/{VARIANT}",
+        "parts": [_yaml(variant_without_credentials(output.all_keys), in_order=False)],
+    }
     if not output.is_output:
         files = {"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"], "without": [META, VARIANT]}
-        template = {"to": f"recipe/{TEMPLATE}", "parts": [contained_file(recipe_folder / META, recipe_folder)]}
+        template = {"to": f"recipe/{TEMPLATE}", "parts": [contained_file_part(recipe_folder / META, recipe_folder)]}
         return [files, template, variant]
     files = {"to": "recipe/parent", "tree": str(recipe_folder), "patterns": ["*"]}
     script = output.script.file
@@ -44,12 +47,12 @@ def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
         return [files, variant]
     return [
         files,
-        {"to": f"recipe/{script}", "parts": [contained_file(recipe_folder / script, recipe_folder)]},
+        {"to": f"recipe/{script}", "parts": [contained_file_part(recipe_folder / script, recipe_folder)]},
         variant,
     ]
 
 
-def contained_file(file: Path, folder: Path) -> dict[str, str]:
+def contained_file_part(file: Path, folder: Path) -> dict[str, str]:
     """Return the part of an entry that is a file in a folder, out of which no link may lead."""
     return {"file": str(file), "within": str(folder)}
 
@@ -59,13 +62,13 @@ def recipe_files_v1(output: Output, recipe_folder: Path) -> list[dict[str, Any]]
 
     Its own record is of the recipe that kiln gives it; it keeps its rendered recipe, with the solved packages.
     """
-    variant = {"to": f"recipe/{VARIANT_V1}", "parts": [_yaml(plain(output.used), in_order=False)]}
+    variant = {"to": f"recipe/{VARIANT_V1}", "parts": [_yaml(to_builtin_types(output.used), in_order=False)]}
     return [{"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"]}, variant]
 
 
-def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
+def variant_without_credentials(variant: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of all variant keys, without credentials and without channels on the building machine."""
-    values: dict[str, Any] = plain(dict(variant))
+    values: dict[str, Any] = to_builtin_types(dict(variant))
     channels = values.get("channel_sources")
     if isinstance(channels, str):
         others = (channel for channel in channels.split(",") if not channel.startswith(LOCAL))
@@ -81,7 +84,7 @@ def sections_of(output: Output) -> dict[str, Any]:
     build = {**(given.get("build") or {}), "number": output.build_number, "string": output.build_string}
     package = {"name": output.name, "version": output.version}
     extra = {**(given.get("extra") or {}), **FINAL}
-    values: dict[str, Any] = plain({**given, "package": package, "build": build, "extra": extra})
+    values: dict[str, Any] = to_builtin_types({**given, "package": package, "build": build, "extra": extra})
     return values
 
 
@@ -92,13 +95,13 @@ def _without_passwords(sources: Any) -> Any:
     return {k: v for k, v in sources.items() if k != "svn_password"} if isinstance(sources, dict) else sources
 
 
-def plain(value: Any) -> Any:
+def to_builtin_types(value: Any) -> Any:
     """Return a value of a recipe with built-in types, for JSON and YAML."""
-    value = variant_value(value)
+    value = typed_variant_value(value)
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_builtin_types(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_builtin_types(item) for item in value]
     return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 
@@ -124,13 +127,13 @@ def rendered_text(
         "run_constrained": list(index.get("constrains", ())),
     }
     needs = {name: specs for name, specs in requirements.items() if specs or name in names or name == "run"}
-    build = {**sections["build"], **_exports(sections["build"], run_exports)}
+    build = {**sections["build"], **_run_exports_with_bounds(sections["build"], run_exports)}
     values = {**sections, "build": build, "requirements": needs}
     ordered = {key: values[key] for key in SECTIONS if values.get(key)}
-    return "".join(_head()) + _yaml(ordered, in_order=True)
+    return "".join(_header_lines()) + _yaml(ordered, in_order=True)
 
 
-def _exports(build: Mapping[str, Any], run_exports: Mapping[str, Any]) -> dict[str, Any]:
+def _run_exports_with_bounds(build: Mapping[str, Any], run_exports: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run exports with their bounds, as a list where the recipe has one."""
     if not run_exports:
         return {}
@@ -138,7 +141,7 @@ def _exports(build: Mapping[str, Any], run_exports: Mapping[str, Any]) -> dict[s
     return {"run_exports": dict(run_exports) if by_kind else list(run_exports.get("weak", ()))}
 
 
-def _head() -> Iterator[str]:
+def _header_lines() -> Iterator[str]:
     yield f"# This file created by kiln {__version__}\n"
     yield f"# The recipe before rendering: {TEMPLATE}, or parent/{META}\n"
     yield "# ------------------------------------------------\n\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.build.packed_recipe import contained_file
+from kiln.build.packed_recipe import contained_file_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,37 +33,37 @@ def test_files(output: Output, recipe_folder: Path, sources: Path) -> list[dict[
 
     An entry is a file of parts, which are texts and other files, or a tree of files that match patterns.
     """
-    return [entry for test in output.tests for entry in _entries(test, output, recipe_folder, sources)]
+    return [entry for test in output.tests for entry in _entries_of_test(test, output, recipe_folder, sources)]
 
 
-def _entries(test: OutputTest, output: Output, recipe_folder: Path, sources: Path) -> Iterator[dict[str, Any]]:
+def _entries_of_test(test: OutputTest, output: Output, recipe_folder: Path, sources: Path) -> Iterator[dict[str, Any]]:
     if test.requires:
-        yield _file("test_time_dependencies.json", [json.dumps(list(test.requires))])
+        yield _test_file_entry("test_time_dependencies.json", [json.dumps(list(test.requires))])
     scripts = {name: recipe_folder / file for name, file in test.scripts.items()}
     for name in dict.fromkeys((*(file for file, _ in IMPORTS.values()), SHELL)):
-        parts = [*_own(scripts.get(name), recipe_folder), *_imports(test, name)]
+        parts = [*_recipe_script_parts(scripts.get(name), recipe_folder), *_import_lines(test, name)]
         if name == SHELL and test.script.lines:
             parts.append("\n".join(("", "set -ex", *test.script.lines, "exit 0", "")))
         if parts:
-            yield _file(name, parts)
+            yield _test_file_entry(name, parts)
     if output.noarch and test.script.lines:
         steps = (text for line in test.script.lines for text in (line, "IF %ERRORLEVEL% NEQ 0 exit /B 1"))
-        yield _file(BATCH, ["\n".join(("@echo on", *steps, "exit /B 0", ""))])
+        yield _test_file_entry(BATCH, ["\n".join(("@echo on", *steps, "exit /B 0", ""))])
     if test.files:
         yield {"to": "test", "tree": str(recipe_folder), "patterns": list(test.files), "below": True}
     if test.source_files:
         yield {"to": "test", "tree": str(sources), "patterns": ["*"], "below": False}
 
 
-def _file(name: str, parts: Iterable[Part]) -> dict[str, Any]:
+def _test_file_entry(name: str, parts: Iterable[Part]) -> dict[str, Any]:
     return {"to": f"test/{name}", "parts": list(parts)}
 
 
-def _own(script: Path | None, recipe_folder: Path) -> list[Part]:
-    return [] if script is None else [contained_file(script, recipe_folder)]
+def _recipe_script_parts(script: Path | None, recipe_folder: Path) -> list[Part]:
+    return [] if script is None else [contained_file_part(script, recipe_folder)]
 
 
-def _imports(test: OutputTest, name: str) -> list[Part]:
+def _import_lines(test: OutputTest, name: str) -> list[Part]:
     """Return the lines that load the modules of the language whose tests are in a file."""
     languages = [language for language, (file, _) in IMPORTS.items() if file == name]
     modules = [

@@ -27,7 +27,7 @@ def corrected_content(
     unlinked, only = tuple(no_link), {mode: tuple(globs) for mode, globs in prefix_files.items()}
     entries = [dict(entry) for entry in paths.get("paths", ())]
     for mode, globs in only.items():
-        _require_prefix(entries, mode, globs)
+        _require_files_with_prefix(entries, mode, globs)
     for entry in entries:
         if _matches(entry["_path"], unlinked):
             entry["no_link"] = True
@@ -38,7 +38,7 @@ def corrected_content(
     return {**paths, "paths": entries}
 
 
-def _require_prefix(entries: Iterable[Mapping[str, Any]], mode: str, globs: Iterable[str]) -> None:
+def _require_files_with_prefix(entries: Iterable[Mapping[str, Any]], mode: str, globs: Iterable[str]) -> None:
     with_prefix = [entry["_path"] for entry in entries if entry.get("file_mode") == mode]
     for glob in globs:
         if not any(fnmatch.fnmatchcase(path, glob) for path in with_prefix):

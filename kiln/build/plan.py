@@ -16,8 +16,8 @@ from kiln.build import (
     staging_run_exports,
     unpackable_prefix_files,
 )
-from kiln.build.engine_recipe import compile_step_recipe, literal_variables, output_recipe
-from kiln.build.metadata_edits import metadata_edits, recipe_test_edits
+from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
+from kiln.build.metadata_edits import metadata_edits, recipe_and_test_edits
 from kiln.build.rattler_build_output_settings import index_json_entries
 from kiln.build.script_variables import cuda_override, exportable_values, script_environment, variant_variables
 from kiln.errors import BuildFailed
@@ -38,7 +38,7 @@ _DEFAULTS = PackageSettings()
 NO_PACKAGE = "unset PKG_NAME PKG_VERSION PKG_BUILDNUM PKG_BUILD_STRING PKG_HASH"
 
 
-def in_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
+def outputs_in_build_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
     """Return the outputs that are not skipped, each after the outputs that it depends on.
 
     Raises:
@@ -83,24 +83,24 @@ def plan_rehearsal(
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
-                    *prefix_postprocessing.link_script_lines(output, recipe_folder),
-                    *unpackable_prefix_files.refusal_lines(folder / output.name),
+                    *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
+                    *unpackable_prefix_files.refuse_special_files_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
                 without={"build"},
                 extra={"rehearsal": True},
-                inherited=staging_run_exports.of_build_section(output),
+                inherited=staging_run_exports.build_section_run_exports(output),
             ),
             folder=folder / output.name,
             channels=channels,
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_json_entries(output),
-            edits=_edits(output, folder, recipe_folder),
-            pins=solved_pins.of_output(output),
+            edits=_package_metadata_edits(output, folder, recipe_folder),
+            pins=solved_pins.pins_to_solve(output),
         )
-        for output in in_order(rendered.outputs)
+        for output in outputs_in_build_order(rendered.outputs)
     )
 
 
@@ -123,9 +123,9 @@ def plan_compile(
     environment = {
         **variant_variables(rendered),
         **exportable_values(staging.variant),
-        **_package(staging),
+        **_package_variables(staging),
         "RECIPE_DIR": str(recipe_folder),
-        **literal_variables(staging.script_env),
+        **literal_script_variables(staging.script_env),
     }
     script = (
         *exports(environment),
@@ -133,17 +133,17 @@ def plan_compile(
         f". {shlex.quote(str(settings))}",
         *untraced(
             (
-                *engine_and_kiln_sources.link_lines(staging.sources, recipe_folder),
+                *engine_and_kiln_sources.symlink_sources_lines(staging.sources, recipe_folder),
                 *source_preparation_lines.prepare_sources_lines(staging.sources),
-                *shared_workdir.before_compile(folder),
+                *shared_workdir.before_compile_lines(folder),
             )
         ),
         *run_lines(staging.script, recipe_folder),
         *untraced(
             (
                 'cd "$SRC_DIR"',
-                *unpackable_prefix_files.refusal_lines(folder),
-                *shared_workdir.after_compile(folder),
+                *unpackable_prefix_files.refuse_special_files_lines(folder),
+                *shared_workdir.after_compile_lines(folder),
             )
         ),
     )
@@ -156,12 +156,12 @@ def plan_compile(
         platforms=platforms(rendered),
         settings=forge,
         secrets=secrets,
-        fetched=engine_and_kiln_sources.fetched_sources(staging.sources, recipe_folder),
+        fetched=engine_and_kiln_sources.sources_fetched_by_kiln(staging.sources, recipe_folder),
         archives=engine_and_kiln_sources.engine_archives(staging.sources, recipe_folder),
     )
 
 
-def _package(staging: Staging) -> dict[str, str]:
+def _package_variables(staging: Staging) -> dict[str, str]:
     """Return conda-build's variables of the package in the recipe's own step; the engine would use the step's name."""
     if staging.package is None:
         return {}
@@ -194,12 +194,12 @@ def plan_outputs(
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
             prologue=(
-                *engine_and_kiln_sources.link_lines(output.sources, recipe_folder),
+                *engine_and_kiln_sources.symlink_sources_lines(output.sources, recipe_folder),
                 *_prologue(output, staging, staged, rendered.name),
             ),
             epilogue=(
                 *_epilogue(output, folder, recipe_folder, staging),
-                *unpackable_prefix_files.refusal_lines(place),
+                *unpackable_prefix_files.refuse_special_files_lines(place),
             ),
             sources=output.sources,
             extra=extra,
@@ -213,19 +213,19 @@ def plan_outputs(
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_json_entries(output),
-            edits=_edits(output, folder, recipe_folder),
-            pins=solved_pins.of_output(output),
+            edits=_package_metadata_edits(output, folder, recipe_folder),
+            pins=solved_pins.pins_to_solve(output),
             settings=forge,
             recipe_folder=recipe_folder,
-            fetched=engine_and_kiln_sources.fetched_sources(output.sources, recipe_folder),
+            fetched=engine_and_kiln_sources.sources_fetched_by_kiln(output.sources, recipe_folder),
             archives=engine_and_kiln_sources.engine_archives(output.sources, recipe_folder),
-            packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
+            packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _recipe_files_of_test(test)),
         )
 
-    return tuple(step(_linking(output, forge)) for output in in_order(rendered.outputs))
+    return tuple(step(_with_overlinking_error(output, forge)) for output in outputs_in_build_order(rendered.outputs))
 
 
-def _linking(output: Output, forge: PackageSettings) -> Output:
+def _with_overlinking_error(output: Output, forge: PackageSettings) -> Output:
     """Return an output whose overlinking is an error where conda-forge.yml says so, and the recipe nothing."""
     linking = output.settings.linking
     if not forge.error_overlinking or linking.error_overlinking is not None:
@@ -234,13 +234,13 @@ def _linking(output: Output, forge: PackageSettings) -> Output:
     return replace(output, settings=settings)
 
 
-def _edits(output: Output, folder: Path, recipe_folder: Path) -> dict[str, Any]:
+def _package_metadata_edits(output: Output, folder: Path, recipe_folder: Path) -> dict[str, Any]:
     """Return the changes to the metadata of an output's package."""
-    sources, about = test_sources_folder(folder, output), about_sources_folder(folder, output)
-    return metadata_edits(output) | recipe_test_edits(output, recipe_folder, sources=sources, about=about)
+    sources, about = test_sources_folder(folder, output), about_files_folder(folder, output)
+    return metadata_edits(output) | recipe_and_test_edits(output, recipe_folder, sources=sources, about=about)
 
 
-def _files_of(test: OutputTest) -> tuple[str, ...]:
+def _recipe_files_of_test(test: OutputTest) -> tuple[str, ...]:
     return test.files if test.script.file is None else (test.script.file, *test.files)
 
 
@@ -249,22 +249,26 @@ def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | Non
     if staging is None or staged is None:
         return source_preparation_lines.prepare_sources_lines(output.sources)
     if not staging.copied:
-        return shared_workdir.before_output(staged.folder, output, top)
+        return shared_workdir.before_output_lines(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, output.about_texts("license_file"))
 
 
 def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""
-    about = about_sources_folder(folder, output)
+    about = about_files_folder(folder, output)
     patterns = [pattern for test in output.tests for pattern in test.source_files]
     licenses, shared_work = output.about_texts("license_file"), staging is not None and not staging.copied
     lines = (
-        *(shared_workdir.test_source_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
-        *prefix_postprocessing.copy_licenses_lines(licenses, recipe_folder),
-        *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
-        *(() if output.settings.by_engine else about_files_in_info.copy_lines(output, recipe_folder, about)),
-        *prefix_postprocessing.link_script_lines(output, recipe_folder),
-        *prefix_postprocessing.forget_sources_lines(output),
+        *(shared_workdir.copy_test_sources_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
+        *prefix_postprocessing.copy_recipe_licenses_lines(licenses, recipe_folder),
+        *(shared_workdir.copy_licenses_to_engine_lines(licenses) if shared_work else ()),
+        *(
+            ()
+            if output.settings.by_engine
+            else about_files_in_info.copy_about_files_lines(output, recipe_folder, about)
+        ),
+        *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
+        *prefix_postprocessing.remove_direct_url_lines(output),
         *prefix_postprocessing.remove_excluded_lines(output),
         *prefix_postprocessing.unpack_eggs_lines(output),
         *prefix_postprocessing.compile_modules_lines(output),
@@ -277,7 +281,7 @@ def test_sources_folder(folder: Path, output: Output) -> Path:
     return folder / "test-sources" / f"{output.name}-{output.build_string}"
 
 
-def about_sources_folder(folder: Path, output: Output) -> Path:
+def about_files_folder(folder: Path, output: Output) -> Path:
     """Return the folder, below a build's, of the files that an output's ``about`` names."""
     return folder / "about-files" / f"{output.name}-{output.build_string}"
 

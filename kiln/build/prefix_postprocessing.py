@@ -94,7 +94,7 @@ def _has_python(output: Output) -> bool:
     return any(package_name(spec) == "python" for spec in (*output.requirements.host, *output.requirements.build))
 
 
-def forget_sources_lines(output: Output) -> tuple[str, ...]:
+def remove_direct_url_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that remove pip's records of local sources, in a package that installs with Python."""
     return _FORGET_SOURCES if _has_python(output) and not output.settings.by_engine else ()
 
@@ -122,7 +122,7 @@ def unpack_eggs_lines(output: Output) -> tuple[str, ...]:
     return (f"kiln_keep={'yes' if output.settings.python.keep_eggs else ''}", *_UNPACK_EGGS.splitlines())
 
 
-def link_script_lines(output: Output, recipe_folder: Path) -> tuple[str, ...]:
+def install_link_scripts_lines(output: Output, recipe_folder: Path) -> tuple[str, ...]:
     """Return the lines that install the scripts that run when a package is linked or unlinked."""
     lines = []
     for kind, file in output.settings.link_scripts.items():
@@ -138,7 +138,7 @@ def recipe_license_path(license_file: str, recipe_folder: Path) -> str:
     return str(path.relative_to(recipe_folder)) if inside else license_file
 
 
-def copy_licenses_lines(licenses: Iterable[str], recipe_folder: Path) -> tuple[str, ...]:
+def copy_recipe_licenses_lines(licenses: Iterable[str], recipe_folder: Path) -> tuple[str, ...]:
     """Return the lines that copy licenses from the recipe into the work directory, where it does not have them."""
     lines = []
     for license_file in licenses:

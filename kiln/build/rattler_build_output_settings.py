@@ -24,7 +24,7 @@ def binary_settings(output: Output) -> dict[str, Any]:
         "prefix_detection": {
             "ignore_binary_files": list(output.settings.prefix.ignore_binary)
             or not output.detect_binary_files_with_prefix,
-            **_prefix(output.settings.prefix),
+            **_prefix_detection(output.settings.prefix),
         },
     }
 
@@ -37,12 +37,12 @@ def _linking(output: Output) -> dict[str, Any]:
     """
     settings, changed = output.settings.linking, output.binary_relocation is not False
     allowed = () if changed and not output.settings.by_engine else settings.rpath_allowlist
-    return _given(
+    return _without_defaults(
         rpaths=list(settings.rpaths),
         missing_dso_allowlist=_allowed_libraries(output),
         rpath_allowlist=list(allowed),
-        overlinking_behavior=_behavior(error=settings.error_overlinking),
-        overdepending_behavior=_behavior(error=settings.error_overdepending),
+        overlinking_behavior=_error_or_ignore(error=settings.error_overlinking),
+        overdepending_behavior=_error_or_ignore(error=settings.error_overdepending),
     )
 
 
@@ -52,23 +52,23 @@ def _allowed_libraries(output: Output) -> list[str]:
     conda-build matches a library of the system as ``$RPATH/NAME``, the engine as the bare name.
     """
     globs = output.settings.linking.missing_dso_allowlist
-    names = [] if output.settings.by_engine else [name for glob in globs if (name := _name_on_search_path(glob))]
+    names = [] if output.settings.by_engine else [name for glob in globs if (name := _library_name_under_rpath(glob))]
     return list(dict.fromkeys((*globs, *names)))
 
 
-def _name_on_search_path(glob: str) -> str:
+def _library_name_under_rpath(glob: str) -> str:
     folder, _, name = glob.rpartition("/")
     return name if folder and fnmatch.fnmatchcase("$RPATH", folder) else ""
 
 
-def _behavior(*, error: bool | None) -> str | None:
+def _error_or_ignore(*, error: bool | None) -> str | None:
     return None if error is None else "error" if error else "ignore"
 
 
-def _prefix(settings: PrefixSettings) -> dict[str, Any]:
+def _prefix_detection(settings: PrefixSettings) -> dict[str, Any]:
     ignored = settings.ignore
-    return _given(
-        force_file_type=_given(text=list(settings.text), binary=list(settings.binary)),
+    return _without_defaults(
+        force_file_type=_without_defaults(text=list(settings.text), binary=list(settings.binary)),
         ignore=list(ignored) if isinstance(ignored, tuple) else ignored,
     )
 
@@ -77,7 +77,7 @@ def python_package_settings(output: Output) -> dict[str, Any]:
     """Return the settings of Python packages; the engine takes a folder of modules from a package ``python`` alone."""
     settings = output.settings.python
     takes_folder = output.name == "python" or output.settings.by_engine
-    return _given(
+    return _without_defaults(
         skip_pyc_compilation=list(settings.skip_pyc),
         version_independent=settings.version_independent,
         site_packages_path=settings.site_packages_path if takes_folder else None,
@@ -90,8 +90,8 @@ def packing_settings(output: Output) -> dict[str, Any]:
     settings = output.settings
     files: Any = list(output.files)
     if settings.excluded_files:
-        files = _given(include=files, exclude=list(settings.excluded_files))
-    return _given(
+        files = _without_defaults(include=files, exclude=list(settings.excluded_files))
+    return _without_defaults(
         files=files,
         always_include_files=list(settings.always_include_files),
         always_copy_files=list(settings.always_copy_files),
@@ -117,13 +117,13 @@ def ignored_run_exports(settings: BuildSettings) -> dict[str, list[str]]:
     Source: get_upstream_pins in conda_build/render.py.
     """
     independent = ["python"] if settings.python.version_independent else []
-    return _given(
+    return _without_defaults(
         by_name=[*settings.ignore_run_exports, *independent],
         from_package=[*settings.ignore_run_exports_from, *independent],
     )
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _without_defaults(**values: Any) -> dict[str, Any]:
     """Return the values that are neither empty nor the engine's defaults."""
     return {key: value for key, value in values.items() if value not in (None, False, [], {})}
 
@@ -135,8 +135,8 @@ def index_json_entries(output: Output) -> dict[str, Any]:
     values: dict[str, Any] = {key: dict(value) for key, value in output.settings.feature_values.items()}
     if folder := output.settings.python.site_packages_path:
         values["python_site_packages_path"] = folder
-    return {**{key: value for key, value in about.items() if value}, **_joined(features), **values}
+    return {**{key: value for key, value in about.items() if value}, **_joined_by_spaces(features), **values}
 
 
-def _joined(values: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+def _joined_by_spaces(values: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {key: " ".join(words) for key, words in values.items() if words}

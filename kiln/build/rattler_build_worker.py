@@ -62,7 +62,7 @@ def main(job_file: str) -> None:
     try:
         result = prepare_script_run(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
-        names = unpackable_prefix_files.listed_files(Path(job["folder"]))
+        names = unpackable_prefix_files.listed_special_files(Path(job["folder"]))
         result = {
             "error": unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, names) if names else str(error)
         }
@@ -125,7 +125,7 @@ def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
     if recipe["build"].get("files"):
         return
     for prefix in host_prefixes(folder):
-        missing, cache_tags = unpackable_prefix_files.left_out(prefix)
+        missing, cache_tags = unpackable_prefix_files.omitted_files(prefix)
         if missing:
             raise ValueError(unpackable_prefix_files.message(unpackable_prefix_files.LEFT_OUT, missing))
         for name in cache_tags:
@@ -144,7 +144,7 @@ def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
         return
     package = recipe["package"]
     for prefix in host_prefixes(folder):
-        faults = unpackable_prefix_files.faults(
+        faults = unpackable_prefix_files.conda_build_faults(
             prefix, name=package["name"], version=package["version"], build_folder=folder.parent
         )
         if faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import channel_url_credentials
-from kiln.build.engine_recipe import caller_names
+from kiln.build.engine_recipe import caller_variable_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 NOT_VARIABLES = ("perl", "lua", "r", "numpy", "python")  # conda-build has variables of other names for them
 
 
-def callers_variables(rendered: RenderedConfig) -> tuple[str, ...]:
+def config_caller_variable_names(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return the names of the caller's variables that scripts of a config get, from ``build/script_env``."""
     outputs = (name for output in rendered.outputs for name in output.script_env)
     steps = (name for staging in rendered.stagings for name in staging.script_env)
-    return caller_names((*steps, *outputs))
+    return caller_variable_names((*steps, *outputs))
 
 
 def cuda_override(rendered: RenderedConfig) -> dict[str, str]:
@@ -34,7 +34,7 @@ def script_environment(output: Output, rendered: RenderedConfig, recipe_folder: 
 
     They are every variant key whose name can be a variable's, and the recipe's folder.
     """
-    variables = exportable_values({**output.variant, **output.used_texts})
+    variables = exportable_values({**output.variant, **output.used_keys_as_text})
     return {**variant_variables(rendered), **variables, "RECIPE_DIR": str(recipe_folder)}
 
 

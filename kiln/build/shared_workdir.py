@@ -24,7 +24,7 @@ WORK, PREFIX, INSTALLED = "work_directory", "prefix", "installed.tar"
 _LIST = "find . -mindepth 1 ! -type d | LC_ALL=C sort"
 
 
-def before_compile(folder: Path) -> tuple[str, ...]:
+def before_compile_lines(folder: Path) -> tuple[str, ...]:
     """Return the lines that record the compile step's work directory, and the files of its prefix beforehand."""
     place = shlex.quote(str(folder))
     return (
@@ -34,7 +34,7 @@ def before_compile(folder: Path) -> tuple[str, ...]:
     )
 
 
-def after_compile(folder: Path) -> tuple[str, ...]:
+def after_compile_lines(folder: Path) -> tuple[str, ...]:
     """Return the lines that archive the compile step's installed files, for outputs that only pick files."""
     place = shlex.quote(str(folder))
     return (
@@ -44,17 +44,17 @@ def after_compile(folder: Path) -> tuple[str, ...]:
     )
 
 
-def before_output(folder: Path, output: Output, top: str) -> tuple[str, ...]:
+def before_output_lines(folder: Path, output: Output, top: str) -> tuple[str, ...]:
     """Return the lines that change to the work directory of the compile step in ``folder``, before an output's script.
 
     ``top`` is the name of the recipe itself.
     """
     place = shlex.quote(str(folder))
     enter = ('kiln_own="$PWD"', f'export SRC_DIR="$(cat {place}/{WORK})"', 'cd "$SRC_DIR"')
-    return (*enter, *(_installed(place) if picks_files(output, top) else ()))
+    return (*enter, *(_unpack_installed_files_lines(place) if only_picks_files(output, top) else ()))
 
 
-def picks_files(output: Output, top: str) -> bool:
+def only_picks_files(output: Output, top: str) -> bool:
     """Return whether an output has no script, and takes files that the compile step installed.
 
     These are the files that it names, or all for the output named like the recipe (conda-build's ``build.build``).
@@ -69,7 +69,11 @@ def staging_copy_lines(folder: Path, output: Output, licenses: Iterable[str]) ->
     that a build tool finds nothing to do again. Sources of the output's own stay.
     """
     place = shlex.quote(str(folder))
-    enter = ('kiln_own="$PWD"', f'kiln_work="$(cat {place}/{WORK})"', *_installed(place, "--skip-old-files "))
+    enter = (
+        'kiln_own="$PWD"',
+        f'kiln_work="$(cat {place}/{WORK})"',
+        *_unpack_installed_files_lines(place, "--skip-old-files "),
+    )
     tested = any(test.source_files for test in output.tests)
     if output.script.file is None and not output.script.lines and not tested:
         patterns = [quoted_pattern(pattern) for pattern in licenses]
@@ -116,7 +120,7 @@ _RELINK = (
 )
 
 
-def test_source_lines(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
+def copy_test_sources_lines(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
     """Return the lines that copy the source files of a test to ``place``; globs are the shell's."""
     target = shlex.quote(str(place))
     copies = (f"cp -r --parents -- {quoted_pattern(pattern)} {target}/" for pattern in patterns)
@@ -128,7 +132,7 @@ def quoted_pattern(pattern: str) -> str:
     return re.sub(r"[^*?\[\]]+", lambda part: shlex.quote(part[0]), pattern)
 
 
-def copy_licenses_lines(licenses: Iterable[str]) -> tuple[str, ...]:
+def copy_licenses_to_engine_lines(licenses: Iterable[str]) -> tuple[str, ...]:
     """Return the lines that copy licenses to the engine's own work directory, where it looks for them."""
     return tuple(
         f'if [ -e {name} ] && [ "$kiln_own" != "$PWD" ]; then cp -r --parents {name} "$kiln_own/"; fi'
@@ -136,7 +140,7 @@ def copy_licenses_lines(licenses: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _installed(place: str, options: str = "") -> tuple[str, ...]:
+def _unpack_installed_files_lines(place: str, options: str = "") -> tuple[str, ...]:
     """Return the lines that unpack the compile step's files and relocate them; prefixes are padded to equal length.
 
     ``options`` are tar's: with ``--skip-old-files``, files of the packages in the prefix stay.

@@ -32,20 +32,26 @@ def pin_placeholder(pin: Pin) -> str:
     Raises:
         RecipeFault: the name is not a package's.
     """
-    if why := names.fault(pin.name, "package name"):
+    if why := names.invalid_name_reason(pin.name, "package name"):
         raise RecipeFault(f"{pin.name!r} is not a valid package name", why=why)
     if pin.by_engine:
-        return _call(pin.name, pin.lower or pin.min_pin, pin.upper or pin.max_pin, exact=pin.exact, build=pin.build)
-    return pin.name if pin.spec else _call(pin.name, _PRESENT, None)
+        return _pin_compatible_call(
+            pin.name, pin.lower or pin.min_pin, pin.upper or pin.max_pin, exact=pin.exact, build=pin.build
+        )
+    return pin.name if pin.spec else _pin_compatible_call(pin.name, _PRESENT, None)
 
 
-def _call(name: str, lower: str | None, upper: str | None, *, exact: bool = False, build: str | None = None) -> str:
-    bounds = "exact=true" if exact else f"lower_bound={_literal(lower)}, upper_bound={_literal(upper)}"
-    bounds += "" if build is None or exact else f", build={_literal(build)}"
-    return f"${{{{ pin_compatible({_literal(name)}, {bounds}) }}}}"
+def _pin_compatible_call(
+    name: str, lower: str | None, upper: str | None, *, exact: bool = False, build: str | None = None
+) -> str:
+    bounds = (
+        "exact=true" if exact else f"lower_bound={_template_literal(lower)}, upper_bound={_template_literal(upper)}"
+    )
+    bounds += "" if build is None or exact else f", build={_template_literal(build)}"
+    return f"${{{{ pin_compatible({_template_literal(name)}, {bounds}) }}}}"
 
 
-def _literal(text: str | None) -> str:
+def _template_literal(text: str | None) -> str:
     """Return a text as a literal of the engine's template language.
 
     Raises:
@@ -59,7 +65,7 @@ def _literal(text: str | None) -> str:
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+!*")
 
 
-def of_output(output: Output) -> tuple[tuple[str, Pin], ...]:
+def pins_to_solve(output: Output) -> tuple[tuple[str, Pin], ...]:
     """Return the pins that `closed` replaces after the build, by field."""
     return tuple((field, pin) for field, _, pin in output.pins if not pin.by_engine)
 
@@ -78,7 +84,7 @@ def recorded_packages(recipe: bytes) -> dict[str, list[tuple[str, str, str]]]:
     }
 
 
-def pinnable(solved: Mapping[str, Iterable[tuple[str, str, str]]]) -> dict[str, tuple[str, str]]:
+def pinnable_packages(solved: Mapping[str, Iterable[tuple[str, str, str]]]) -> dict[str, tuple[str, str]]:
     """Return version and build string of the packages that a pin can mean, by name.
 
     They are those of the host environment; without one, those of the build environment.
@@ -94,13 +100,13 @@ def with_solved_pins(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[
     """
     ranges: dict[str, list[str]] = {}
     for pin in pins:
-        ranges.setdefault(pin.name, []).append(_closed(pin, solved.get(pin.name)))
+        ranges.setdefault(pin.name, []).append(_solved_pin_spec(pin, solved.get(pin.name)))
     placeholders = {text: name for name in ranges for text in (name, f"{name} >={_PRESENT}")}
     in_place = [text for spec in specs for text in ranges.get(placeholders.get(spec, ""), [spec])]
     return list(dict.fromkeys([*in_place, *(text for texts in ranges.values() for text in texts)]))
 
 
-def _closed(pin: Pin, package: tuple[str, str] | None) -> str:
+def _solved_pin_spec(pin: Pin, package: tuple[str, str] | None) -> str:
     if package is None and pin.spec:
         return with_star(" ".join(pin.spec.split()))
     if package is None:

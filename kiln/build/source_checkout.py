@@ -46,9 +46,11 @@ def check_out(checkout: Checkout, folder: Path, *, env: Mapping[str, str]) -> st
 
 def _hg(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     program = ("hg", "--noninteractive")
-    _run(checkout, (*program, "clone", "--noupdate", "--", checkout.url, str(folder)), folder.parent, env)
-    _run(checkout, (*program, "update", "--clean", f"--rev={checkout.revision or 'tip'}"), folder, env)
-    return _answer((*program, "log", "--rev=.", "--template={node}"), folder, env)
+    _run_checkout_command(
+        checkout, (*program, "clone", "--noupdate", "--", checkout.url, str(folder)), folder.parent, env
+    )
+    _run_checkout_command(checkout, (*program, "update", "--clean", f"--rev={checkout.revision or 'tip'}"), folder, env)
+    return _command_output((*program, "log", "--rev=.", "--template={node}"), folder, env)
 
 
 def _svn(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
@@ -57,19 +59,23 @@ def _svn(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
         argv.append("--ignore-externals")
     if checkout.user is not None and checkout.password is not None:
         argv += ["--no-auth-cache", "--username", checkout.user, "--password-from-stdin"]
-    _run(checkout, (*argv, "--", checkout.url, str(folder)), folder.parent, env, stdin=checkout.password)
-    return _answer(("svn", "info", "--show-item", "last-changed-revision", "."), folder, env)
+    _run_checkout_command(
+        checkout, (*argv, "--", checkout.url, str(folder)), folder.parent, env, stdin=checkout.password
+    )
+    return _command_output(("svn", "info", "--show-item", "last-changed-revision", "."), folder, env)
 
 
 def _git(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     depth = () if checkout.depth is None else ("--depth", str(checkout.depth))
-    _run(checkout, ("git", "clone", "--quiet", *depth, "--", checkout.url, str(folder)), folder.parent, env)
-    _run(checkout, ("git", "checkout", "--quiet", checkout.revision or "HEAD", "--"), folder, env)
-    _run(checkout, ("git", "submodule", "--quiet", "update", "--init", "--recursive"), folder, env)
-    return _answer(("git", "rev-parse", "HEAD"), folder, env)
+    _run_checkout_command(
+        checkout, ("git", "clone", "--quiet", *depth, "--", checkout.url, str(folder)), folder.parent, env
+    )
+    _run_checkout_command(checkout, ("git", "checkout", "--quiet", checkout.revision or "HEAD", "--"), folder, env)
+    _run_checkout_command(checkout, ("git", "submodule", "--quiet", "update", "--init", "--recursive"), folder, env)
+    return _command_output(("git", "rev-parse", "HEAD"), folder, env)
 
 
-def _run(
+def _run_checkout_command(
     checkout: Checkout, argv: tuple[str, ...], folder: Path, env: Mapping[str, str], stdin: str | None = None
 ) -> None:
     idle = rattler_process.current_limits().stall
@@ -83,6 +89,6 @@ def _run(
     raise DownloadFailed(f"{checkout.url} cannot be checked out", why=result.tail, hint=_HINT)
 
 
-def _answer(argv: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> str:
+def _command_output(argv: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> str:
     result = process_runner.capture(argv, env=env, cwd=folder)
     return result.stdout.strip() if result.ok else ""

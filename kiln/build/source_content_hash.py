@@ -30,18 +30,18 @@ def content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
         BuildFailed: for a path that is not a file, folder or link.
     """
     digest, skip = hashlib.new(algorithm), tuple(skip)
-    for path in sorted(_paths(folder)):
+    for path in sorted(_relative_paths(folder)):
         name = path.replace("\\", "/")
         if any(_is_skipped(name, item) for item in skip):
             continue
         digest.update(os.fsencode(name))
-        for part in _parts(folder / path, name):
+        for part in _hashed_parts(folder / path, name):
             digest.update(part)
         digest.update(b"-")
     return digest.hexdigest()
 
 
-def _paths(folder: Path) -> Iterator[str]:
+def _relative_paths(folder: Path) -> Iterator[str]:
     for top, folders, names in os.walk(folder):
         for name in (*folders, *names):
             yield Path(top, name).relative_to(folder).as_posix()
@@ -51,7 +51,7 @@ def _is_skipped(name: str, item: str) -> bool:
     return item in {name, f"{name}/"} or (item.endswith("/") and name.startswith(item))
 
 
-def _parts(path: Path, name: str) -> Iterator[bytes]:
+def _hashed_parts(path: Path, name: str) -> Iterator[bytes]:
     """Yield the kind of a path, and its content."""
     if path.is_symlink():
         yield b"L"
@@ -60,27 +60,27 @@ def _parts(path: Path, name: str) -> Iterator[bytes]:
         yield b"D"
     elif path.is_file():
         yield b"F"
-        yield from _text(path) if _is_text(path) else _bytes(path)
+        yield from _normalized_text(path) if _is_text(path) else _file_chunks(path)
     else:
         raise BuildFailed(f"{name[:200]!r} is not a file, folder or link", why="its content has no hash")
 
 
 def _is_text(path: Path) -> bool:
     try:
-        for _ in _text(path):
+        for _ in _normalized_text(path):
             pass
     except UnicodeDecodeError:
         return False
     return True
 
 
-def _text(path: Path) -> Iterator[bytes]:
+def _normalized_text(path: Path) -> Iterator[bytes]:
     """Yield a file's text with the line ends of Unix, so that the result is the same for checkouts on Windows."""
     with io.TextIOWrapper(path.open("rb"), encoding="utf-8", newline=None) as file:
         while text := file.read(_CHARACTERS):
             yield text.encode()
 
 
-def _bytes(path: Path) -> Iterator[bytes]:
+def _file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         yield from files.chunks(file)

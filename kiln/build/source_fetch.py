@@ -46,7 +46,9 @@ class SourceFetch:
     env: Mapping[str, str]
     on_line: Callable[[str], None]
 
-    def completed(self, recipe: Mapping[str, Any], fetched: tuple[FetchedSource, ...]) -> dict[str, Any]:
+    def recipe_with_fetched_sources(
+        self, recipe: Mapping[str, Any], fetched: tuple[FetchedSource, ...]
+    ) -> dict[str, Any]:
         """Return the engine's recipe with the addresses of the fetched sources.
 
         Raises:
@@ -59,7 +61,7 @@ class SourceFetch:
         entries = list(recipe.get("source", ()))
         for number, item in enumerate(fetched):
             try:
-                address = self._address(item.source, self.folder / str(number))
+                address = self._fetch_source(item.source, self.folder / str(number))
             except KilnError as error:  # the log has all of it, a run's summary the first line
                 for line in error.why.splitlines():
                     self.on_line(line.strip())
@@ -70,23 +72,23 @@ class SourceFetch:
         return {**recipe, "source": entries} if entries else dict(recipe)
 
     @property
-    def store(self) -> Path:
+    def download_folder(self) -> Path:
         """The folder of downloaded files: the one that is kept, or the step's own."""
         return self.origins.kept or self.folder
 
-    def _address(self, source: Source, folder: Path) -> Mapping[str, Any]:
+    def _fetch_source(self, source: Source, folder: Path) -> Mapping[str, Any]:
         """Fetch and verify a source, and return what is missing in its entry."""
         if source.url:
-            return self._file(source, folder)
-        checkout = _checkout(source)
+            return self._fetch_file(source, folder)
+        checkout = _checkout_of_source(source)
         if checkout is not None:
             return _as_entry(self._checked_out(source, checkout, folder))
         if source.path is not None:
             self._verify_path(source, Path(source.path), folder)
         return {}
 
-    def _file(self, source: Source, folder: Path) -> Mapping[str, Any]:
-        path, sha256 = self._fetched(source, folder)
+    def _fetch_file(self, source: Source, folder: Path) -> Mapping[str, Any]:
+        path, sha256 = self._cached_or_downloaded_file(source, folder)
         misnamed = is_archive(path.name) and is_misnamed(path, path.name)
         if not engine_and_kiln_sources.is_unpacked_by_kiln(source) and not misnamed:
             name = {} if source.file_name is None else {"file_name": source.file_name}
@@ -109,22 +111,22 @@ class SourceFetch:
             files.link_or_copy(path, folder / path.name)
         _verify_content(source, folder if path.is_file() else path, path.name)
 
-    def _fetched(self, source: Source, folder: Path) -> tuple[Path, str]:
+    def _cached_or_downloaded_file(self, source: Source, folder: Path) -> tuple[Path, str]:
         """Return the file of a source, and its SHA-256: one that was kept, if it has all hashes, or a new one."""
-        name, hashes = _name(source), _hashes(source)
-        place = _place(self.store, hashes) / name if hashes else folder / name
+        name, hashes = _checked_file_name(source), _checked_hashes(source)
+        place = _path_by_hash(self.download_folder, hashes) / name if hashes else folder / name
         if place.is_file():
             url, algorithms = place.absolute().as_uri(), (*hashes, "sha256")
             actual = source_download.fetch_and_hash(
                 url, folder, algorithms=algorithms, verify_kind=False
             )  # its name is fn's
-            if _differing(hashes, actual) is None:
+            if _first_mismatched_hash(hashes, actual) is None:
                 self.on_line(f"{name}: fetched before")
                 return place, actual["sha256"]
         place.parent.mkdir(parents=True, exist_ok=True)
         reasons: list[str] = []
         mismatch: HashMismatch | None = None
-        for url in self.origins.of(source.url, source.sha256 or ""):
+        for url in self.origins.urls_to_try(source.url, source.sha256 or ""):
             try:
                 return place, self._download(url, place, hashes)
             except DownloadFailed as error:
@@ -140,10 +142,12 @@ class SourceFetch:
         """Download a file with hashes, and return its SHA-256."""
         public_url = masking.without_credentials(url)
         self.on_line(f"{place.name}: {public_url}")
-        with folder_lock.temporary_folder(self.store if hashes else place.parent, source_download.UNFINISHED) as folder:
+        with folder_lock.temporary_folder(
+            self.download_folder if hashes else place.parent, source_download.UNFINISHED
+        ) as folder:
             part = folder / place.name
             actual = source_download.fetch_and_hash(url, place.parent, algorithms=(*hashes, "sha256"), target=part)
-            if (algorithm := _differing(hashes, actual)) is not None:
+            if (algorithm := _first_mismatched_hash(hashes, actual)) is not None:
                 what = f"{place.name} is not the recipe's source; it is not used"
                 why = f"its {algorithm} is {actual[algorithm]}, the recipe has {hashes[algorithm]}"
                 raise HashMismatch(what, why=f"{why}; it came from {public_url}", hint=_HINT)
@@ -155,20 +159,20 @@ def _as_entry(tree: Path) -> dict[str, Any]:
     return {"path": str(tree.absolute()), "use_gitignore": False}
 
 
-def _checkout(source: Source) -> Checkout | None:
+def _checkout_of_source(source: Source) -> Checkout | None:
     if source.git_url is None:
         return source.checkout
     return Checkout(program="git", url=source.git_url, revision=source.git_rev, depth=source.git_depth)
 
 
-def _name(source: Source) -> str:
+def _checked_file_name(source: Source) -> str:
     name = engine_and_kiln_sources.file_name(source)
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise RecipeFault(f"source/fn: {name[:80]!r} is not the name of a file")
     return name
 
 
-def _hashes(source: Source) -> dict[str, str]:
+def _checked_hashes(source: Source) -> dict[str, str]:
     """Return the hashes of a source's file, the strongest one first."""
     given = {**source.hashes, "sha256": source.sha256, "md5": source.md5}
     hashes = {name: text for name in ALGORITHMS if (text := given.get(name))}
@@ -179,12 +183,12 @@ def _hashes(source: Source) -> dict[str, str]:
     return {name: text.lower() for name, text in hashes.items()}
 
 
-def _place(folder: Path, hashes: Mapping[str, str]) -> Path:
+def _path_by_hash(folder: Path, hashes: Mapping[str, str]) -> Path:
     name, text = next(iter(hashes.items()))
     return folder / name / text
 
 
-def _differing(hashes: Mapping[str, str], actual: Mapping[str, str]) -> str | None:
+def _first_mismatched_hash(hashes: Mapping[str, str], actual: Mapping[str, str]) -> str | None:
     return next((name for name, text in hashes.items() if actual[name] != text), None)
 
 

@@ -28,7 +28,7 @@ class SourceMirrors:
     by_hash: Path | None = None
     kept: Path | None = None
 
-    def of(self, urls: Iterable[str], sha256: str = "") -> list[str]:
+    def urls_to_try(self, urls: Iterable[str], sha256: str = "") -> list[str]:
         """Return the addresses to try for a file, in order; a file that is not remote has only its own."""
         originals = list(urls)
         remote = [urlsplit(url) for url in originals if url.startswith(("http://", "https://"))]
@@ -42,7 +42,9 @@ class SourceMirrors:
 def with_mirrors(recipe: Mapping[str, Any], origins: SourceMirrors) -> dict[str, Any]:
     """Return a concrete recipe whose sources have the addresses of the mirrors, too."""
     sources = [
-        {**entry, "url": origins.of(entry["url"], entry["sha256"])} if "url" in entry and "sha256" in entry else entry
+        {**entry, "url": origins.urls_to_try(entry["url"], entry["sha256"])}
+        if "url" in entry and "sha256" in entry
+        else entry
         for entry in recipe.get("source", ())
     ]
     return {**recipe, "source": sources} if sources else dict(recipe)

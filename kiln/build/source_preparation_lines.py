@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def prepare_sources_lines(sources: Sequence[Source]) -> tuple[str, ...]:
     """Return the lines that leave the sources as conda-build has them when the script starts."""
-    return (*unpack_wheels_lines(sources), *remove_marks_lines(sources))
+    return (*unpack_wheels_lines(sources), *remove_checkout_marks_lines(sources))
 
 
 def unpack_wheels_lines(sources: Iterable[Source]) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def unpack_wheels_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     return (*choice, *lines) if lines else ()
 
 
-def remove_marks_lines(sources: Iterable[Source]) -> tuple[str, ...]:
+def remove_checkout_marks_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     """Return the lines that remove the engine's mark of a finished checkout, ``.ok``, from git repositories.
 
     A repository's own file of that name stays.

@@ -80,7 +80,7 @@ def _unpack(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> N
         _run_bsdtar(archive, name, folder, env)
         return
     try:
-        _make_all(members(archive), folder, name)
+        _write_members(members(archive), folder, name)
     except _FAULTS as error:
         raise BuildFailed(f"{name} cannot be unpacked", why=f"{type(error).__name__}: {error}") from error
     except OSError as error:  # a file in the place of a folder, a name that is too long
@@ -89,13 +89,13 @@ def _unpack(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> N
         raise BuildFailed(f"{name} cannot be unpacked", why=str(error)) from error
 
 
-def _make_all(members: Iterable[_Member], folder: Path, archive: str) -> None:
+def _write_members(members: Iterable[_Member], folder: Path, archive: str) -> None:
     folders: list[tuple[Path, _Member]] = []
     for member in members:
-        place = _place(folder, member.name, archive)
+        place = _safe_member_path(folder, member.name, archive)
         if place == folder:
             continue
-        _make(member, place, folder, archive)
+        _write_member(member, place, folder, archive)
         if place.is_dir() and not place.is_symlink():
             folders.append((place, member))
     for place, member in reversed(folders):  # files in them change their times
@@ -110,16 +110,16 @@ def _reader(archive: Path, name: str) -> Callable[[Path], Iterator[_Member]] | N
     if kind is not None:
         return _READERS.get(kind)
     ending = name.lower()
-    readers = ((TAR, _of_tar), (ZSTD, _of_zstd), (ZIP, _of_zip))
+    readers = ((TAR, _tar_file_members), (ZSTD, _zstd_tar_members), (ZIP, _zip_members))
     return next((reader for ends, reader in readers if ending.endswith(ends)), None)
 
 
-def _of_tar(archive: Path) -> Iterator[_Member]:
+def _tar_file_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive, "r:*") as tar:
         yield from _members_of_tar(tar)
 
 
-def _of_zstd(archive: Path) -> Iterator[_Member]:
+def _zstd_tar_members(archive: Path) -> Iterator[_Member]:
     with zstd.ZstdFile(archive) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
         yield from _members_of_tar(tar)
 
@@ -138,7 +138,7 @@ def _members_of_tar(tar: tarfile.TarFile) -> Iterator[_Member]:
         )
 
 
-def _of_zip(archive: Path) -> Iterator[_Member]:
+def _zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
             mode = member.external_attr >> 16
@@ -152,7 +152,14 @@ def _of_zip(archive: Path) -> Iterator[_Member]:
             )
 
 
-_READERS = {"tar": _of_tar, "gzip": _of_tar, "bzip2": _of_tar, "xz": _of_tar, "zstd": _of_zstd, "zip": _of_zip}
+_READERS = {
+    "tar": _tar_file_members,
+    "gzip": _tar_file_members,
+    "bzip2": _tar_file_members,
+    "xz": _tar_file_members,
+    "zstd": _zstd_tar_members,
+    "zip": _zip_members,
+}
 
 
 def _zip_time(member: zipfile.ZipInfo) -> int:
@@ -167,7 +174,7 @@ def _zip_link(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
         return os.fsdecode(content.read(_LONGEST_LINK))
 
 
-def _place(folder: Path, name: str, archive: str) -> Path:
+def _safe_member_path(folder: Path, name: str, archive: str) -> Path:
     """Return the path of a member: inside of the folder, and below no link."""
     parts = [part for part in name.split("/") if part not in {"", "."}]
     place = folder
@@ -179,7 +186,7 @@ def _place(folder: Path, name: str, archive: str) -> Path:
     return place
 
 
-def _make(member: _Member, place: Path, folder: Path, archive: str) -> None:
+def _write_member(member: _Member, place: Path, folder: Path, archive: str) -> None:
     """Make a file, folder or link; a later member of the same name replaces an earlier one."""
     if member.link is None and member.same is None and member.content is None:
         if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -192,12 +199,12 @@ def _make(member: _Member, place: Path, folder: Path, archive: str) -> None:
     if member.link is not None:
         place.symlink_to(member.link)
     elif member.same is not None:
-        _link(_place(folder, member.same, archive), place)
+        _make_hard_link(_safe_member_path(folder, member.same, archive), place)
     elif member.content is not None:
-        _write(member, place)
+        _write_file(member, place)
 
 
-def _link(target: Path, place: Path) -> None:
+def _make_hard_link(target: Path, place: Path) -> None:
     if target.is_symlink():
         place.symlink_to(target.readlink())
     elif target.is_file():
@@ -206,7 +213,7 @@ def _link(target: Path, place: Path) -> None:
         raise KeyError(f"{posixpath.basename(target)[:200]!r} is a link to a file that is not there")
 
 
-def _write(member: _Member, place: Path) -> None:
+def _write_file(member: _Member, place: Path) -> None:
     content = member.content() if member.content is not None else None
     if content is None:
         raise KeyError(f"{member.name[:200]!r} has no content")

@@ -53,7 +53,7 @@ def run_exports_of(package: Path) -> tuple[RunExport, ...]:
     )
 
 
-def of_build_section(output: Output) -> Iterator[RunExport]:
+def build_section_run_exports(output: Output) -> Iterator[RunExport]:
     """Yield what the tools in the build section of an output export: the C library and the processor."""
     for spec in output.requirements.build:
         name = package_name(spec)

@@ -40,7 +40,7 @@ def message(kind: str, names: Sequence[str], separator: str = ", ") -> str:
     return f"{kind}{separator.join(names[:SHOWN])}{more}"
 
 
-def refusal_lines(folder: Path) -> tuple[str, ...]:
+def refuse_special_files_lines(folder: Path) -> tuple[str, ...]:
     """Return the line that ends a script with special files in its prefix, and lists them in a step's ``folder``."""
     place = shlex.quote(str(folder / LIST))
     kinds = " -o ".join(f"-type {letter}" for letter in _SPECIAL_KINDS)
@@ -48,44 +48,46 @@ def refusal_lines(folder: Path) -> tuple[str, ...]:
     return (f"{{ {find} || true; if [ -s {place} ]; then exit 1; fi; }} 2>/dev/null",)
 
 
-def listed_files(folder: Path) -> tuple[str, ...]:
-    """Return the special files for which the line of `refusal_lines` ended a script."""
+def listed_special_files(folder: Path) -> tuple[str, ...]:
+    """Return the special files for which the line of `refuse_special_files_lines` ended a script."""
     try:
         entries = os.fsdecode((folder / LIST).read_bytes()).split("\0")
     except FileNotFoundError:
         return ()
-    return _named(entry.split(" ", 1) for entry in entries if entry)
+    return _paths_with_kinds(entry.split(" ", 1) for entry in entries if entry)
 
 
 def special_files(prefixes: Iterable[Path]) -> tuple[str, ...]:
     """Return the special files in prefixes, for a script that has ended itself before the line that looks for them."""
-    return _named((letter, str(path.relative_to(prefix))) for prefix in prefixes for letter, path in _special(prefix))
+    return _paths_with_kinds(
+        (letter, str(path.relative_to(prefix))) for prefix in prefixes for letter, path in _walk_special_files(prefix)
+    )
 
 
-def _named(entries: Iterable[Iterable[str]]) -> tuple[str, ...]:
+def _paths_with_kinds(entries: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted(f"{path} ({_SPECIAL_KINDS[letter]})" for letter, path in entries))
 
 
-def _special(prefix: Path) -> Iterator[tuple[str, Path]]:
+def _walk_special_files(prefix: Path) -> Iterator[tuple[str, Path]]:
     for folder, _, names in os.walk(prefix):
         for path in (Path(folder, name) for name in names):
             mode = path.lstat().st_mode
             yield from ((letter, path) for letter, is_kind in _SPECIAL_TESTS.items() if is_kind(mode))
 
 
-def left_out(prefix: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def omitted_files(prefix: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files that the engine leaves out of a package, with the reasons; and the tags of cache folders.
 
     It leaves these out, too, but they have no content of their own. Files of the packages that were installed into the
     prefix before the script ran do not count.
     """
     others = files_of_packages(prefix)
-    omissions = [(name, why) for name, why in sorted(_omissions(prefix)) if name not in others]
+    omissions = [(name, why) for name, why in sorted(_files_omitted_by_engine(prefix)) if name not in others]
     files = tuple(f"{name} ({why})" for name, why in omissions if why != _TAG)
     return files, tuple(name for name, why in omissions if why == _TAG)
 
 
-def _omissions(prefix: Path) -> Iterator[tuple[str, str]]:
+def _files_omitted_by_engine(prefix: Path) -> Iterator[tuple[str, str]]:
     for folder, folders, names in os.walk(prefix):
         place = Path(folder).relative_to(prefix)
         if not place.parts:
@@ -107,17 +109,17 @@ def files_of_packages(prefix: Path) -> frozenset[str]:
     return frozenset(name for record in records for name in record.get("files", ()))
 
 
-def faults(prefix: Path, *, name: str, version: str, build_folder: Path) -> tuple[str, ...]:
+def conda_build_faults(prefix: Path, *, name: str, version: str, build_folder: Path) -> tuple[str, ...]:
     """Return the faults of the files that a script installed, in the order of their names.
 
     ``build_folder`` is that of the engine, which is removed after the build. Files of the packages that were
     installed into the prefix before do not count.
     """
     others = files_of_packages(prefix)
-    return tuple(sorted({*_versions(prefix, others, name, version), *_links(prefix, others, build_folder)}))
+    return tuple(sorted({*_version_faults(prefix, others, name, version), *_link_faults(prefix, others, build_folder)}))
 
 
-def _versions(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:
+def _version_faults(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:
     """Yield the record of Python's package of the same name, where it has another version."""
     for folder in prefix.glob(f"lib/python*/site-packages/*{_DIST_INFO}"):
         own = str((folder / _DIST_METADATA).relative_to(prefix))
@@ -129,7 +131,7 @@ def _versions(prefix: Path, others: frozenset[str], name: str, version: str) -> 
             yield f"{own} is of version {installed}, the package of version {version}"
 
 
-def _links(prefix: Path, others: frozenset[str], build_folder: Path) -> Iterator[str]:
+def _link_faults(prefix: Path, others: frozenset[str], build_folder: Path) -> Iterator[str]:
     """Yield the links to files of the build outside of the prefix."""
     real_prefix, real_folder = Path(os.path.realpath(prefix)), Path(os.path.realpath(build_folder))
     for folder, folders, names in os.walk(prefix):

@@ -43,15 +43,15 @@ class Compile:
         """Run the step, or reuse its result; its work directory is kept for the outputs."""
         step, title = self.plan(self.folder), self.staging.title
 
-        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            package = self._watched(step, display)
+        def run_step(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            package = self._run_with_retry(step, display)
             work = (step.folder / "work_directory").read_text(encoding="utf-8").strip()
             return [package], {"work": work, "repositories": bazel_repository_record.recorded(step.folder)}
 
-        result = self.step_cache.once(title, self.inputs(step), do)
+        result = self.step_cache.once(title, self.inputs(step), run_step)
         if not Path(result.detail["work"]).is_dir():
             if result.outdated or title in self.step_cache.settled:
-                raise self.step_cache.unfinished(title)
+                raise self.step_cache.unfinished_step_error(title)
             files.remove(step.folder)  # removes the package too, so that the step runs again
             return self.run()
         return result
@@ -61,7 +61,7 @@ class Compile:
         """The folder of the step."""
         return self.engine.job.folder / self.staging.title.replace(" ", "-")
 
-    def staged(self, result: StepResult) -> StagedFiles:
+    def staged_files(self, result: StepResult) -> StagedFiles:
         """Return what outputs take over from the step."""
         (package,) = result.paths
         inherited = build.run_exports_of(package) if self.staging.copied else ()
@@ -84,7 +84,7 @@ class Compile:
         """Return the inputs that decide the step's result."""
         return {**self.engine.inputs(step), **self.solved_from}
 
-    def write_settings(self) -> Path:
+    def write_compile_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
         job = self.engine.job
         events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
@@ -92,25 +92,25 @@ class Compile:
             files.remove(path)
         variables = {bazel_environment.EVENTS: str(events), bazel_environment.PROFILE: str(profile)}
         text = bazel_environment.assignment_lines({**job.compile, **variables})
-        watcher = interrupt_script.lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
+        watcher = interrupt_script.interrupt_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
         files.write_text(job.folder / "compile.env", text + watcher)
         return events
 
-    def _watched(self, step: CompileStep, display: ReportedStep) -> Path:
+    def _run_with_retry(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, once more where the machine was too busy for Bazel's server to start."""
         try:
-            return self._attempt(step, display)
+            return self._run_once(step, display)
         except SystemFault as error:
             if not isinstance(error.__cause__, BuildFailed):  # not what the script has met
                 raise
             display.note("Bazel's server did not start in time, attempt 2 of 2")
-            display.line(f"attempt 2 of 2, as nothing of the recipe has failed: {error.what}")
+            display.pass_on_line(f"attempt 2 of 2, as nothing of the recipe has failed: {error.what}")
             files.remove(step.folder)
-            return self._attempt(step, display)
+            return self._run_once(step, display)
 
-    def _attempt(self, step: CompileStep, display: ReportedStep) -> Path:
+    def _run_once(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, and monitor its Bazel by the events that it writes."""
-        events = self.write_settings()
+        events = self.write_compile_settings()
         try:
             with remove_on_failure(self.engine.job, step.folder):
                 return self._monitored(step, display, events)
@@ -128,11 +128,11 @@ class Compile:
             try:
                 package = self.engine.execute(step, display)
             except BuildFailed as error:
-                self.step_cache.require_time()
-                failure = watch.explained(error)
-                if self.engine.is_apart(step.title):
+                self.step_cache.require_budget_left()
+                failure = watch.explained_error(error)
+                if self.engine.runs_without_network(step.title):
                     network_isolation.add_network_hint(failure, step.title)
                 raise failure from error
-            if report := watch.report():
-                display.compiled(report)
+            if report := watch.compile_report():
+                display.record_compile_report(report)
             return package

@@ -19,9 +19,9 @@ from kiln.build import bazel_repository_record
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import Compile
 from kiln.builder.engine_calls import EngineCalls, call_with_retries
-from kiln.builder.job_main import remove_on_failure, test_environment
+from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json, step_file_hashes
-from kiln.builder.wheel_collection import Wheels
+from kiln.builder.wheel_collection import WheelCollector
 from kiln.job.required_channels_and_network import needed_channels
 from kiln.job.step_and_output_lookup import find_output, find_staging, package_file_name, step_names
 from kiln.ledger import Ledger
@@ -32,7 +32,7 @@ from kiln.package_test import PackageTester
 from kiln.serialization import to_json
 from kiln.store import bazel_environment
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
-from kiln.variants.cuda_version import offered_virtual_packages
+from kiln.variants.cuda_version import virtual_packages_with_cuda
 from kiln.virtual_packages import machine_virtual_packages
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def run_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     secrets = {
         name: os.environ.pop(name) for name in bazel_environment.secret_names(os.environ)
     }  # for the compile alone
-    builder = Builder.of(job, reporter, secrets)
-    return builder.run() if job.options.debug is None else {"debug": builder.debug(job.options.debug)}
+    builder = Builder.from_job(job, reporter, secrets)
+    return builder.run() if job.options.debug is None else {"debug": builder.prepare_for_debugging(job.options.debug)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Builder:
     dependencies: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
+    def from_job(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
         """Render the config and open its folders."""
         rendered = rendered_config(job, reporter)
         job_main.mask_secrets(rendered, bazel_environment.with_inner_secrets(secrets))
@@ -87,7 +87,7 @@ class Builder:
             rendered=rendered,
             channel=channel,
             sources=needed_channels(rendered),
-            engine=EngineCalls.of(job, rendered, secrets),
+            engine=EngineCalls.for_config(job, rendered, secrets),
             step_cache=step_cache_of(job, rendered, reporter),
             reporter=reporter,
         )
@@ -101,10 +101,10 @@ class Builder:
         shared = {
             name: report
             for step in planned
-            if (report := self.take(name := package_file_name(step.output), step.output))
+            if (report := self.take_shared_package(name := package_file_name(step.output), step.output))
         }
         steps = [step for step in planned if package_file_name(step.output) not in shared]
-        packages = [self.make(step, compiled.get(step.output.staging)) for step in steps]
+        packages = [self.make_package(step, compiled.get(step.output.staging)) for step in steps]
         siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + step_file_hashes(*packages))
         tester = self.tester()
         tests = [
@@ -115,19 +115,23 @@ class Builder:
             "packages": [
                 *shared.values(),
                 *(package_as_json(step.output, package, test, self.job) for step, package, test in reports),
-                *(wheel for name, result in compiled.items() for wheel in self.wheels(name).of(result)),
+                *(
+                    wheel
+                    for name, result in compiled.items()
+                    for wheel in self.wheel_collector(name).collect_and_test(result)
+                ),
             ],
             "outdated": any(result.outdated for result in (*compiled.values(), *packages, *tests)),
         }
 
-    def debug(self, pattern: str) -> dict[str, str]:
+    def prepare_for_debugging(self, pattern: str) -> dict[str, str]:
         """Make everything that one script needs, with the steps before it; return its paths."""
         rendered, folder = self.rendered, self.job.folder / "debug"
         staging = find_staging(rendered, pattern)
         if staging is not None:
-            compile_ = self.compile(staging)
-            compile_.write_settings()
-            return self.prepare(staging.title, compile_.plan(folder))
+            compile_ = self.shared_compile(staging)
+            compile_.write_compile_settings()
+            return self.prepare_step_script(staging.title, compile_.plan(folder))
         output = find_output(rendered, pattern)
         compiled = self.compile_all()
         for planned in self.plan(compiled):
@@ -135,14 +139,16 @@ class Builder:
             if planned.output == output:
                 copied = (staging := rendered.staging_of(output)) is not None and staging.copied
                 step = dataclasses.replace(planned, folder=folder)
-                return self.prepare(output.name, step, None if copied else result)
-            self.make(planned, result)
+                return self.prepare_step_script(output.name, step, None if copied else result)
+            self.make_package(planned, result)
         raise AssertionError("one of the outputs was selected")
 
-    def prepare(self, name: str, step: BuildStep | CompileStep, compiled: StepResult | None = None) -> dict[str, str]:
+    def prepare_step_script(
+        self, name: str, step: BuildStep | CompileStep, compiled: StepResult | None = None
+    ) -> dict[str, str]:
         """Have the engine make everything that a script needs, and return the paths."""
         with self.reporter.step(f"prepare {name}") as display:
-            places = self.engine.prepare(step, display)
+            places = self.engine.prepare_script(step, display)
         sources = compiled.detail["work"] if compiled else places["work"]
         return {**places, "name": name, "sources": sources}
 
@@ -152,11 +158,11 @@ class Builder:
         return tuple(dict.fromkeys((self.channel.url, *self.sources)))
 
     @property
-    def solved_from(self) -> dict[str, Any]:
+    def rehearsed_package_inputs(self) -> dict[str, Any]:
         """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
         return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
 
-    def compile(self, staging: Staging) -> Compile:
+    def shared_compile(self, staging: Staging) -> Compile:
         """Return a build step that outputs share."""
         return Compile(
             rendered=self.rendered,
@@ -164,19 +170,19 @@ class Builder:
             sources=self.sources,
             engine=self.engine,
             step_cache=self.step_cache,
-            solved_from=self.solved_from,
+            solved_from=self.rehearsed_package_inputs,
         )
 
     def compile_all(self) -> dict[str | None, StepResult]:
         """Run the build steps that outputs share, each at most once, and return their results by their names."""
-        return {staging.name: self.compile(staging).run() for staging in self.rendered.stagings}
+        return {staging.name: self.shared_compile(staging).run() for staging in self.rendered.stagings}
 
-    def wheels(self, name: str | None) -> Wheels:
+    def wheel_collector(self, name: str | None) -> WheelCollector:
         """Return the wheels of a build step."""
         (staging,) = (staging for staging in self.rendered.stagings if staging.name == name)
-        return Wheels(
+        return WheelCollector(
             config=self.rendered.config,
-            folder=self.compile(staging).folder,
+            folder=self.shared_compile(staging).folder,
             engine=self.engine,
             step_cache=self.step_cache,
         )
@@ -189,29 +195,30 @@ class Builder:
             folder=self.job.folder,
             channels=self.channels,
             compiled={
-                staging.name: self.compile(staging).staged(compiled[staging.name]) for staging in self.rendered.stagings
+                staging.name: self.shared_compile(staging).staged_files(compiled[staging.name])
+                for staging in self.rendered.stagings
             },
             extra={**self.job.extra, **({} if self.dependencies is None else {"rehearsal": True})},
             forge=self.job.packages,
         )
 
-    def take(self, name: str, output: Output) -> dict[str, Any] | None:
+    def take_shared_package(self, name: str, output: Output) -> dict[str, Any] | None:
         """Add a package that another config has made to this config's channel; return None without one."""
         reports = [dict(report) for report in self.job.shared_packages if Path(report["artifact"]["path"]).name == name]
         if not reports or f"build {output.name}" in self.step_cache.again:
             return None
         (report,) = reports
         with self.reporter.step(f"take {output.name}") as display:
-            display.reuse()
+            display.mark_reused()
             display.note(report["tests"]["notes"][-1])
             (placed,) = self.channel.add([(self.job.channel / output.subdir / name, output.subdir)])
         return {**report, "artifact": {**report["artifact"], "path": str(placed.relative_to(self.job.folder))}}
 
-    def make(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
+    def make_package(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
         secrets = bazel_environment.with_inner_secrets(self.engine.secrets)
 
-        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+        def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_on_failure(self.job, step.folder):
                 package = self.engine.execute(step, display)
                 secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered, secrets))
@@ -224,8 +231,16 @@ class Builder:
         work = sorted(compiled.paths.values()) if compiled else []
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)
         metadata = {"index": step.index, "edits": step.edits}
-        inputs = {**self.engine.inputs(step), **metadata, "compiled": work, "needs": needs, **self.solved_from}
-        return self.step_cache.once(f"build {step.output.name}", inputs, do, leaves=package_file_name(step.output))
+        inputs = {
+            **self.engine.inputs(step),
+            **metadata,
+            "compiled": work,
+            "needs": needs,
+            **self.rehearsed_package_inputs,
+        }
+        return self.step_cache.once(
+            f"build {step.output.name}", inputs, build_and_add, leaves=package_file_name(step.output)
+        )
 
     def tester(self) -> PackageTester:
         """Return the tester of this config's packages."""
@@ -234,32 +249,32 @@ class Builder:
             folder=self.job.folder,
             channels=self.channels,
             cache=self.job.cache / "pkgs",
-            machine=offered_virtual_packages(machine_virtual_packages(), self.rendered.config),
-            available=None if self.dependencies is None else self.channel.names(),
+            machine=virtual_packages_with_cuda(machine_virtual_packages(), self.rendered.config),
+            available=None if self.dependencies is None else self.channel.package_names(),
             priority=self.job.packages.channel_priority,
         )
 
     def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
         config = self.rendered.config
-        tester = tester.on(config.platform) if config.is_cross and output.subdir != "noarch" else tester
+        tester = tester.for_platform(config.platform) if config.is_cross and output.subdir != "noarch" else tester
         steps = tester.plan(output, sources=build.test_sources_folder(self.job.folder, output))
         inputs = {
-            **tester.inputs(steps),
+            **tester.test_inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
-            **self.solved_from,
+            **self.rehearsed_package_inputs,
             "package": step_file_hashes(package),
             "siblings": siblings,
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
         }
 
-        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            report = self.untested(output, steps, display) or self.run_tests(tester, steps, display)
+        def report_tests(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            report = self.untested_report(output, steps, display) or self.run_tests(tester, steps, display)
             return package.paths, to_json(dataclasses.replace(report, log=None))
 
-        return self.step_cache.once(f"test {output.name}", inputs, do, leaves=package_file_name(output))
+        return self.step_cache.once(f"test {output.name}", inputs, report_tests, leaves=package_file_name(output))
 
-    def untested(self, output: Output, steps: Sequence[TestStep], display: ReportedStep) -> TestReport | None:
+    def untested_report(self, output: Output, steps: Sequence[TestStep], display: ReportedStep) -> TestReport | None:
         """Return the report of a package whose programs this machine cannot run; None for the others.
 
         conda-forge's builds skip the tests of cross-compiled packages too, unless an emulator is set up.
@@ -281,10 +296,13 @@ class Builder:
         """Install a package and run its tests, without the network unless it is granted."""
         title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
         scripts = any(step.commands or step.downstreams for step in steps)
-        apart = self.engine.scripts_apart(title) if scripts else contextlib.nullcontext(os.environ)
+        apart = self.engine.scripts_without_network(title) if scripts else contextlib.nullcontext(os.environ)
         with apart as environment, remove_on_failure(self.job, *places):
             report = call_with_retries(
-                lambda: tester.run(steps, environment=test_environment(environment), on_line=display.line), display
+                lambda: tester.run(
+                    steps, environment=package_test_environment(environment), on_line=display.pass_on_line
+                ),
+                display,
             )
         for note in report.notes:
             display.note(note)
@@ -296,7 +314,7 @@ def rendered_config(job: BuildJob, reporter: StepReporter) -> RenderedConfig:
     with reporter.step("render"):
         feedstock = feedstock_loader.load(job.root)
         config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
-        rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
+        rendered = with_emulator(render.close_static_pins(render.render(feedstock, config)), os.environ)
         render.require_supported([rendered], own_engine=True)
     return rendered
 

@@ -54,7 +54,7 @@ class EngineCalls:
     sources: Path | None = None
 
     @classmethod
-    def of(
+    def for_config(
         cls, job: BuildJob, rendered: RenderedConfig, secrets: Mapping[str, str] = MappingProxyType({})
     ) -> EngineCalls:
         """Return the calls for a config; files that only tests use do not affect its scripts."""
@@ -75,22 +75,26 @@ class EngineCalls:
         """
         secrets = self.secrets if isinstance(step, CompileStep) else {}
         title = f"build {step.output.name}" if isinstance(step, BuildStep) else step.title
-        with self.scripts_apart(title) as variables:
-            environment = {**self._environment(variables), **secrets}
+        with self.scripts_without_network(title) as variables:
+            environment = {**self._engine_environment(variables), **secrets}
 
-            def do() -> Path:
-                return build.execute(step, environment=environment, on_line=display.line, origins=self.origins)
+            def run_engine() -> Path:
+                return build.execute(
+                    step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
+                )
 
             try:
-                return call_with_retries(do, display)
+                return call_with_retries(run_engine, display)
             except (SolveFailed, DownloadFailed) as error:
-                raise solve_failure(step, error) from error
+                raise explained_solve_error(step, error) from error
 
-    def prepare(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
+    def prepare_script(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
         """Have the engine make everything that a script needs; return the paths."""
-        environment = self._environment(os.environ)
+        environment = self._engine_environment(os.environ)
         return call_with_retries(
-            lambda: build.prepare_script_run(step, environment=environment, on_line=display.line, origins=self.origins),
+            lambda: build.prepare_script_run(
+                step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
+            ),
             display,
         )
 
@@ -109,7 +113,7 @@ class EngineCalls:
         }
 
     @property
-    def origins(self) -> SourceMirrors:
+    def source_archive_mirrors(self) -> SourceMirrors:
         """Further places of source archives."""
         folder = self.job.compile.get(bazel_environment.DISTDIR)
         return SourceMirrors(
@@ -119,7 +123,7 @@ class EngineCalls:
             kept=self.job.cache / "sources",
         )
 
-    def is_apart(self, step: str) -> bool:
+    def runs_without_network(self, step: str) -> bool:
         """Return whether a step's script runs without the network."""
         cached = step.partition(" ")[0] == COMPILE and bool(self.secrets)  # it uses a remote cache
         return (
@@ -127,21 +131,21 @@ class EngineCalls:
         )
 
     @contextlib.contextmanager
-    def scripts_apart(self, step: str) -> Iterator[Mapping[str, str]]:
+    def scripts_without_network(self, step: str) -> Iterator[Mapping[str, str]]:
         """Have a step's script run without the network, unless it is granted; yield its environment."""
         queue = self.job.queue
-        if queue is None or not self.is_apart(step):
+        if queue is None or not self.runs_without_network(step):
             yield os.environ
             return
         before = network_isolation.isolated_script_count(queue)
         try:
-            yield network_isolation.environment(queue, os.environ)
+            yield network_isolation.environment_with_queue_shell(queue, os.environ)
         except (BuildFailed, TestsFailed) as error:
             network_isolation.add_network_hint(error, step)
             raise
         network_isolation.require_isolated(queue, before, step)
 
-    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+    def _engine_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **timestamp()}
 
 
@@ -153,7 +157,7 @@ def _without_password(item: FetchedSource) -> dict[str, Any]:
     return value
 
 
-def solve_failure(step: BuildStep | CompileStep, failure: KilnError) -> KilnError:
+def explained_solve_error(step: BuildStep | CompileStep, failure: KilnError) -> KilnError:
     """Return the failed solve of a step's environments with its reason, which the engine does not give.
 
     It is the solver's explanation, or the server that cannot be reached; a failed download of a source stays as it is.
@@ -195,9 +199,9 @@ def call_with_retries(do: Callable[[], Result], display: ReportedStep) -> Result
         try:
             return do()
         except DownloadFailed as error:
-            if engine_failures.is_final(f"{error.what}\n{error.why}"):
+            if engine_failures.is_permanent_download_failure(f"{error.what}\n{error.why}"):
                 raise
             display.note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
-            display.line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
+            display.pass_on_line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
             time.sleep(PAUSE * 2 ** (attempt - 1))
     return do()

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, json_messages, masking, rattler_process, signals
-from kiln.build import callers_variables
+from kiln.build import config_caller_variable_names
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.job_descriptions import BuildJob
 from kiln.job.messages import StepReporter, error_as_json
@@ -41,7 +41,7 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
     reporter = StepReporter()
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:
-        with rattler_process.limited(rattler_process.environment_limits(os.environ)):
+        with rattler_process.override_limits(rattler_process.environment_limits(os.environ)):
             result |= do(job, reporter)
     except KilnError as error:
         if isinstance(error, (SolveFailed, DownloadFailed)):  # their reasons are in no program's output
@@ -49,7 +49,7 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
                 json_messages.write_line(sys.stdout, line)
         result["error"] = error_as_json(error, step=reporter.failed)
     except OSError as error:
-        if (refusal := files.refusal(error)) is None:
+        if (refusal := files.os_error_as_kiln_error(error)) is None:
             raise
         result["error"] = error_as_json(refusal, step=reporter.failed)
     result["steps"] = [dataclasses.asdict(step) for step in reporter.steps]
@@ -60,7 +60,7 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
 
 def secrets_of_scripts(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return the secret variables of a config's scripts: the caller's, and ``more``."""
-    return {**{name: os.environ[name] for name in callers_variables(rendered) if name in os.environ}, **more}
+    return {**{name: os.environ[name] for name in config_caller_variable_names(rendered) if name in os.environ}, **more}
 
 
 def mask_secrets(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -70,7 +70,7 @@ def mask_secrets(rendered: RenderedConfig, more: Mapping[str, str] = MappingProx
     )
 
 
-def test_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def package_test_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a package's tests, from this process's."""
     return {name: value for name, value in environment.items() if name not in NOT_FOR_TESTS}
 

@@ -16,9 +16,9 @@ from kiln import build, files, rehearse
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.config_build import Builder, rendered_config
 from kiln.builder.engine_calls import EngineCalls
-from kiln.builder.job_main import remove_on_failure, test_environment
+from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json
-from kiln.builder.rehearsal_planning import locked_plan
+from kiln.builder.rehearsal_planning import upstream_wheel_plan
 from kiln.builder.rehearsal_wheels_and_python import rehearsal_disk
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.job.step_and_output_lookup import package_file_name
@@ -51,13 +51,13 @@ def main(job_file: str) -> None:
 
 def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Rehearse a config; return the packages as JSON values. Until it is complete, the earlier channel stays."""
-    rehearsal = Rehearsal.of(job, reporter)
+    rehearsal = Rehearsal.from_job(job, reporter)
     result = rehearsal.run()
-    rehearsal.layout.drop_earlier()
+    rehearsal.layout.remove_earlier_channel()
     return result
 
 
-def fetch(
+def fetch_wheels_and_sources(
     wheels: rehearse.RehearsalPlan,
     layout: RehearsalLayout,
     *,
@@ -75,13 +75,13 @@ def fetch(
     size = sum(wheel.size for wheel in wheel_download.missing(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
-        wheel_download.fetch(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.line)
+        wheel_download.fetch(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
     if not wheels.sources:
         return
     size = sum(source.size for source in source_archives_by_hash.missing(wheels.sources, layout.sources))
     title = f"fetch sources, {files.size_text(size)}" if size else "verify the fetched sources"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
-        source_archives_by_hash.fetch(wheels.sources, layout.sources, env=env, on_line=step.line)
+        source_archives_by_hash.fetch(wheels.sources, layout.sources, env=env, on_line=step.pass_on_line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +96,15 @@ class Rehearsal:
     reporter: StepReporter
 
     @classmethod
-    def of(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
+    def from_job(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
         """Render the config and open its folders."""
         rendered = rendered_config(job, reporter)
         job_main.mask_secrets(rendered)
         wheels = plan_of(job, rendered.config)
         if wheels.upstream is not None:
-            rendered = fillable_config(rendered, reporter)
+            rendered = without_unfillable_outputs(rendered, reporter)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
-        layout.open()
+        layout.prepare_folders()
         return cls(
             job=job,
             rendered=rendered,
@@ -117,9 +117,11 @@ class Rehearsal:
     def run(self) -> dict[str, Any]:
         """Convert, build and test; return the packages as JSON values."""
         self.require_same_version()
-        dependencies = self.convert(find_python(self.wheels.python, self.job) if self.wheels.python else None)
+        dependencies = self.convert_to_conda_packages(
+            find_python(self.wheels.python, self.job) if self.wheels.python else None
+        )
         if self.wheels.upstream is None:
-            return self.compile(dependencies)
+            return self.build_with_compile(dependencies)
         steps = self.plan()
         self.fill_channel(dependencies, [step.output for step in steps])
         needed = [package.name for package in dependencies]
@@ -134,17 +136,17 @@ class Rehearsal:
         ]
         return {"packages": packages}
 
-    def compile(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
+    def build_with_compile(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
         """Build as without a rehearsal, but from the packages that were made for it."""
-        rendered = one_python_config(self.rendered, self.wheels.python)
-        self.fill_channel(dependencies, build.in_order(rendered.outputs))
+        rendered = config_for_one_python(self.rendered, self.wheels.python)
+        self.fill_channel(dependencies, build.outputs_in_build_order(rendered.outputs))
         job = dataclasses.replace(self.job, cache=self.layout.cache)
         builder = Builder(
             job=job,
             rendered=rendered,
             channel=self.layout.channel,
             sources=(self.layout.channel.url,),
-            engine=dataclasses.replace(EngineCalls.of(job, self.rendered), sources=self.layout.sources),
+            engine=dataclasses.replace(EngineCalls.for_config(job, self.rendered), sources=self.layout.sources),
             step_cache=self.step_cache,
             reporter=self.reporter,
             dependencies=tuple(package.name for package in dependencies),
@@ -164,7 +166,7 @@ class Rehearsal:
                 hint="rehearse a version whose wheels are locked, or update the locks in a clone of kiln",
             )
 
-    def convert(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:
+    def convert_to_conda_packages(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:
         """Make conda packages of the interpreter, the wheels and this machine's programs; existing ones are reused."""
         folder = self.layout.converted
         title = "package this machine's programs"
@@ -192,8 +194,10 @@ class Rehearsal:
         channel = self.layout.channel
         with self.reporter.step("index the channel") as step:
             needed = {package.name for package in dependencies} | {package_file_name(output) for output in outputs}
-            if self.layout.set_aside(needed):
-                step.note(f"the channel of before stays in {self.layout.earlier.root.name} until this one is complete")
+            if self.layout.back_up_channel(needed):
+                step.note(
+                    f"the channel of before stays in {self.layout.earlier_channel.root.name} until this one is complete"
+                )
             channel.keep_only(needed)
             there = {package.name for package in channel.packages()}
             fresh = [(package, rehearse.SUBDIR) for package in dependencies if package.name not in there]
@@ -204,12 +208,12 @@ class Rehearsal:
         """Make one package and put it into the channel."""
         output = step.output
 
-        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+        def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             disk = rehearsal_disk(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
             files.require_space(self.layout.work, disk, for_what=f"making {output.name}")
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with remove_on_failure(self.job, step.folder):
-                package = build.execute(step, environment=environment, on_line=display.line)
+                package = build.execute(step, environment=environment, on_line=display.pass_on_line)
                 secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)
@@ -226,7 +230,7 @@ class Rehearsal:
             "packages": needed,
             "outputs": required_package_hashes(output, others),
         }
-        return self.step_cache.once(f"build {output.name}", inputs, do)
+        return self.step_cache.once(f"build {output.name}", inputs, build_and_add)
 
     def tester(self) -> PackageTester:
         """Return the tester of this config's packages."""
@@ -237,7 +241,7 @@ class Rehearsal:
             channels=(channel.url,),
             cache=self.layout.cache / "pkgs",
             machine=self.virtual_packages(),
-            available=channel.names(),
+            available=channel.package_names(),
         )
 
     def test(
@@ -246,20 +250,22 @@ class Rehearsal:
         """Install one package into a fresh prefix and run its tests there."""
         steps = tester.plan(output)
 
-        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+        def report_tests(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_on_failure(self.job, *(place for step in steps for place in (step.folder, step.prefix))):
-                report = tester.run(steps, environment=test_environment(os.environ), on_line=display.line)
+                report = tester.run(
+                    steps, environment=package_test_environment(os.environ), on_line=display.pass_on_line
+                )
             for note in report.notes:
                 display.note(note)
             return (), to_json(dataclasses.replace(report, log=None))
 
         inputs = {
-            **tester.inputs(steps),
+            **tester.test_inputs(steps),
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
             "packages": needed,
             "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},
         }
-        return self.step_cache.once(f"test {output.name}", inputs, do)
+        return self.step_cache.once(f"test {output.name}", inputs, report_tests)
 
     def virtual_packages(self) -> VirtualPackages:
         """Return the machine's virtual packages; for a CUDA config without a driver, as with one."""
@@ -274,27 +280,29 @@ class Rehearsal:
 def plan_of(job: Job, config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a job; without one, that with upstream's wheel."""
     if job.rehearsal_plan is None:
-        return locked_plan(config)
+        return upstream_wheel_plan(config)
     return from_json_values(rehearse.RehearsalPlan, job.rehearsal_plan)
 
 
-def one_python_config(rendered: RenderedConfig, python: str) -> RenderedConfig:
+def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConfig:
     """Return a config without the outputs for other Pythons than the rehearsal's; all tests run with that one."""
 
-    def fits(version: str) -> bool:
+    def matches_python(version: str) -> bool:
         return version == "*" or f"{python}.".startswith(f"{version.removesuffix('*').removesuffix('.')}.")
 
-    def narrowed(test: OutputTest) -> OutputTest:
-        return dataclasses.replace(test, pythons=tuple(python for _ in [0] if any(map(fits, test.pythons))))
+    def with_one_python(test: OutputTest) -> OutputTest:
+        return dataclasses.replace(test, pythons=tuple(python for _ in [0] if any(map(matches_python, test.pythons))))
 
     outputs = (
-        dataclasses.replace(output, tests=tuple(narrowed(test) if test.pythons else test for test in output.tests))
-        for output in rehearse.outputs_for(rendered, python)
+        dataclasses.replace(
+            output, tests=tuple(with_one_python(test) if test.pythons else test for test in output.tests)
+        )
+        for output in rehearse.outputs_for_python(rendered, python)
     )
     return dataclasses.replace(rendered, outputs=tuple(outputs))
 
 
-def fillable_config(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
+def without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
     """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
     gaps = rehearse.wheel_gaps(output.name for output in rendered.outputs if not output.skip)
     if gaps:
@@ -315,9 +323,9 @@ def find_python(python: str, job: BuildJob) -> rehearse.Interpreter:
     """
     named = (job.python,) if job.python else ()
     if job.image is None:
-        return rehearse.find(python, first=named, env=os.environ)
+        return rehearse.find_interpreter(python, first=named, env=os.environ)
     try:
-        return rehearse.find(python, last=named, env=os.environ)
+        return rehearse.find_interpreter(python, last=named, env=os.environ)
     except UnsupportedPython as error:
         raise UnsupportedPython(
             f"the image {job.image} has no Python {python} for {job.config}",

@@ -48,19 +48,19 @@ class RehearsalPlanner:
         """
         from kiln.rehearse.required_packages import required_packages
 
-        rendered = limits.run_bounded(lambda: render.finalise(render.render(self.feedstock, config)))
+        rendered = limits.run_bounded(lambda: render.close_static_pins(render.render(self.feedstock, config)))
         if rehearse.has_upstream_wheel(output.name for output in rendered.outputs):
-            return locked_plan(config)
+            return upstream_wheel_plan(config)
         if not self.on_host:
             raise UsageError(
                 f"{config.name} cannot be rehearsed in a container",
                 why="its compilers and programs are those of this machine",
                 hint="remove --container, or use --container none",
             )
-        preferred = self._preferred()
+        preferred = self._preferred_pythons()
         if pythons := pythons_of(config):
-            preferred = (_one_of(pythons, preferred), *preferred)
-            rendered = dataclasses.replace(rendered, outputs=rehearse.outputs_for(rendered, preferred[0]))
+            preferred = (_preferred_or_newest(pythons, preferred), *preferred)
+            rendered = dataclasses.replace(rendered, outputs=rehearse.outputs_for_python(rendered, preferred[0]))
         required = required_packages(rendered, test_specs=specs_of_tests(rendered))
         python = rehearse.python_for(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
@@ -78,36 +78,36 @@ class RehearsalPlanner:
             )
         )
 
-    def _preferred(self) -> tuple[str, ...]:
+    def _preferred_pythons(self) -> tuple[str, ...]:
         """Return the calling Python's version, then that of the newest one on this machine.
 
         Raises:
             UnsupportedPython: when the user has named a Python that cannot be used.
         """
         if self.machine.insists:
-            return (named_python(self.machine),)
+            return (named_python_version(self.machine),)
         pythons = []
         with contextlib.suppress(UnsupportedPython):
-            pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).python)
-        newest = rehearse.first_available(env=self.machine.environment)
-        return (*pythons, *([] if newest is None else [newest.python]))
+            pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).minor_version)
+        newest = rehearse.first_available_interpreter(env=self.machine.environment)
+        return (*pythons, *([] if newest is None else [newest.minor_version]))
 
 
-def locked_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
+def upstream_wheel_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a config's rehearsal with upstream's wheel."""
-    return rehearse.rehearsal_wheels(python=python_of(config), cuda=cuda_of(config))
+    return rehearse.plan_from_locks(python=python_of(config), cuda=cuda_of(config))
 
 
-def named_python(machine: HostMachine) -> str:
+def named_python_version(machine: HostMachine) -> str:
     """Return the minor version of the Python that the user has named.
 
     Raises:
         UnsupportedPython: when it cannot be used.
     """
-    return rehearse.probe(machine.python, env=machine.environment, pythons=rehearse.PACKAGED_PYTHONS).python
+    return rehearse.probe(machine.python, env=machine.environment, pythons=rehearse.PACKAGED_PYTHONS).minor_version
 
 
-def _one_of(pythons: Collection[str], preferred: Iterable[str]) -> str:
+def _preferred_or_newest(pythons: Collection[str], preferred: Iterable[str]) -> str:
     """Return the Python of a config's variant to rehearse: the preferred one of several, else the newest."""
     newest = max(pythons, key=lambda python: [int(part) for part in python.split(".")])
     return next((python for python in preferred if python in pythons), newest)

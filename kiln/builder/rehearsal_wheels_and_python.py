@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kiln import expand, rehearse
-from kiln.builder.rehearsal_planning import locked_plan, named_python
+from kiln.builder.rehearsal_planning import named_python_version, upstream_wheel_plan
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.required_channels_and_network import pythons_of
 from kiln.serialization import to_json
@@ -39,13 +39,13 @@ class RehearsalInputs:
     interpreter: rehearse.Interpreter | None
 
     @property
-    def key(self) -> str:
+    def inputs_digest(self) -> str:
         """A hash of the inputs of a rehearsal's packages other than the recipe."""
         stand_ins = [to_json(self.wheels.stand_ins)] if self.wheels.stand_ins else []
-        return digest([[wheel.sha256 for wheel in self.wheels.wheels], self._python(), *stand_ins])
+        return digest([[wheel.sha256 for wheel in self.wheels.wheels], self._interpreter_identity(), *stand_ins])
 
     @property
-    def portable(self) -> Path | None:
+    def mountable_python_folder(self) -> Path | None:
         """The folder of the interpreter, if it can be mounted in a container; None for the system's own."""
         if self.interpreter is None or self.interpreter.base_prefix.is_relative_to(SYSTEM):
             return None
@@ -54,10 +54,10 @@ class RehearsalInputs:
     def job_fields(self) -> dict[str, Any]:
         """Return the fields of a config's job for its plan and its interpreter."""
         python = None if self.interpreter is None else str(self.interpreter.executable)
-        home = self.portable and str(self.portable)
+        home = self.mountable_python_folder and str(self.mountable_python_folder)
         return {"python": python, "python_home": home, "rehearsal_plan": to_json(self.wheels)}
 
-    def _python(self) -> list[object]:
+    def _interpreter_identity(self) -> list[object]:
         if self.interpreter is None:
             return []
         status = self.interpreter.executable.stat()
@@ -65,7 +65,7 @@ class RehearsalInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pythons:
+class RehearsalPythons:
     """The Pythons of a run's rehearsals: this machine's, and fetched ones in ``folder``.
 
     A missing one is fetched from ``channel``, or by uv, unless ``fetch`` is False; ``show`` gets a line for each
@@ -78,13 +78,13 @@ class Pythons:
     fetch: bool = True
     show: Callable[[str], None] = lambda _: None
 
-    def on_machine(self, python: str) -> rehearse.Interpreter | None:
+    def find_on_machine(self, python: str) -> rehearse.Interpreter | None:
         """Return a present interpreter of a minor version, the machine's own before a fetched one; None without any."""
         with contextlib.suppress(UnsupportedPython):
             return self._find(python)
         return None
 
-    def fetch_interpreter(self, python: str) -> rehearse.Interpreter:
+    def find_or_fetch(self, python: str) -> rehearse.Interpreter:
         """Return an interpreter of a minor version, fetched if this machine lacks it.
 
         Raises:
@@ -100,11 +100,11 @@ class Pythons:
 
     def _find(self, python: str) -> rehearse.Interpreter:
         last = rehearse.fetched_pythons(python, self.folder)
-        return rehearse.find(python, first=(self.machine.python,), last=last, env=self.machine.environment)
+        return rehearse.find_interpreter(python, first=(self.machine.python,), last=last, env=self.machine.environment)
 
 
 def inputs_for(
-    configs: Iterable[BuildConfig], pythons: Pythons, plan_of: PlanOf = locked_plan
+    configs: Iterable[BuildConfig], pythons: RehearsalPythons, plan_of: PlanOf = upstream_wheel_plan
 ) -> dict[str, RehearsalInputs]:
     """Return the inputs of each config's rehearsal.
 
@@ -117,13 +117,13 @@ def inputs_for(
         wheels = plan_of(config)
         python = wheels.python
         if python not in interpreters:
-            interpreters[python] = pythons.on_machine(python) if python else None
+            interpreters[python] = pythons.find_on_machine(python) if python else None
         inputs[config.name] = RehearsalInputs(wheels=wheels, interpreter=interpreters[python])
     return inputs
 
 
 def require_inputs(
-    configs: Iterable[BuildConfig], pythons: Pythons, *, on_host: bool, plan_of: PlanOf = locked_plan
+    configs: Iterable[BuildConfig], pythons: RehearsalPythons, *, on_host: bool, plan_of: PlanOf = upstream_wheel_plan
 ) -> tuple[dict[str, RehearsalInputs], tuple[str, ...]]:
     """Return the inputs of each config's rehearsal, and notes; at least one config can be rehearsed here.
 
@@ -139,7 +139,7 @@ def require_inputs(
     lacking = {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None} - {""}
     absent = lacking if on_host else set()
     fetch = pythons.fetch or pythons.channel == rehearse.NO_CHANNEL  # it refuses, in a dry run, too
-    interpreters, failures = _fetched(sorted(absent), pythons) if fetch else ({}, {})
+    interpreters, failures = _fetch_interpreters(sorted(absent), pythons) if fetch else ({}, {})
     if failures and len(failures) == len({rehearsal.wheels.python for rehearsal in inputs.values()}):
         raise failures[max(failures)]
     inputs = {
@@ -159,7 +159,7 @@ def _require_named_python(machine: HostMachine, required: Collection[str]) -> No
     """Raise UnsupportedPython when the user has named a Python that no config is rehearsed with."""
     if not (machine.insists and required):
         return
-    named = named_python(machine)
+    named = named_python_version(machine)
     if named not in required:
         raise UnsupportedPython(
             f"{machine.python} cannot be used for this rehearsal",
@@ -168,14 +168,14 @@ def _require_named_python(machine: HostMachine, required: Collection[str]) -> No
         )
 
 
-def _fetched(
-    absent: Iterable[str], pythons: Pythons
+def _fetch_interpreters(
+    absent: Iterable[str], pythons: RehearsalPythons
 ) -> tuple[dict[str, rehearse.Interpreter], dict[str, UnsupportedPython]]:
     """Fetch missing interpreters; return the fetched ones, and the errors of the others."""
     interpreters, failures = {}, {}
     for python in absent:
         try:
-            interpreters[python] = pythons.fetch_interpreter(python)
+            interpreters[python] = pythons.find_or_fetch(python)
         except UnsupportedPython as failure:
             failures[python] = failure
     return interpreters, failures
@@ -202,7 +202,7 @@ def rehearsal_disk(missing: int, upstream: int, *, jobs: int) -> int:
     return WHEEL_DISK * missing + jobs * BUILD_DISK * upstream
 
 
-def missing_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> int:
+def missing_wheels_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> int:
     """Return the bytes of all wheels that are missing in ``store``, each counted once."""
     from kiln.rehearse import wheel_download
 
@@ -210,7 +210,7 @@ def missing_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> int:
     return sum({wheel.file: wheel.size for wheels in plans for wheel in wheel_download.missing(wheels, store)}.values())
 
 
-def config_of_machine(feedstock: Feedstock, machine: HostMachine, names: Iterable[str] | None = None) -> str:
+def cpu_config_for_machine(feedstock: Feedstock, machine: HostMachine, names: Iterable[str] | None = None) -> str:
     """Return the name of the CPU config for the machine's Python, or for the newest one with wheels.
 
     ``names`` are the configs to choose from, by default all.
@@ -220,12 +220,12 @@ def config_of_machine(feedstock: Feedstock, machine: HostMachine, names: Iterabl
         UnknownConfig: the config does not exist.
     """
     try:
-        return cpu_config(feedstock, rehearse.probe(machine.python, env=machine.environment).python, names).name
+        return cpu_config(feedstock, rehearse.probe(machine.python, env=machine.environment).minor_version, names).name
     except UnsupportedPython:
         if machine.insists:
             raise
-    newest = rehearse.first_available(env=machine.environment)
-    return cpu_config(feedstock, rehearse.PYTHONS[-1] if newest is None else newest.python, names).name
+    newest = rehearse.first_available_interpreter(env=machine.environment)
+    return cpu_config(feedstock, rehearse.PYTHONS[-1] if newest is None else newest.minor_version, names).name
 
 
 def cpu_config(feedstock: Feedstock, python: str, names: Iterable[str] | None = None) -> BuildConfig:

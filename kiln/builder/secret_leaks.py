@@ -22,7 +22,7 @@ def require_none(package: Path, variables: Mapping[str, str]) -> None:
     Raises:
         SecretInPackage: with variables and files, without values.
     """
-    search = Search.of(secret_variables(variables))
+    search = Search.for_secrets(secret_variables(variables))
     if not search.masks:
         return
     files_by_variable: dict[str, list[str]] = {}
@@ -32,10 +32,10 @@ def require_none(package: Path, variables: Mapping[str, str]) -> None:
                 for name in search.names_in(files.chunks(content, CHUNK)):
                     files_by_variable.setdefault(name, []).append(member.name)
     if files_by_variable:
-        raise _refused(package, files_by_variable)
+        raise _leaked_secret_error(package, files_by_variable)
 
 
-def _refused(package: Path, files_by_variable: Mapping[str, list[str]]) -> SecretInPackage:
+def _leaked_secret_error(package: Path, files_by_variable: Mapping[str, list[str]]) -> SecretInPackage:
     """Return the error that names variables and files."""
     places = "; ".join(
         f"{name} in {', '.join(files[:SHOWN])}{f' and {len(files) - SHOWN} more' if len(files) > SHOWN else ''}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheels:
+class WheelCollector:
     """The wheels of one config's build step; ``folder`` is the step's."""
 
     config: BuildConfig
@@ -36,24 +36,24 @@ class Wheels:
     engine: EngineCalls
     step_cache: StepCache[ReportedStep]
 
-    def of(self, compiled: StepResult) -> list[dict[str, Any]]:
+    def collect_and_test(self, compiled: StepResult) -> list[dict[str, Any]]:
         """Collect and test the wheels of a compile, and return their reports as JSON values."""
-        return [self._one(path, compiled) for path in wheels_of(compiled)]
+        return [self._collect_and_test_wheel(path, compiled) for path in wheels_of(compiled)]
 
-    def _one(self, path: Path, compiled: StepResult) -> dict[str, Any]:
-        kept_wheel = self._keep(path, compiled)
+    def _collect_and_test_wheel(self, path: Path, compiled: StepResult) -> dict[str, Any]:
+        kept_wheel = self._store_wheel(path, compiled)
         (path_kept,) = kept_wheel.paths
-        test_result = self._test(WheelName.of(path_kept), kept_wheel)
-        wheel = WheelName.of(path_kept)
+        test_result = self._test(WheelName.from_path(path_kept), kept_wheel)
+        wheel = WheelName.from_path(path_kept)
         group = compile_cache_key.compile_group(self.config)
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
         return report_as_json(kept_wheel, test_result, self.engine.job, **identity, subdir=f"wheels/{group}")
 
-    def _keep(self, path: Path, compiled: StepResult) -> StepResult:
+    def _store_wheel(self, path: Path, compiled: StepResult) -> StepResult:
         """Check a wheel's name, and store it under the tag that its binaries fulfill."""
 
-        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            wheel = WheelName.of(path)
+        def store_with_tag(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            wheel = WheelName.from_path(path)
             require_python(wheel, self.python)
             tag = manylinux_policy.fulfilled_tag(wheel) if manylinux_policy.can_audit() else None
             target = manylinux_policy.place_wheel(wheel, self.engine.job.folder / "wheels", tag)
@@ -63,17 +63,17 @@ class Wheels:
             return [target], {}
 
         inputs = {"compiled": step_file_hashes(compiled), "name": path.name, "python": self.python}
-        return self.step_cache.once(f"wheel {WheelName.of(path).name}", inputs, do)
+        return self.step_cache.once(f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag)
 
     def _test(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
         """Install a wheel into a fresh venv of its Python."""
 
-        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+        def install_and_report(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             report = self._install_test(wheel, display)
             return kept_wheel.paths, to_json(dataclasses.replace(report, log=None))
 
         inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.engine.job.network}
-        return self.step_cache.once(f"test wheel {wheel.name}", inputs, do)
+        return self.step_cache.once(f"test wheel {wheel.name}", inputs, install_and_report)
 
     def _install_test(self, wheel: WheelName, display: ReportedStep) -> TestReport:
         """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
@@ -93,9 +93,9 @@ class Wheels:
             return wheel_install_test.execute(
                 step,
                 environment=os.environ,
-                apart=lambda: self.engine.scripts_apart(f"test {wheel.name}"),
+                apart=lambda: self.engine.scripts_without_network(f"test {wheel.name}"),
                 log=job.folder / f"test-{wheel.path.name}.log",
-                on_line=display.line,
+                on_line=display.pass_on_line,
             )
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kiln.bump.download import OnFile
     from kiln.bump.recipe_views import SourceView
-    from kiln.bump.upstream import Upstream
+    from kiln.bump.upstream import UpstreamVersion
     from kiln.model.feedstock import Feedstock
 
 __all__ = ["BumpPlan", "bump_build", "bump_version", "newest_versions", "write_recipe"]
@@ -46,10 +46,10 @@ def bump_version(
     Raises:
         KilnError: the recipe cannot be bumped, or a source cannot be downloaded.
     """
-    text = read_text(_path(feedstock), _name(feedstock))
-    plan = limits.run_bounded(lambda: planning.of_version(feedstock, text, target))
+    text = read_text(_recipe_path(feedstock), _recipe_name(feedstock))
+    plan = limits.run_bounded(lambda: planning.plan_version_bump(feedstock, text, target))
     digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
-    commits, unchanged = upstream.commits(plan, feedstock.recipe, env=env)
+    commits, unchanged = upstream.new_pinned_commits(plan, feedstock.recipe, env=env)
     plan = replace(
         plan,
         edits={**plan.edits, **commits},
@@ -67,24 +67,24 @@ def bump_build(feedstock: Feedstock) -> BumpPlan:
     Raises:
         KilnError: the recipe is invalid, or a build number is computed.
     """
-    text = read_text(_path(feedstock), _name(feedstock))
-    return limits.run_bounded(lambda: planning.of_build(feedstock, text))
+    text = read_text(_recipe_path(feedstock), _recipe_name(feedstock))
+    return limits.run_bounded(lambda: planning.plan_build_bump(feedstock, text))
 
 
-def newest_versions(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[str, tuple[Upstream, ...]]:
+def newest_versions(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[str, tuple[UpstreamVersion, ...]]:
     """Return the recipe's version, and the newest version of each of its sources, spelled as the recipe has it.
 
     Raises:
         KilnError: the recipe is invalid.
     """
-    text = read_text(_path(feedstock), _name(feedstock))
-    current, is_literal, sources = limits.run_bounded(lambda: _sources(feedstock, text))
+    text = read_text(_recipe_path(feedstock), _recipe_name(feedstock))
+    current, is_literal, sources = limits.run_bounded(lambda: _version_and_sources(feedstock, text))
     answers = upstream.newest(sources, current, feedstock.recipe, env=env)
     # A recipe that computes its version has it as upstream spells it.
     return current, tuple(replace(item, spelled=item.newest) if is_literal else item for item in answers)
 
 
-def _sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:
+def _version_and_sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:
     recipe = planning.open_recipe(feedstock, text)
     views = recipe.views(text)
     sources = dict.fromkeys(source for view in views if view is not None for source in view.sources)
@@ -98,7 +98,7 @@ def write_recipe(feedstock: Feedstock, plan: BumpPlan) -> None:
     Raises:
         NotWritable: it is reached through a link, or was changed meanwhile.
     """
-    path = files.safe_path_inside(_path(feedstock), feedstock.root)
+    path = files.safe_path_inside(_recipe_path(feedstock), feedstock.root)
     data = path.read_bytes()
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     if data != mark + plan.text.encode():
@@ -107,9 +107,9 @@ def write_recipe(feedstock: Feedstock, plan: BumpPlan) -> None:
     files.write_bytes(path, mark + plan.changed_text.encode(), mode=path.stat().st_mode & 0o777)
 
 
-def _path(feedstock: Feedstock) -> Path:
+def _recipe_path(feedstock: Feedstock) -> Path:
     return feedstock.recipe_v1 if is_v1(feedstock) else feedstock.meta
 
 
-def _name(feedstock: Feedstock) -> str:
-    return f"recipe/{_path(feedstock).name}"
+def _recipe_name(feedstock: Feedstock) -> str:
+    return f"recipe/{_recipe_path(feedstock).name}"

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
 from kiln.bump.source_hash_literals import COMMIT
-from kiln.bump.upstream import references
+from kiln.bump.upstream import git_references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
 from kiln.rehearse import package_index
 
@@ -47,7 +47,7 @@ def digests(
     for download in downloads:
         try:
             with on_file(download.name) as progress:
-                hashes, note = _hashes(download, folder, env, progress)
+                hashes, note = _hashes_of_download(download, folder, env, progress)
         except DownloadFailed as fault:
             faults.append(fault)
             continue
@@ -62,19 +62,19 @@ def digests(
     return values, tuple(notes)
 
 
-def _hashes(
+def _hashes_of_download(
     download: Download, folder: Path, env: Mapping[str, str], progress: Callable[[str], None]
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of a download by algorithm, and a note."""
     algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
     if download.urls:
-        return _of_mirrors(download.urls, algorithms, folder, env, progress)
+        return _hashes_from_mirrors(download.urls, algorithms, folder, env, progress)
     if download.git:
-        return _of_revision(download, folder, env)
+        return _commit_of_revision(download, folder, env)
     return {}, f"{download.name} is not looked up: kiln asks git repositories alone"
 
 
-def _of_mirrors(
+def _hashes_from_mirrors(
     urls: tuple[str, ...],
     algorithms: tuple[str, ...],
     folder: Path,
@@ -83,7 +83,7 @@ def _of_mirrors(
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of the first URL that works; of a Python package, pip's index is the last one."""
     reasons = []
-    for url in itertools.chain(urls, _on_index(urls, env)):
+    for url in itertools.chain(urls, _urls_on_index(urls, env)):
         try:
             hashes = source_download.fetch_and_hash(url, folder, algorithms=algorithms, progress=progress)
         except DownloadFailed as fault:
@@ -97,21 +97,21 @@ def _of_mirrors(
     raise DownloadFailed(what, why=why, hint="check the version, and whether upstream has released it there")
 
 
-def _on_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+def _urls_on_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
     """Yield where pip's indexes have the file of a source; an index never has two files of one name."""
     for url in urls:
-        project, name = package_index.project_of(url), PurePosixPath(unquote(urlsplit(url).path)).name
-        for index in package_index.indexes(env) if project else ():
+        project, name = package_index.project_of_url(url), PurePosixPath(unquote(urlsplit(url).path)).name
+        for index in package_index.configured_indexes(env) if project else ():
             with contextlib.suppress(http_client.HttpError):
                 yield from (file.url for file in package_index.files_of(project, index) if file.name == name)
 
 
-def _of_revision(download: Download, folder: Path, env: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
+def _commit_of_revision(download: Download, folder: Path, env: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
     """Return the commit of a repository's tag or branch."""
     tag = f"refs/tags/{download.revision}"
     order = (f"{tag}^{{}}", tag, f"refs/heads/{download.revision}")  # first the commit of an annotated tag
     try:
-        commits = references(download.git, order, folder, env=env)
+        commits = git_references(download.git, order, folder, env=env)
     except MissingTool as error:
         raise DownloadFailed(f"{download.name} cannot be looked up", why=error.what, hint=error.hint) from error
     if commit := next((commits[name] for name in order if name in commits), ""):

@@ -46,7 +46,7 @@ class Literal:
     alone: bool = True
     jinja: bool = False
 
-    def written(self, value: str) -> str:
+    def quoted_if_needed(self, value: str) -> str:
         """Return a new value as it is written here: in quotes where it would be a number otherwise."""
         if self.quote or not self.alone:
             return value
@@ -59,12 +59,12 @@ def replaced(text: str, values: Mapping[Literal, str]) -> str:
     """Return a text with other values in place of some literals, and not a byte else."""
     parts, at = [], 0
     for literal in sorted(values, key=lambda literal: literal.start):
-        parts += [text[at : literal.start], literal.written(values[literal])]
+        parts += [text[at : literal.start], literal.quoted_if_needed(values[literal])]
         at = literal.end
     return "".join([*parts, text[at:]])
 
 
-def place(file: str, text: str, offset: int) -> Place:
+def place_of_offset(file: str, text: str, offset: int) -> Place:
     """Return the place of an offset in a text."""
     line = text.count("\n", 0, offset) + 1
     return Place(file=file, line=line, column=offset - text.rfind("\n", 0, offset))
@@ -83,15 +83,15 @@ def without_comments(text: str) -> str:
 def literals_v0(text: str) -> tuple[Literal, ...]:
     """Return the constants of a meta.yaml's ``set`` lines, and its literal versions, numbers, revisions and hashes."""
     clear = without_comments(text)
-    constants = {literal.start: literal for literal in _constants(clear)}
-    return (*constants.values(), *(literal for literal in _pairs(clear) if literal.start not in constants))
+    constants = {literal.start: literal for literal in _jinja_set_literals(clear)}
+    return (*constants.values(), *(literal for literal in _key_value_literals(clear) if literal.start not in constants))
 
 
-def _constants(clear: str) -> Iterator[Literal]:
+def _jinja_set_literals(clear: str) -> Iterator[Literal]:
     for statement in _SET.finditer(clear):
         value = statement["value"]
         for constant in _CONSTANT.finditer(value):
-            start, end, quote = _span(constant, statement.start("value"))
+            start, end, quote = _span_and_quote(constant, statement.start("value"))
             yield Literal(
                 start=start,
                 end=end,
@@ -103,13 +103,13 @@ def _constants(clear: str) -> Iterator[Literal]:
             )
 
 
-def _pairs(clear: str) -> Iterator[Literal]:
+def _key_value_literals(clear: str) -> Iterator[Literal]:
     for pair in _PAIR.finditer(clear):
-        start, end, quote = _span(pair, 0)
+        start, end, quote = _span_and_quote(pair, 0)
         yield Literal(start=start, end=end, text=clear[start:end], key=pair["key"], quote=quote)
 
 
-def _span(match: re.Match[str], offset: int) -> tuple[int, int, str]:
+def _span_and_quote(match: re.Match[str], offset: int) -> tuple[int, int, str]:
     """Return the start and the end of a constant's text, and its quote."""
     name = match.lastgroup or ""
     return offset + match.start(name), offset + match.end(name), {"double": '"', "single": "'"}.get(name, "")
@@ -119,10 +119,10 @@ def versions_in_urls_v0(text: str, version: str) -> tuple[Literal, ...]:
     """Return where the lines of URLs and revisions in a meta.yaml write a version out."""
     clear = without_comments(text)
     spans = [line.span() for line in _URL_LINE.finditer(clear)]
-    return tuple(literal for span in spans for literal in _versions(clear, version, *span))
+    return tuple(literal for span in spans for literal in _version_occurrences(clear, version, *span))
 
 
-def _versions(text: str, version: str, start: int, end: int) -> Iterator[Literal]:
+def _version_occurrences(text: str, version: str, start: int, end: int) -> Iterator[Literal]:
     pattern = re.compile(rf"(?<![0-9])(?<![0-9]\.){re.escape(version)}(?![0-9]|\.[0-9])")
     for match in pattern.finditer(text, start, end):
         yield Literal(start=match.start(), end=match.end(), text=version, key="url", quote="", alone=False)
@@ -136,11 +136,11 @@ def literals_v1(text: str, file: str) -> tuple[Literal, ...]:
     return tuple(
         literal
         for key, literal in _scalars(text, file)
-        if key != "url" and "${{" not in literal.text and not _hidden(literal.text)
+        if key != "url" and "${{" not in literal.text and not _is_empty_or_spaced(literal.text)
     )
 
 
-def _hidden(value: str) -> bool:
+def _is_empty_or_spaced(value: str) -> bool:
     return not value or any(char.isspace() for char in value)
 
 
@@ -150,36 +150,38 @@ def versions_in_urls_v1(text: str, file: str, version: str) -> tuple[Literal, ..
         part
         for key, literal in _scalars(text, file)
         if key in {"url", "git", "rev", "tag"}
-        for part in _versions(text, version, literal.start, literal.end)
+        for part in _version_occurrences(text, version, literal.start, literal.end)
     )
 
 
 def _scalars(text: str, file: str) -> Iterator[tuple[str, Literal]]:
     root = parse(text, file, ScalarTypes.PLACED).value
     starts = [0, *(match.end() for match in _BREAK.finditer(text))]
-    for key, scalar in _walk(root, ""):
-        literal = _at(text, starts, str(key), scalar)
+    for key, scalar in _editable_scalars(root, ""):
+        literal = _literal_of_scalar(text, starts, str(key), scalar)
         if literal is not None:
             yield literal.key, literal
 
 
-def _walk(node: Any, key: str) -> Iterator[tuple[str, PlacedText]]:
+def _editable_scalars(node: Any, key: str) -> Iterator[tuple[str, PlacedText]]:
     """Yield the scalars that may be edited, each with its key; in a list, or in a branch of it, the list's key."""
     if isinstance(node, PlacedText):
         if key:
             yield key, node
     elif isinstance(node, list):
         for item in node:
-            yield from _walk(item, key)
+            yield from _editable_scalars(item, key)
     elif isinstance(node, dict):
         for name, value in node.items():
             if name == "context" and isinstance(value, dict):
                 yield from ((str(entry), item) for entry, item in value.items() if isinstance(item, PlacedText))
             else:
-                yield from _walk(value, key if name in {"then", "else"} else name if name in _V1_KEYS else "")
+                yield from _editable_scalars(
+                    value, key if name in {"then", "else"} else name if name in _V1_KEYS else ""
+                )
 
 
-def _at(text: str, starts: list[int], key: str, scalar: PlacedText) -> Literal | None:
+def _literal_of_scalar(text: str, starts: list[int], key: str, scalar: PlacedText) -> Literal | None:
     """Return a scalar's literal; None where its value does not stand in the text as it is, as with escapes."""
     start = starts[scalar.line - 1] + scalar.column - 1
     quote = text[start] if not scalar.plain and text[start : start + 1] in {"'", '"'} else ""
@@ -192,5 +194,5 @@ def _at(text: str, starts: list[int], key: str, scalar: PlacedText) -> Literal |
 
 def line_numbers_text(text: str, literals: Iterable[Literal]) -> str:
     """Return the lines of literals, for a message: ``lines 3, 7``."""
-    lines = sorted({place("", text, literal.start).line for literal in literals})
+    lines = sorted({place_of_offset("", text, literal.start).line for literal in literals})
     return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"

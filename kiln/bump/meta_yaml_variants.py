@@ -15,9 +15,9 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_of_config
-from kiln.serialization import mapping_or_empty, mappings
+from kiln.serialization import list_of_mappings, mapping_or_empty
 from kiln.template.python_expression import Invalid, NotAllowed, compile_expression
-from kiln.template.selectors import holds
+from kiln.template.selectors import selector_holds
 from kiln.variants.space import Variant
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class MetaYaml:
         self.text = text
         self.literals = literals_v0(text)
         self.fault: KilnError | None = None
-        self._worlds = self._distinct(_worlds(feedstock, text))
+        self._worlds = self._distinct_variants(_recipe_variants(feedstock, text))
 
     def versions_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
@@ -60,21 +60,21 @@ class MetaYaml:
         """Return what another text says at each variant; None where it is invalid there."""
         self.fault = None if self._worlds else self.fault
         try:
-            return tuple(self._view(text, recipe, variant) for recipe, variant in self._worlds)
+            return tuple(self._view_at_variant(text, recipe, variant) for recipe, variant in self._worlds)
         finally:
             for source in {id(recipe.source): recipe.source for recipe, _ in self._worlds}.values():
-                source.use(self.text)  # renderings of the same process share it
+                source.replace_text(self.text)  # renderings of the same process share it
 
-    def _view(self, text: str, recipe: Recipe, variant: Variant) -> RecipeView | None:
+    def _view_at_variant(self, text: str, recipe: Recipe, variant: Variant) -> RecipeView | None:
         try:
             if recipe.source.text.text != text:
-                recipe.source.use(text)
-            return _view(recipe.values(variant, recipe.host_subdir(variant)))
+                recipe.source.replace_text(text)
+            return _view(recipe.rendered_values(variant, recipe.host_subdir(variant)))
         except KilnError as error:
             self.fault = self.fault or error
             return None
 
-    def _distinct(self, worlds: Iterable[World]) -> tuple[World, ...]:
+    def _distinct_variants(self, worlds: Iterable[World]) -> tuple[World, ...]:
         """Return the variants at which the text may differ."""
         distinct: dict[tuple[object, ...], World] = {}
         for recipe, variant in worlds:
@@ -82,30 +82,30 @@ class MetaYaml:
                 break
             try:
                 host = recipe.host_subdir(variant)
-                names = recipe.names(variant, host)
+                names = recipe.namespace(variant, host)
                 selected = recipe.source.text.select(names)
                 template = recipe.source.template(selected)
             except KilnError as error:
                 self.fault = self.fault or error
                 continue
             keys = [variant.get(name) for name in template.asked]
-            key = (selected.text, names.values_of(template.asked), *map(repr, keys), host)
+            key = (selected.text, names.cache_key_values(template.asked), *map(repr, keys), host)
             distinct.setdefault(key, (recipe, variant))
         return tuple(distinct.values())
 
 
-def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
+def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
     """Yield the variants of the configs, of other platforms, and of selectors that hold at none of these."""
-    configs = configs_of(feedstock, text)
-    others = [at_platform(platform, configs) for platform in PLATFORMS]
+    configs = distinct_configs(feedstock, text)
+    others = [config_at_platform(platform, configs) for platform in PLATFORMS]
     recipes = [recipe_of_config(feedstock, config) for config in (*configs, *others)]
-    worlds = [(recipe, recipe.space.first()) for recipe in recipes]
-    worlds += [(recipe, variant) for recipe in recipes for variant in _further(recipe)]
+    worlds = [(recipe, recipe.space.first_variant()) for recipe in recipes]
+    worlds += [(recipe, variant) for recipe in recipes for variant in _further_variants(recipe)]
     yield from worlds
-    yield from _of_selectors(worlds)
+    yield from _variants_of_selectors(worlds)
 
 
-def configs_of(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
+def distinct_configs(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
     """Return the configs that differ in the platform, or in the values of keys that a recipe's text has as words."""
     names = feedstock.config_names
     words = set(re.findall(r"\w+", text)) | {"python"}
@@ -116,13 +116,13 @@ def configs_of(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
     return tuple(islice(distinct.values(), _CONFIGS))
 
 
-def _further(recipe: Recipe) -> Iterator[Variant]:
+def _further_variants(recipe: Recipe) -> Iterator[Variant]:
     return islice(recipe.space.variants(), 1, _VARIANTS)
 
 
-def at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:
+def config_at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:
     """Return a config of a platform: one of the feedstock's in all but the platform."""
-    like = min(configs, key=lambda config: _distance(config.platform, platform), default=None)
+    like = min(configs, key=lambda config: _platform_distance(config.platform, platform), default=None)
     variant = {} if like is None else {key: values[:1] for key, values in like.variant.items()}
     name = platform.replace("-", "_")
     return BuildConfig(
@@ -130,11 +130,11 @@ def at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:
     )
 
 
-def _distance(one: str, other: str) -> int:
+def _platform_distance(one: str, other: str) -> int:
     return (one.partition("-")[0] != other.partition("-")[0]) + (one.partition("-")[2] != other.partition("-")[2])
 
 
-def _of_selectors(worlds: list[World]) -> Iterator[World]:
+def _variants_of_selectors(worlds: list[World]) -> Iterator[World]:
     """Yield a variant for each selector of a relevant line that holds at none of the others, where one is found."""
     if not worlds:
         return
@@ -142,7 +142,7 @@ def _of_selectors(worlds: list[World]) -> Iterator[World]:
     for line in {line.selector: line for line in lines}.values():
         if any(_holds(line, *world) for world in worlds):
             continue
-        choices = list(_choices(line.selector or ""))
+        choices = list(_candidate_selector_values(line.selector or ""))
         candidates = (
             (recipe, Variant(variant.common, {**variant.own, **choice}))
             for choice in choices
@@ -156,12 +156,12 @@ def _of_selectors(worlds: list[World]) -> Iterator[World]:
 
 def _holds(line: Any, recipe: Recipe, variant: Variant) -> bool:
     try:
-        return holds(line, recipe.names(variant, recipe.host_subdir(variant)), FILE)
+        return selector_holds(line, recipe.namespace(variant, recipe.host_subdir(variant)), FILE)
     except KilnError:
         return False
 
 
-def _choices(selector: str) -> Iterator[Mapping[str, str]]:
+def _candidate_selector_values(selector: str) -> Iterator[Mapping[str, str]]:
     """Yield values of a selector's names at which it may hold: those that it compares them with, and others."""
     try:
         names = sorted(compile_expression(selector).names)
@@ -189,10 +189,10 @@ def _view(values: Mapping[str, Any]) -> RecipeView:
     package = mapping_or_empty(values.get("package"))
     build = mapping_or_empty(values.get("build"))
     version = str(package.get("version") or "")
-    top = PackageView(name=str(package.get("name") or ""), version=version, number=_number(build.get("number")))
-    outputs = mappings(values.get("outputs"))
+    top = PackageView(name=str(package.get("name") or ""), version=version, number=_build_number(build.get("number")))
+    outputs = list_of_mappings(values.get("outputs"))
     packages = [_package(output, top) for output in outputs]
-    entries = [entry for part in (values, *outputs) for entry in mappings(part.get("source"))]
+    entries = [entry for part in (values, *outputs) for entry in list_of_mappings(part.get("source"))]
     return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_source, entries)))
 
 
@@ -201,11 +201,11 @@ def _package(output: Mapping[str, Any], top: PackageView) -> PackageView:
     return PackageView(
         name=str(output.get("name") or ""),
         version=str(output.get("version") or top.version),
-        number=top.number if number is None else _number(number),
+        number=top.number if number is None else _build_number(number),
     )
 
 
-def _number(value: Any) -> int | None:
+def _build_number(value: Any) -> int | None:
     if value is None or value == "":
         return None
     if not str(value).isdecimal():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import line_numbers_text, place, replaced
+from kiln.bump.literals import line_numbers_text, place_of_offset, replaced
 from kiln.bump.recipe_views import changed_positions
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
@@ -21,7 +21,7 @@ _OFFSET = 100  # build numbers of variants differ by hundreds, so that one of th
 Position = tuple[int, int]  # of a variant, and of a package in it
 
 
-def values_for(recipe: RecipeText, views: Views, positions: frozenset[Position] | None) -> Mapping[Literal, str]:
+def new_build_numbers(recipe: RecipeText, views: Views, positions: frozenset[Position] | None) -> Mapping[Literal, str]:
     """Return the literals of build numbers with their new values.
 
     The packages at some positions begin again at 0, offsets of variants aside; without positions, all increase by 1.
@@ -43,7 +43,9 @@ def values_for(recipe: RecipeText, views: Views, positions: frozenset[Position] 
     bases: dict[Literal, None] = {}
     of_package: dict[int, set[Literal]] = defaultdict(set)
     for at in sorted(goals):
-        literal = _one(recipe, [literal for literal, effects in literals.items() if at in effects], numbers[at])
+        literal = _base_literal(
+            recipe, [literal for literal, effects in literals.items() if at in effects], numbers[at]
+        )
         if literal is not None:
             bases[literal] = None
             of_package[at[1]].add(literal)
@@ -65,7 +67,7 @@ def _literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Posit
         others, _ = changed_positions(
             views, after, lambda view: (view.version, *(source.identity for source in view.sources))
         )
-        if effects and not invalid and not others and all(_raised(views, after, at) for at in effects):
+        if effects and not invalid and not others and all(_is_raised_by_one(views, after, at) for at in effects):
             literals[literal] = effects
     return literals
 
@@ -74,13 +76,13 @@ def _numbers(view: RecipeView) -> tuple[int | None, ...]:
     return tuple(package.number for package in view.packages)
 
 
-def _raised(before: Views, after: Views, at: Position) -> bool:
+def _is_raised_by_one(before: Views, after: Views, at: Position) -> bool:
     old, new = (views[at[0]] for views in (before, after))
     numbers = [view.packages[at[1]].number for view in (old, new) if view is not None]
     return len(numbers) == 2 and None not in numbers and numbers[1] == (numbers[0] or 0) + 1
 
 
-def _one(recipe: RecipeText, literals: list[Literal], number: int | None) -> Literal | None:
+def _base_literal(recipe: RecipeText, literals: list[Literal], number: int | None) -> Literal | None:
     """Return the literal that is the base of a build number: not one of the offsets that are added to it."""
     if len(literals) > 1:
         literals = [item for item in literals if int(item.text) % _OFFSET or item.text == "0"] or literals
@@ -88,10 +90,10 @@ def _one(recipe: RecipeText, literals: list[Literal], number: int | None) -> Lit
         return literals[0]
     if literals:
         why = f"{line_numbers_text(recipe.text, literals)} are added up to {number}"
-        at = place(recipe.file, recipe.text, literals[0].start)
+        at = place_of_offset(recipe.file, recipe.text, literals[0].start)
         raise RecipeFault("the build number has several parts", at=at, why=why, hint="change it by hand")
     index = recipe.text.find("number:")
-    at = place(recipe.file, recipe.text, index) if index >= 0 else Place(file=recipe.file)
+    at = place_of_offset(recipe.file, recipe.text, index) if index >= 0 else Place(file=recipe.file)
     if number is None:
         raise RecipeFault("the recipe has no build number", at=at, hint="add 'number: 0' to its build section")
     why = f"it is {number}, computed from no number that stands alone in a line"
@@ -111,5 +113,5 @@ def _require_same_base(recipe: RecipeText, literals: set[Literal]) -> None:
         numbers = ", ".join(sorted({literal.text for literal in literals}, key=int))
         why = f"{line_numbers_text(recipe.text, literals)} have {numbers} for variants of one package"
         hint = "write one number, and add an offset of hundreds to it for some variants"
-        at = place(recipe.file, recipe.text, first.start)
+        at = place_of_offset(recipe.file, recipe.text, first.start)
         raise RecipeFault("the build numbers differ, and it is unclear which are offsets", at=at, why=why, hint=hint)

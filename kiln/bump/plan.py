@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.bump import number_literals as build_number
 from kiln.bump import source_hash_literals, version_literals
-from kiln.bump.literals import Literal, place, replaced
+from kiln.bump.literals import Literal, place_of_offset, replaced
 from kiln.bump.meta_yaml_variants import MetaYaml
 from kiln.bump.recipe_views import changed_positions
 from kiln.bump.recipe_yaml_variants import RecipeYaml
@@ -54,7 +54,7 @@ def open_recipe(feedstock: Feedstock, text: str) -> RecipeText:
     return RecipeYaml(feedstock, text) if is_v1(feedstock) else MetaYaml(feedstock, text)
 
 
-def of_build(feedstock: Feedstock, text: str) -> BumpPlan:
+def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
     """Return the plan for another build number of the same version.
 
     Raises:
@@ -62,12 +62,12 @@ def of_build(feedstock: Feedstock, text: str) -> BumpPlan:
     """
     recipe = open_recipe(feedstock, text)
     views = _views(feedstock, recipe)
-    edits = build_number.values_for(recipe, views, None)
+    edits = build_number.new_build_numbers(recipe, views, None)
     old = version_literals.current(recipe, views)
     return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=_numbers(recipe, views, edits))
 
 
-def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
+def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     """Return the plan for another version.
 
     Raises:
@@ -78,17 +78,17 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     recipe = open_recipe(feedstock, text)
     views = _views(feedstock, recipe)
     old = version_literals.current(recipe, views)
-    edits = {**version_literals.values_for(recipe, views, target)} if target != old else {}
+    edits = {**version_literals.new_version_values(recipe, views, target)} if target != old else {}
     after = recipe.views(replaced(text, edits))
     new = version_literals.current(recipe, after)
     note = version_literals.downgrade_note(old, new)
-    edits |= _in_urls(recipe, views, after, old, new)
+    edits |= _version_edits_in_urls(recipe, views, after, old, new)
     positions, _ = changed_positions(views, after, lambda view: [package.version for package in view.packages])
-    edits |= build_number.values_for(recipe, views, positions)
-    version_literals.require_valid(recipe, views, edits, new)
+    edits |= build_number.new_build_numbers(recipe, views, positions)
+    version_literals.require_valid_recipe(recipe, views, edits, new)
     effects = source_hash_literals.source_changes(recipe, views, edits)
     if effects.unchanged and not (effects.downloads or effects.pins):
-        _refuse_sources(recipe, effects.unchanged)
+        _refuse_unchanged_sources(recipe, effects.unchanged)
     return BumpPlan(
         file=recipe.file,
         text=text,
@@ -99,7 +99,7 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         downloads=effects.downloads,
         unchanged=effects.unchanged,
         pins=effects.pins,
-        notes=(*([note] if note else ()), *_outputs(after, old)),
+        notes=(*([note] if note else ()), *_unchanged_output_notes(after, old)),
     )
 
 
@@ -143,7 +143,7 @@ def _views(feedstock: Feedstock, recipe: RecipeText) -> Views:
     raise type(fault)(fault.what, at=fault.at, why=fault.why, hint=hint)
 
 
-def _in_urls(recipe: RecipeText, before: Views, after: Views, old: str, new: str) -> dict[Literal, str]:
+def _version_edits_in_urls(recipe: RecipeText, before: Views, after: Views, old: str, new: str) -> dict[Literal, str]:
     """Return the places where sources that do not change with the version write it out."""
     fixed = {source.identity for view in before if view is not None for source in view.sources}
     fixed &= {source.identity for view in after if view is not None for source in view.sources}
@@ -175,17 +175,17 @@ def _numbers(recipe: RecipeText, views: Views, edits: Mapping[Literal, str]) -> 
     return before_and_after[0], before_and_after[1]
 
 
-def _outputs(views: Views, old: str) -> list[str]:
+def _unchanged_output_notes(views: Views, old: str) -> list[str]:
     """Return a note for each output that still has the old version."""
     names = {package.name for view in views if view is not None for package in view.packages if package.version == old}
     return [f"the output {name} keeps the version {old}, which it writes out" for name in sorted(names)]
 
 
-def _refuse_sources(recipe: RecipeText, unchanged: tuple[str, ...]) -> None:
+def _refuse_unchanged_sources(recipe: RecipeText, unchanged: tuple[str, ...]) -> None:
     offset = recipe.text.find("\nsource:") + 1
     raise RecipeFault(
         "no source depends on the version",
-        at=place(recipe.file, recipe.text, offset),
+        at=place_of_offset(recipe.file, recipe.text, offset),
         why=f"with the new version the sources are still {', '.join(unchanged)}",
         hint="write {{ version }} in the URL or the revision, or change them and their hashes by hand",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln.bump.literals import literals_v1, versions_in_urls_v1
-from kiln.bump.meta_yaml_variants import PLATFORMS, at_platform, configs_of
+from kiln.bump.meta_yaml_variants import PLATFORMS, config_at_platform, distinct_configs
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError
 from kiln.recipe_v1 import schema
@@ -37,7 +37,7 @@ class RecipeYaml:
         self.text = text
         self.literals = literals_v1(text, RECIPE)
         self.fault: KilnError | None = None
-        self._worlds = tuple(world for _, world in zip(range(_LIMIT), _worlds(feedstock, text), strict=False))
+        self._worlds = tuple(world for _, world in zip(range(_LIMIT), _recipe_variants(feedstock, text), strict=False))
 
     def versions_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
@@ -51,24 +51,26 @@ class RecipeYaml:
         except KilnError as error:
             self.fault = error
             return (None,) * len(self._worlds)
-        return tuple(self._view(recipe, *world) for world in self._worlds)
+        return tuple(self._view_at_variant(recipe, *world) for world in self._worlds)
 
-    def _view(self, recipe: RecipeV1, variant: Mapping[str, Any], target: str, build: str) -> RecipeView | None:
+    def _view_at_variant(
+        self, recipe: RecipeV1, variant: Mapping[str, Any], target: str, build: str
+    ) -> RecipeView | None:
         try:
-            return _view(recipe, recipe.scope(variant, target, build))
+            return _view(recipe, recipe.scope_at_variant(variant, target, build))
         except KilnError as error:
             self.fault = self.fault or error
             return None
 
 
-def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
+def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
     """Yield the variants of the configs, the first of each before the others, and of other platforms."""
-    configs = configs_of(feedstock, text)
-    others = [at_platform(platform, configs) for platform in PLATFORMS]
+    configs = distinct_configs(feedstock, text)
+    others = [config_at_platform(platform, configs) for platform in PLATFORMS]
     spaces = [(space_of_config(feedstock, config), config.platform) for config in (*configs, *others)]
     builds = {platform: build_platform(feedstock, platform) for _, platform in spaces}
     for space, platform in spaces:
-        yield space.first(), platform, builds[platform]
+        yield space.first_variant(), platform, builds[platform]
     for space, platform in spaces:
         for variant in list(space.variants())[1:]:
             yield variant, platform, builds[platform]
@@ -77,7 +79,7 @@ def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
 def _view(recipe: RecipeV1, scope: VariantScope) -> RecipeView:
     root = recipe.root
     top = schema.PACKAGE(root.get("recipe") if recipe.has_outputs else root.get("package"), scope)
-    number = _number(root.get("build"), scope)
+    number = _build_number(root.get("build"), scope)
     outputs = root["outputs"] if recipe.has_outputs else ()
     packages = [_package(entry, top, number, scope) for entry in recipe.entries]
     if not recipe.has_outputs:
@@ -90,7 +92,7 @@ def _view(recipe: RecipeV1, scope: VariantScope) -> RecipeView:
 
 def _package(entry: Mapping[str, Any], top: Mapping[str, Any], number: int | None, scope: VariantScope) -> PackageView:
     package = schema.PACKAGE(entry["package"], scope)
-    own = _number(entry.get("build"), scope)
+    own = _build_number(entry.get("build"), scope)
     return PackageView(
         name=package.get("name", ""),
         version=package.get("version") or top.get("version", ""),
@@ -98,9 +100,9 @@ def _package(entry: Mapping[str, Any], top: Mapping[str, Any], number: int | Non
     )
 
 
-def _number(build: Any, scope: VariantScope) -> int | None:
+def _build_number(build: Any, scope: VariantScope) -> int | None:
     node = require_mapping(build, "build").get("number")
-    return None if is_empty(node) else schema.number(node, scope)
+    return None if is_empty(node) else schema.evaluate_number(node, scope)
 
 
 def _source(entry: Mapping[str, Any]) -> SourceView:

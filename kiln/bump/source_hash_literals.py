@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import HASHES, Literal, place, replaced
+from kiln.bump.literals import HASHES, Literal, place_of_offset, replaced
 from kiln.errors import RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
 
@@ -61,11 +61,11 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
     Raises:
         RecipeFault: a hash is not written out, or belongs to no source at any config or platform.
     """
-    marks = {literal: _mark(index, literal) for index, literal in enumerate(_hashes(recipe, before))}
+    marks = {literal: _placeholder_hash(index, literal) for index, literal in enumerate(_hashes(recipe, before))}
     by_mark = {mark: literal for literal, mark in marks.items()}
     old = recipe.views(replaced(recipe.text, marks))
     new = recipe.views(replaced(recipe.text, {**edits, **marks}))
-    _require_use(recipe, marks, (*old, *new))
+    _require_used_hashes(recipe, marks, (*old, *new))
     former = {(source.identity, source.hashes) for view in old if view is not None for source in view.sources}
     downloads: dict[tuple[tuple[str, ...], str, str, str], dict[tuple[Literal, str], None]] = defaultdict(dict)
     unchanged: dict[str, None] = {}
@@ -74,11 +74,11 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
         if not source.name:
             continue  # a folder
         if (source.identity, source.hashes) in former:
-            pin = _pin(recipe, source)
+            pin = _commit_pin(recipe, source)
             unchanged.update({source.name: None} if pin is None else {})
             pins.update({pin: None} if pin is not None else {})
         else:
-            downloads[source.identity].update(dict.fromkeys(_literals(recipe, source, by_mark)))
+            downloads[source.identity].update(dict.fromkeys(_hash_literals_of_source(recipe, source, by_mark)))
     files = tuple(
         Download(urls=urls, git=git, revision=revision, other=other, hashes=tuple(hashes))
         for (urls, git, revision, other), hashes in downloads.items()
@@ -86,7 +86,7 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
     return SourceChanges(downloads=files, unchanged=tuple(unchanged), pins=tuple(pins))
 
 
-def _pin(recipe: RecipeText, source: SourceView) -> Download | None:
+def _commit_pin(recipe: RecipeText, source: SourceView) -> Download | None:
     """Return a source at a commit that the recipe writes out; None for others."""
     literals = [literal for literal in recipe.literals if literal.alone and literal.text == source.revision]
     if not (source.git and literals and COMMIT.fullmatch(source.revision)):
@@ -102,43 +102,45 @@ def _sources(views: Views) -> Iterator[SourceView]:
 
 def _hashes(recipe: RecipeText, views: Views) -> list[Literal]:
     """Return the literals that are hashes: by their keys, or as values that are the hash of a source."""
-    values = {value for source in _sources(views) for value in _values(source)}
+    values = {value for source in _sources(views) for value in _hash_values(source)}
     return [literal for literal in recipe.literals if literal.key in HASHES or literal.text in values]
 
 
-def _values(source: SourceView) -> Iterator[str]:
+def _hash_values(source: SourceView) -> Iterator[str]:
     yield from (value for _, value in source.hashes)
     if source.commit:
         yield source.commit
 
 
-def _mark(index: int, literal: Literal) -> str:
+def _placeholder_hash(index: int, literal: Literal) -> str:
     """Return a hash of the same length that no file has."""
     length = len(literal.text) if literal.text.isalnum() and len(literal.text) in HASHES.values() else 64
     return f"{index:x}".rjust(length, "a")
 
 
-def _literals(recipe: RecipeText, source: SourceView, by_mark: Mapping[str, Literal]) -> Iterator[tuple[Literal, str]]:
+def _hash_literals_of_source(
+    recipe: RecipeText, source: SourceView, by_mark: Mapping[str, Literal]
+) -> Iterator[tuple[Literal, str]]:
     hashes = source.hashes if source.urls else [("commit", source.commit)] if source.commit else []
     for algorithm, value in hashes:
         if value not in by_mark:
-            at = place(recipe.file, recipe.text, max(recipe.text.find(f"{algorithm}:"), 0))
+            at = place_of_offset(recipe.file, recipe.text, max(recipe.text.find(f"{algorithm}:"), 0))
             what = f"the {algorithm} of {source.name} is not written out in the recipe"
             raise RecipeFault(what, at=at, why=f"it is computed: {value[:80]}", hint="change it by hand")
         yield by_mark[value], algorithm
 
 
-def _require_use(recipe: RecipeText, marks: Mapping[Literal, str], views: Views) -> None:
+def _require_used_hashes(recipe: RecipeText, marks: Mapping[Literal, str], views: Views) -> None:
     """Refuse hashes that come out nowhere: they would stay those of the old version.
 
     Raises:
         RecipeFault: there are some.
     """
-    values = {value for source in _sources(views) for value in _values(source)}
+    values = {value for source in _sources(views) for value in _hash_values(source)}
     faults = [
         RecipeFault(
             f"the hash {literal.text[:16]}... belongs to no source",
-            at=place(recipe.file, recipe.text, literal.start),
+            at=place_of_offset(recipe.file, recipe.text, literal.start),
             why="no config and no platform has the selector or condition that leads to it",
             hint="remove it, or make a config that has it: kiln rerender",
         )

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kiln import process_runner
-from kiln.bump.literals import place
+from kiln.bump.literals import place_of_offset
 from kiln.errors import DownloadFailed, MissingTool, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse.package_index import project_of
+from kiln.rehearse.package_index import project_of_url
 from kiln.versions import Version
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _TAG = "refs/tags/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upstream:
+class UpstreamVersion:
     """The newest version of a source, by an ``index``, or the ``reason`` why it is unknown.
 
     ``spelled`` is the version as the index writes it, which may be with other separators.
@@ -63,28 +63,28 @@ class Upstream:
 
 def newest(
     sources: Iterable[SourceView], version: str, folder: Path, *, env: Mapping[str, str]
-) -> tuple[Upstream, ...]:
+) -> tuple[UpstreamVersion, ...]:
     """Return the newest version of each source, without pre-releases.
 
     pip asks the index that it is configured for; git asks repositories. ``env`` is their environment, ``folder`` the
     recipe's, which paths are relative to.
     """
     distinct = {source.name: source for source in sources if source.name}
-    return tuple(_of(source, version, folder, env) for source in distinct.values())
+    return tuple(_newest_of_source(source, version, folder, env) for source in distinct.values())
 
 
-def _of(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) -> Upstream:
+def _newest_of_source(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) -> UpstreamVersion:
     where = " ".join((*source.urls, source.revision))
     if not version_pattern(version).search(where):
-        return Upstream(source=source.name, reason=f"it does not depend on the version {version}")
+        return UpstreamVersion(source=source.name, reason=f"it does not depend on the version {version}")
     for url in source.urls:
-        if project := project_of(url):
-            return _of_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
+        if project := project_of_url(url):
+            return _newest_on_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
         if tag := repository_and_tag(url):
-            return _of_tags(source, *tag, version, folder, env)
+            return _newest_of_tags(source, *tag, version, folder, env)
     if source.git:
-        return _of_tags(source, source.git, source.revision, version, folder, env)
-    return Upstream(source=source.name, reason="no index has the versions of this kind of source")
+        return _newest_of_tags(source, source.git, source.revision, version, folder, env)
+    return UpstreamVersion(source=source.name, reason="no index has the versions of this kind of source")
 
 
 def repository_and_tag(url: str) -> tuple[str, str] | None:
@@ -93,7 +93,7 @@ def repository_and_tag(url: str) -> tuple[str, str] | None:
     return (match["repository"], match["release"] or _ENDING.sub("", match["tag"])) if match else None
 
 
-def _of_index(source: SourceView, project: str, *, is_wheel: bool, env: Mapping[str, str]) -> Upstream:
+def _newest_on_index(source: SourceView, project: str, *, is_wheel: bool, env: Mapping[str, str]) -> UpstreamVersion:
     index = f"pip's index, project {project}"
     kind = () if is_wheel else ("--no-binary", ":all:")
     words = ("index", "versions", "--no-input", "--disable-pip-version-check", "--ignore-requires-python", *kind)
@@ -101,23 +101,23 @@ def _of_index(source: SourceView, project: str, *, is_wheel: bool, env: Mapping[
     match = re.search(r"^Available versions: (.+)$", result.stdout, re.MULTILINE)
     if match is None:
         lines = [line for line in result.tail.splitlines() if line.startswith("ERROR")] or result.tail.splitlines()
-        return Upstream(source=source.name, index=index, reason=(lines or ["pip found no versions"])[-1])
+        return UpstreamVersion(source=source.name, index=index, reason=(lines or ["pip found no versions"])[-1])
     return _latest(source, index, (part.strip() for part in match[1].split(",")))
 
 
-def _of_tags(
+def _newest_of_tags(
     source: SourceView, repository: str, tag: str, version: str, folder: Path, env: Mapping[str, str]
-) -> Upstream:
+) -> UpstreamVersion:
     index = f"the tags of {repository}"
     try:
-        names = references(repository, ("refs/tags/*",), folder, env=env)
+        names = git_references(repository, ("refs/tags/*",), folder, env=env)
     except (DownloadFailed, MissingTool) as error:
-        return Upstream(source=source.name, index=index, reason=error.why or error.what)
+        return UpstreamVersion(source=source.name, index=index, reason=error.why or error.what)
     tags = [name.removeprefix("refs/tags/") for name in names]
-    return _latest(source, index, _versions(tags, tag, version))
+    return _latest(source, index, _versions_in_tags(tags, tag, version))
 
 
-def _versions(tags: Iterable[str], tag: str, version: str) -> Iterator[str]:
+def _versions_in_tags(tags: Iterable[str], tag: str, version: str) -> Iterator[str]:
     """Yield the versions of tags that are written as the current one's."""
     if span := version_pattern(version).search(tag):
         before, after = tag[: span.start()], tag[span.end() :]
@@ -131,15 +131,17 @@ def version_pattern(version: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![0-9]){parts}(?![0-9])")
 
 
-def _latest(source: SourceView, index: str, versions: Iterable[str]) -> Upstream:
-    releases = [(version, text) for text in versions if (version := _release(text)) is not None]
+def _latest(source: SourceView, index: str, versions: Iterable[str]) -> UpstreamVersion:
+    releases = [(version, text) for text in versions if (version := _release_version(text)) is not None]
     if not releases:
-        return Upstream(source=source.name, index=index, reason="it has no release that is named as the recipe's")
+        return UpstreamVersion(
+            source=source.name, index=index, reason="it has no release that is named as the recipe's"
+        )
     version, spelled = max(releases)
-    return Upstream(source=source.name, index=index, newest=version.text, spelled=spelled)
+    return UpstreamVersion(source=source.name, index=index, newest=version.text, spelled=spelled)
 
 
-def _release(text: str) -> Version | None:
+def _release_version(text: str) -> Version | None:
     """Return a version, None for a pre-release."""
     try:
         return None if _PRERELEASE.search(text.lower()) else Version(re.sub("[_-]", ".", text))
@@ -147,7 +149,7 @@ def _release(text: str) -> Version | None:
         return None
 
 
-def references(address: str, names: tuple[str, ...], folder: Path, *, env: Mapping[str, str]) -> dict[str, str]:
+def git_references(address: str, names: tuple[str, ...], folder: Path, *, env: Mapping[str, str]) -> dict[str, str]:
     """Return a repository's references with these names, or patterns of names, each with its commit.
 
     ``folder`` is the recipe's, which a path is relative to; ``env`` is git's environment.
@@ -167,7 +169,9 @@ def references(address: str, names: tuple[str, ...], folder: Path, *, env: Mappi
     return {name: commit for commit, _, name in rows}
 
 
-def commits(plan: BumpPlan, folder: Path, *, env: Mapping[str, str]) -> tuple[dict[Literal, str], tuple[str, ...]]:
+def new_pinned_commits(
+    plan: BumpPlan, folder: Path, *, env: Mapping[str, str]
+) -> tuple[dict[Literal, str], tuple[str, ...]]:
     """Return the commits of a new version by their literals, and the names of sources that stay at theirs.
 
     ``folder`` is the recipe's, which paths are relative to; ``env`` is git's environment.
@@ -180,22 +184,22 @@ def commits(plan: BumpPlan, folder: Path, *, env: Mapping[str, str]) -> tuple[di
     values: dict[Literal, str] = {}
     unchanged = []
     for pin in plan.pins:
-        commit = _commit(pin, plan, folder, env)
+        commit = _new_pinned_commit(pin, plan, folder, env)
         if commit:
             values |= {literal: commit[: len(literal.text)] for literal, _ in pin.hashes}
         else:
             unchanged.append(pin.name)
     if unchanged and not (values or plan.downloads):
-        at = place(plan.file, plan.text, plan.pins[0].hashes[0][0].start)
+        at = place_of_offset(plan.file, plan.text, plan.pins[0].hashes[0][0].start)
         why = f"no tag of version {plan.old} is at the commit {plan.pins[0].revision}"
         hint = "change the revision by hand, or write a tag with {{ version }}"
         raise RecipeFault("no source depends on the version", at=at, why=why, hint=hint)
     return values, tuple(unchanged)
 
 
-def _commit(pin: Download, plan: BumpPlan, folder: Path, env: Mapping[str, str]) -> str:
+def _new_pinned_commit(pin: Download, plan: BumpPlan, folder: Path, env: Mapping[str, str]) -> str:
     """Return the commit of the tag that is named like the old version's; empty if no tag of that is at the commit."""
-    names = references(pin.git, (f"{_TAG}*",), folder, env=env)
+    names = git_references(pin.git, (f"{_TAG}*",), folder, env=env)
     tags = {name: names.get(f"{name}^{{}}", commit) for name, commit in names.items() if not name.endswith("^{}")}
     for name, commit in tags.items():
         match = version_pattern(plan.old).search(name, len(_TAG))

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import names
-from kiln.bump.literals import line_numbers_text, place, replaced
+from kiln.bump.literals import line_numbers_text, place_of_offset, replaced
 from kiln.bump.recipe_views import changed_positions
 from kiln.errors import RecipeFault, UsageError
 from kiln.lazy_pattern import lazy_pattern
@@ -43,19 +43,21 @@ def current(recipe: RecipeText, views: Views) -> str:
     """
     versions = sorted({view.version for view in views if view is not None})
     if not versions:
-        raise recipe.fault or RecipeFault("the recipe is valid at no config and on no platform", at=_file(recipe))
+        raise recipe.fault or RecipeFault(
+            "the recipe is valid at no config and on no platform", at=_place_of_literals(recipe)
+        )
     if len(versions) > 1:
         why = f"at its configs and platforms they are {', '.join(versions)}"
         lines = [literal for literal in recipe.literals if literal.text in versions]
         elsewhere = "change it where it is written, such as in conda_build_config.yaml"
         hint = f"change {line_numbers_text(recipe.text, lines)} by hand" if lines else elsewhere
-        raise RecipeFault("the recipe has several versions", at=_file(recipe, lines), why=why, hint=hint)
+        raise RecipeFault("the recipe has several versions", at=_place_of_literals(recipe, lines), why=why, hint=hint)
     if not versions[0]:
-        raise RecipeFault("the recipe has no version", at=_file(recipe))
+        raise RecipeFault("the recipe has no version", at=_place_of_literals(recipe))
     return versions[0]
 
 
-def values_for(recipe: RecipeText, views: Views, version: str) -> Mapping[Literal, str]:
+def new_version_values(recipe: RecipeText, views: Views, version: str) -> Mapping[Literal, str]:
     """Return the literals that make up the version, with their values for another one.
 
     Raises:
@@ -63,16 +65,16 @@ def values_for(recipe: RecipeText, views: Views, version: str) -> Mapping[Litera
     """
     old = current(recipe, views)
     same = [literal for literal in recipe.literals if literal.text == old]
-    values = {literal: version for literal in same if _changes(recipe, views, {literal: version})}
-    if not (values and _gives(recipe, values, version)):
-        values = _of_one(recipe, views, version) or _of_parts(recipe, version)
+    values = {literal: version for literal in same if _changes_version(recipe, views, {literal: version})}
+    if not (values and _gives_version(recipe, values, version)):
+        values = _single_literal_value(recipe, views, version) or _part_literal_values(recipe, version)
     if not values:
-        require_valid(recipe, views, dict.fromkeys(same, version), version)
-        raise _computed(recipe, old)
+        require_valid_recipe(recipe, views, dict.fromkeys(same, version), version)
+        raise _computed_version_error(recipe, old)
     return values
 
 
-def require_valid(recipe: RecipeText, before: Views, values: Mapping[Literal, str], version: str) -> None:
+def require_valid_recipe(recipe: RecipeText, before: Views, values: Mapping[Literal, str], version: str) -> None:
     """Refuse values with which the recipe is invalid at a variant where it was valid.
 
     Raises:
@@ -84,21 +86,21 @@ def require_valid(recipe: RecipeText, before: Views, values: Mapping[Literal, st
         raise type(fault)(f"with version {version}, {fault.what}", at=fault.at, why=fault.why, hint=fault.hint)
 
 
-def _of_one(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str]:
+def _single_literal_value(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str]:
     """Return the one literal that the version comes from in another spelling, such as ``2.30.4-1`` for ``2.30.4.1``."""
-    parts = [literal for literal in _candidates(recipe) if _changes(recipe, views, {literal: version})]
+    parts = [literal for literal in _candidates(recipe) if _changes_version(recipe, views, {literal: version})]
     if len(parts) != 1:
         return {}
     values = {parts[0]: version}
-    rendered = _version_of(recipe, values)
-    return values if rendered is not None and _same(rendered, version) else {}
+    rendered = _rendered_version(recipe, values)
+    return values if rendered is not None and _is_same_version(rendered, version) else {}
 
 
-def _of_parts(recipe: RecipeText, version: str) -> dict[Literal, str]:
+def _part_literal_values(recipe: RecipeText, version: str) -> dict[Literal, str]:
     """Return literals such as a major and a minor version that the version is put together from."""
     marks = {literal: _MARK.format(index) for index, literal in enumerate(_candidates(recipe))}
-    parts = {literal: mark for literal, mark in marks.items() if _shows(recipe, {literal: mark}, mark)}
-    rendered = _version_of(recipe, parts) if parts else None
+    parts = {literal: mark for literal, mark in marks.items() if _version_shows_mark(recipe, {literal: mark}, mark)}
+    rendered = _rendered_version(recipe, parts) if parts else None
     if rendered is None:
         return {}
     pattern, order = "", []
@@ -114,7 +116,7 @@ def _of_parts(recipe: RecipeText, version: str) -> dict[Literal, str]:
         return {}
     values = dict(zip(order, match.groups(), strict=True))
     values = {literal: value for literal, value in values.items() if value != literal.text}
-    return values if _gives(recipe, values, version) else {}
+    return values if _gives_version(recipe, values, version) else {}
 
 
 def _candidates(recipe: RecipeText) -> Sequence[Literal]:
@@ -126,31 +128,31 @@ def _candidates(recipe: RecipeText) -> Sequence[Literal]:
     ][:_TRIED]
 
 
-def _changes(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
+def _changes_version(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
     after = recipe.views(replaced(recipe.text, values))
-    positions, _ = changed_positions(views, after, _version)
+    positions, _ = changed_positions(views, after, _view_version)
     return bool(positions)
 
 
-def _version(view: RecipeView) -> tuple[str]:
+def _view_version(view: RecipeView) -> tuple[str]:
     return (view.version,)
 
 
-def _version_of(recipe: RecipeText, values: Mapping[Literal, str]) -> str | None:
+def _rendered_version(recipe: RecipeText, values: Mapping[Literal, str]) -> str | None:
     """Return the version of a changed text; None where it is not the same at all variants."""
     versions = {view.version for view in recipe.views(replaced(recipe.text, values)) if view is not None}
     return versions.pop() if len(versions) == 1 else None
 
 
-def _shows(recipe: RecipeText, values: Mapping[Literal, str], mark: str) -> bool:
-    return mark in (_version_of(recipe, values) or "")
+def _version_shows_mark(recipe: RecipeText, values: Mapping[Literal, str], mark: str) -> bool:
+    return mark in (_rendered_version(recipe, values) or "")
 
 
-def _gives(recipe: RecipeText, values: Mapping[Literal, str], version: str) -> bool:
-    return _version_of(recipe, values) == version
+def _gives_version(recipe: RecipeText, values: Mapping[Literal, str], version: str) -> bool:
+    return _rendered_version(recipe, values) == version
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_version(one: str, other: str) -> bool:
     """Return whether two versions differ in separators alone, which recipes replace."""
     return re.split(r"[._-]", one) == re.split(r"[._-]", other)
 
@@ -161,7 +163,7 @@ def downgrade_note(old: str, new: str) -> str:
     Raises:
         UsageError: they are the same, or the new one is invalid in conda's order.
     """
-    if fault := names.fault(new, "version"):
+    if fault := names.invalid_name_reason(new, "version"):
         raise UsageError(f"invalid version {new!r}", why=fault)
     try:
         older = Version(new) < Version(old)
@@ -172,12 +174,12 @@ def downgrade_note(old: str, new: str) -> str:
     return f"{new} is older than {old}" if older else ""
 
 
-def _computed(recipe: RecipeText, old: str) -> RecipeFault:
+def _computed_version_error(recipe: RecipeText, old: str) -> RecipeFault:
     match = re.search(r"(?<![\w.-])version['\"]?[ \t]*[:=]", recipe.text)
-    at = place(recipe.file, recipe.text, match.start()) if match else _file(recipe)
+    at = place_of_offset(recipe.file, recipe.text, match.start()) if match else _place_of_literals(recipe)
     why = f"it is {old}, but no value of a line, and no values put together by separators, give another version alone"
     return RecipeFault("the version is computed", at=at, why=why, hint="write it as one value, or change it by hand")
 
 
-def _file(recipe: RecipeText, literals: Sequence[Literal] = ()) -> Place:
-    return place(recipe.file, recipe.text, literals[0].start) if literals else Place(file=recipe.file)
+def _place_of_literals(recipe: RecipeText, literals: Sequence[Literal] = ()) -> Place:
+    return place_of_offset(recipe.file, recipe.text, literals[0].start) if literals else Place(file=recipe.file)

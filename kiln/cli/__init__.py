@@ -165,7 +165,7 @@ def dispatch(arguments: Sequence[str]) -> int:
             )
         parser, command = parser_for(top.command, top.called)
         options = parser.parse_args(top.rest)
-        with resource_limits(os.environ):
+        with apply_environment_limits(os.environ):
             return command.run(options, root)
     except KilnError as error:
         from kiln.cli import pasteable_commands
@@ -174,20 +174,20 @@ def dispatch(arguments: Sequence[str]) -> int:
         raise
 
 
-def resource_limits(environment: Mapping[str, str]) -> AbstractContextManager[None]:
+def apply_environment_limits(environment: Mapping[str, str]) -> AbstractContextManager[None]:
     """Return a context that applies the limits in KILN_LIMITS, if it is set; raises UsageError."""
     if not environment.get("KILN_LIMITS"):
         return contextlib.nullcontext()
     from kiln import rattler_process
 
-    return rattler_process.limited(rattler_process.environment_limits(environment))
+    return rattler_process.override_limits(rattler_process.environment_limits(environment))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors, with secrets masked."""
-    from kiln.cli.masked_streams import masked
+    from kiln.cli.masked_streams import masked_output
 
-    with masked(os.environ, arguments):
+    with masked_output(os.environ, arguments):
         return run_command_line(arguments)
 
 
@@ -196,10 +196,10 @@ def run_command_line(arguments: Sequence[str]) -> int:
     from kiln.cli.masked_streams import escaped_output
 
     with escaped_output():
-        return _run(arguments)
+        return _run_and_print_errors(arguments)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run_and_print_errors(arguments: Sequence[str]) -> int:
     try:
         return dispatch(arguments)
     except SystemExit as end:  # argparse's --help and --version
@@ -225,9 +225,9 @@ def as_kiln_error(error: BaseException) -> KilnError:
         case KeyboardInterrupt():
             return Interrupted("interrupted; finished work is kept, run the same command to continue")
         case ModuleNotFoundError():
-            return missing_dependency(error)
+            return missing_dependency_error(error)
         case OSError():
-            return system_fault(error)
+            return operating_system_error(error)
         case _:
             raise error
 
@@ -238,21 +238,21 @@ def print_error(error: KilnError) -> int:
     return error.exit_code
 
 
-def system_fault(error: OSError) -> KilnError:
+def operating_system_error(error: OSError) -> KilnError:
     """Return an error of the operating system as a KilnError.
 
     Raises:
         OSError: if it names no file, so it is a bug in kiln.
     """
-    from kiln.files import refusal
+    from kiln.files import os_error_as_kiln_error
 
-    fault = refusal(error)
+    fault = os_error_as_kiln_error(error)
     if fault is None:
         raise error
     return fault
 
 
-def missing_dependency(error: ModuleNotFoundError) -> MissingTool:
+def missing_dependency_error(error: ModuleNotFoundError) -> MissingTool:
     """Return a missing dependency as a KilnError.
 
     Raises:

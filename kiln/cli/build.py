@@ -57,7 +57,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
     chain = ci_job_handover.requested_chain(feedstock, options, configs)
-    if chain is not None and (line := chain.finished()):
+    if chain is not None and (line := chain.finished_note()):
         print_line(line)
         return 0
     request = run_options(feedstock, options, configs)
@@ -65,9 +65,9 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.dry_run:
         print_folded(run.as_text(plan))
         return 0
-    plan = ci_job_handover.begin_job(chain, feedstock, plan, options)
+    plan = ci_job_handover.take_over_from_previous_job(chain, feedstock, plan, options)
     report, errors = (
-        execute_for_ci(feedstock, plan, options) if options.junit else execute_plan(feedstock, plan, options)
+        execute_and_write_junit(feedstock, plan, options) if options.junit else execute_plan(feedstock, plan, options)
     )
     if options.json:
         import json
@@ -80,10 +80,10 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report import result_text
 
         print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
-    if chain is not None and (error := ci_job_handover.end_job(chain, report, errors, options)):
+    if chain is not None and (error := ci_job_handover.hand_over_to_next_job(chain, report, errors, options)):
         return print_error(error)
     code = exit_code(report, errors)
-    return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))
+    return code if code == 0 else print_error(failed_run.failed_run_error(report, errors, options, exit_code=code))
 
 
 def json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
@@ -103,16 +103,16 @@ def json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> d
 def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
     from kiln import run
-    from kiln.cli.environment_passthrough import machine_properties
+    from kiln.cli.environment_passthrough import host_machine
     from kiln.cli.pasteable_commands import pasteable
 
-    plan = run.plan_run(feedstock, request, machine_properties(options), on_line=print_line)
+    plan = run.plan_run(feedstock, request, host_machine(options), on_line=print_line)
     if options.verbosity != "quiet":
         print_notes(pasteable(note, feedstock.root) for note in plan.notes)
     return plan
 
 
-def execute_for_ci(
+def execute_and_write_junit(
     feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and write its report as JUnit's XML, also when the run is interrupted."""
@@ -133,18 +133,18 @@ def execute_plan(
     """Execute a plan, and show its progress on standard error."""
     from kiln import expand, run, signals
     from kiln.cli import pasteable_commands
-    from kiln.cli.run_view import add_to_summary, view
-    from kiln.report import labels
+    from kiln.cli.run_view import append_job_summary, view
+    from kiln.report import config_labels
 
     configs = [entry.config for entry in plan.configs]
     pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
     variants = {name: config.variant for name, config in pairs}
-    observer = view(sys.stderr, os.environ, labels(configs, variants), verbosity=options.verbosity)
+    observer = view(sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity)
     with signals.termination_as_interrupt(), observer:
         report, errors = run.build(feedstock, plan, observer)
     for error in errors.values():
         pasteable_commands.rewrite_hints(error, feedstock.root)
-    add_to_summary(report, variants, os.environ)
+    append_job_summary(report, variants, os.environ)
     return report, errors
 
 

@@ -14,7 +14,7 @@ from kiln.cli import common_arguments, values
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln build``."""
-    common_arguments.add_selection(parser)
+    common_arguments.add_config_selection(parser)
     parser.add_argument(
         "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
     )
@@ -22,9 +22,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _step_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the configs to build, in order, and exit")
     parser.add_argument("--keep-failed", action="store_true", help="keep the work folder of a failed step")
-    _location_arguments(parser)
+    _executor_arguments(parser)
     _compile_arguments(parser)
-    _chain_arguments(parser)
+    _budget_and_handover_arguments(parser)
     _rehearsal_arguments(parser)
     _output_arguments(parser)
 
@@ -75,7 +75,7 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _location_arguments(parser: argparse.ArgumentParser) -> None:
+def _executor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("rattler-build", "conda-build", "mambabuild"),
@@ -96,7 +96,10 @@ def _location_arguments(parser: argparse.ArgumentParser) -> None:
         "conda-forge's builds do (default: %(default)s)",
     )
     parser.add_argument(
-        "--memory", metavar="SIZE", type=values.size, help="limit the memory of each config: 16GB (default: a share)"
+        "--memory",
+        metavar="SIZE",
+        type=values.parse_size,
+        help="limit the memory of each config: 16GB (default: a share)",
     )
     parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
 
@@ -106,7 +109,7 @@ def add_remote_executor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote-executor",
         metavar="URL",
-        type=values.remote_executor,
+        type=values.remote_executor_url,
         help="run the actions of compiles by Bazel on the workers of this server: grpc(s)://HOST:PORT/INSTANCE; the "
         "variable BAZEL_REMOTE_EXECUTOR does the same",
     )
@@ -120,7 +123,7 @@ def add_remote_executor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote-jobs",
         metavar="N",
-        type=values.number,
+        type=values.positive_number,
         help="run up to N actions at a time on the remote executor (default: the recipe's)",
     )
     parser.add_argument(
@@ -135,7 +138,7 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote-cache",
         metavar="URL",
-        type=values.remote_cache,
+        type=values.remote_cache_url,
         help="share Bazel's cache between machines: http(s):// or grpc(s)://; the variable BAZEL_REMOTE_CACHE does the "
         "same, hidden from process lists",
     )
@@ -150,16 +153,16 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--distdir",
         metavar="FOLDER",
-        type=values.folder,
+        type=values.existing_folder,
         help="use downloaded files from this folder: archives of sources, and files that Bazel would download",
     )
     parser.add_argument(
-        "--mirror", metavar="URL", type=values.mirror, help="try this mirror of sources first, as URL/HOST/PATH"
+        "--mirror", metavar="URL", type=values.mirror_url, help="try this mirror of sources first, as URL/HOST/PATH"
     )
     parser.add_argument(
         "--stall",
         metavar="MINUTES",
-        type=values.minutes,
+        type=values.minutes_as_seconds,
         default="20",
         help="report a compile without any activity for this long (default: %(default)s)",
     )
@@ -167,17 +170,17 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache-size",
         dest="cache_bound",
         metavar="SIZE",
-        type=values.size,
+        type=values.parse_size,
         default="200GB",
         help="limit the disk space of the compile caches (default: %(default)s)",
     )
 
 
-def _chain_arguments(parser: argparse.ArgumentParser) -> None:
+def _budget_and_handover_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="TIME",
-        type=values.budget,
+        type=values.parse_budget,
         help="stop an unfinished build in time before this time has passed, such as 5h30m, or after a number of "
         "Bazel's actions, such as '500 actions'; exit with code 34",
     )
@@ -197,7 +200,7 @@ def _chain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--handover-size",
         metavar="SIZE",
-        type=values.size,
+        type=values.parse_size,
         default="20GB",
         help="limit the unpacked size of what is handed on (default: %(default)s)",
     )
@@ -223,7 +226,7 @@ def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python-channel",
         metavar="CHANNEL",
-        type=values.channel,
+        type=values.channel_for_solver,
         default="conda-forge",
         help="download a Python that this machine lacks for a rehearsal from this conda channel; 'none' downloads "
         "none (default: %(default)s)",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
 from kiln.cli.current_ci_run_urls import ci_urls
-from kiln.cli.environment_passthrough import build_variables, client_variables, pip_settings
+from kiln.cli.environment_passthrough import build_variables, container_client_variables, pip_variables
 
 if TYPE_CHECKING:
     import argparse
@@ -25,25 +25,29 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
 
     environment = os.environ
     secrets = {name: environment[name] for name in run.caller_variable_names(feedstock, configs) if name in environment}
-    named = {name: environment[name] for name in expand.ci_secret_names(feedstock.settings) if name in environment}
+    named = {
+        name: environment[name] for name in expand.ci_secret_names(feedstock.conda_forge_yml) if name in environment
+    }
     masking.protect(masking.script_secrets({**secrets, **named}))
     for name in masking.unmaskable_names({**secrets, **named}):
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
-    arguments = _arguments_of(run.RunOptions, options)
+    arguments = _arguments_named_as_fields(run.RunOptions, options)
     executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))
     engine_replaced = bool(executable or options.rehearsal or arguments.get("container"))
     containers = expand.container_settings(
-        feedstock.settings, engine_replaced=engine_replaced, run_arguments_replaced=bool(run_arguments)
+        feedstock.conda_forge_yml, engine_replaced=engine_replaced, run_arguments_replaced=bool(run_arguments)
     )
     build = run.BuildOptions(
-        **_arguments_of(run.BuildOptions, options),
-        **_limits(options),
+        **_arguments_named_as_fields(run.BuildOptions, options),
+        **_budget_fields(options),
         executable=executable or None,
         run_arguments=run.docker_run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
     arguments["container"] = arguments.get("container") or containers.engine
-    arguments["remote_cache"] = options.remote_cache or values.remote_cache(environment.get("BAZEL_REMOTE_CACHE", ""))
-    arguments["remote_executor"] = options.remote_executor or values.remote_executor(
+    arguments["remote_cache"] = options.remote_cache or values.remote_cache_url(
+        environment.get("BAZEL_REMOTE_CACHE", "")
+    )
+    arguments["remote_executor"] = options.remote_executor or values.remote_executor_url(
         environment.get("BAZEL_REMOTE_EXECUTOR", "")
     )
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
@@ -58,23 +62,23 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         remote_url=remote_url,
         ci_url=ci_url,
         caller_variables=build_variables(feedstock, environment),
-        client={**client_variables(environment), **pip_settings(environment), **secrets},
+        client={**container_client_variables(environment), **pip_variables(environment), **secrets},
     )
 
 
-def _limits(options: argparse.Namespace) -> dict[str, Any]:
+def _budget_fields(options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a build's options for ``--budget``, whose time begins now."""
-    from kiln.job.budget_monitor import least_reserve
+    from kiln.job.budget_monitor import least_reserve_seconds
 
     budget: values.Budget | None = getattr(options, "budget", None)
     if budget is None:
         return {}
     if budget.seconds is None:
         return {"action_limit": budget.actions}
-    return {"deadline": time.time() + budget.seconds, "least_reserve": least_reserve(budget.seconds)}
+    return {"deadline": time.time() + budget.seconds, "least_reserve": least_reserve_seconds(budget.seconds)}
 
 
-def _arguments_of(record: type[RunOptions | BuildOptions], options: argparse.Namespace) -> dict[str, Any]:
+def _arguments_named_as_fields(record: type[RunOptions | BuildOptions], options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that have the names of a record's fields."""
     import dataclasses
 

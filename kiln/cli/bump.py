@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         print(json.dumps(as_json(plan, written=not options.dry_run), indent=2))
     else:
         lines = (*summary(plan), pasteable("next: kiln rerender", root))
-        print("".join(difference(plan)) if options.dry_run else "\n".join(lines))
+        print("".join(diff_lines(plan)) if options.dry_run else "\n".join(lines))
     return 0
 
 
@@ -113,13 +113,13 @@ def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
 
 def changes(plan: BumpPlan) -> list[dict[str, Any]]:
     """Return the changed values in the order of the text."""
-    from kiln.bump.literals import place
+    from kiln.bump.literals import place_of_offset
 
     values = sorted({**plan.edits, **plan.digests}.items(), key=lambda pair: pair[0].start)
     return [
         {
-            "line": place(plan.file, plan.text, literal.start).line,
-            "column": place(plan.file, plan.text, literal.start).column,
+            "line": place_of_offset(plan.file, plan.text, literal.start).line,
+            "column": place_of_offset(plan.file, plan.text, literal.start).column,
             "key": literal.key,
             "old": literal.text,
             "new": value,
@@ -149,16 +149,17 @@ def summary(plan: BumpPlan) -> Iterator[str]:
     versions = plan.old if plan.old == plan.new else f"{plan.old} -> {plan.new}"
     yield f"{plan.file}: version {versions}, build number {old if old == new else f'{old} -> {new}'}"
     for change in changes(plan):
-        yield f"  line {change['line']}, {change['key']}: {_short(change['old'])} -> {_short(change['new'])}"
+        old_value, new_value = _shortened_value(change["old"]), _shortened_value(change["new"])
+        yield f"  line {change['line']}, {change['key']}: {old_value} -> {new_value}"
     for name in plan.unchanged:
         yield f"  unchanged: {name} does not depend on the version"
 
 
-def _short(value: str) -> str:
+def _shortened_value(value: str) -> str:
     return value if len(value) <= 2 * _SHOWN else f"{value[:_SHOWN]}..."
 
 
-def difference(plan: BumpPlan) -> Iterator[str]:
+def diff_lines(plan: BumpPlan) -> Iterator[str]:
     """Yield the lines of a difference that ``patch`` and ``git apply`` take."""
     from difflib import unified_diff
 

@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_argument(
         "--to",
         metavar="SIZE",
-        type=values.size,
+        type=values.parse_size,
         help="remove the least recently used entries until the rest is smaller: 50GB",
     )
     actions.add_argument(
@@ -40,9 +40,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import feedstock_loader
     from kiln.store.layout import ArtifactLayout
 
-    caches = ArtifactLayout.of(feedstock_loader.load(root)).compile_caches
+    caches = ArtifactLayout.for_feedstock(feedstock_loader.load(root)).compile_caches
     freed = remove(caches, options)
-    entries = [entry for entry in caches.entries() if entry.size]
+    entries = [entry for entry in caches.all_caches() if entry.size]
     if options.json:
         print(json.dumps({"caches": [dataclasses.asdict(entry) for entry in entries], "freed": freed}, indent=2))
     else:
@@ -56,7 +56,7 @@ def remove(caches: DiskCaches, options: argparse.Namespace) -> int:
         return caches.trim(options.to)
     if not (options.clean or options.all):
         return 0
-    entries = caches.entries()
+    entries = caches.all_caches()
     newest = {entry.label: entry.key for entry in reversed(entries)}  # the most recently used one of each kind
     return sum(caches.remove(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
 

@@ -51,11 +51,11 @@ def requested_chain(feedstock: Feedstock, options: argparse.Namespace, configs: 
     from kiln.run.ci_job_handover import ContinuedBuild
     from kiln.store.layout import ArtifactLayout
 
-    layout = ArtifactLayout.of(feedstock, compile_cache=options.compile_cache)
+    layout = ArtifactLayout.for_feedstock(feedstock, compile_cache=options.compile_cache)
     return ContinuedBuild.open(feedstock, layout, configs[0], options.handover, bound=options.handover_size)
 
 
-def begin_job(
+def take_over_from_previous_job(
     chain: ContinuedBuild | None, feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> RunPlan:
     """Take over what a job before has made, and return the plan with the chain's time; print notes."""
@@ -73,7 +73,7 @@ def begin_job(
     return plan
 
 
-def end_job(
+def hand_over_to_next_job(
     chain: ContinuedBuild, report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace
 ) -> KilnError | None:
     """Hand on what was made, print notes, and return the error of a job that was stopped by its budget.
@@ -81,10 +81,10 @@ def end_job(
     After a notice no more is handed on than can be packed and uploaded before the machine's end.
     """
     if options.notice is not None:
-        from kiln.job.budget_monitor import end_by_notice, transferable
+        from kiln.job.budget_monitor import termination_time, transferable_bytes
 
-        end = end_by_notice(options.notice)
-        chain.bound = chain.bound if end is None else min(chain.bound, transferable(end - time.time()))
+        end = termination_time(options.notice)
+        chain.bound = chain.bound if end is None else min(chain.bound, transferable_bytes(end - time.time()))
     error, notes = chain.save(report, errors)
     print_notes(notes)
     return error

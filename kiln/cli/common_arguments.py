@@ -21,7 +21,7 @@ def add_channels(parser: argparse.ArgumentParser, *, default: str) -> None:
         "--from",
         dest="channels",
         metavar="CHANNEL",
-        type=values.channel,
+        type=values.channel_for_solver,
         action="append",
         default=[],
         help="take packages from this channel (a folder, URL or name); can be repeated, in order of priority (default: "
@@ -29,7 +29,7 @@ def add_channels(parser: argparse.ArgumentParser, *, default: str) -> None:
     )
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
+def add_config_selection(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select configs."""
     parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support")
     parser.add_argument("--filter", metavar="GLOB", help="build the configs with matching names: '*cuda*python3.11*'")

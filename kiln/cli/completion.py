@@ -37,16 +37,16 @@ def complete() -> None:
     """Answer a completion request in argcomplete's protocol, and exit."""
     import argcomplete
 
-    argcomplete.autocomplete(parser_of(os.environ.get("COMP_LINE", "")))
+    argcomplete.autocomplete(parser_for_command_line(os.environ.get("COMP_LINE", "")))
 
 
-def parser_of(line: str) -> argparse.ArgumentParser:
+def parser_for_command_line(line: str) -> argparse.ArgumentParser:
     """Return the parser for an unfinished command line; only its own command is imported."""
-    words = _words(line)
+    words = _unfinished_line_words(line)
     program, rest = (Path(words[0]).name, words[1:]) if words else ("kiln", [])
     if program == "build-locally.py":
         parser, _ = cli.parser_for("build", program)
-        return _with_configs(parser, Path(words[0]).absolute().parent)
+        return _with_config_completion(parser, Path(words[0]).absolute().parent)
     top = cli.Parser(prog="kiln")
     top.add_argument("-C", dest="root", metavar="DIR", type=Path, default=Path())
     top.add_argument("--version", action="store_true")
@@ -58,11 +58,13 @@ def parser_of(line: str) -> argparse.ArgumentParser:
             commands.add_parser(name, help=summary)
     if typed:
         parser, _ = cli.parser_for(typed)
-        commands.add_parser(typed, parents=[_with_configs(parser, root)], add_help=False, help=cli.COMMANDS[typed])
+        commands.add_parser(
+            typed, parents=[_with_config_completion(parser, root)], add_help=False, help=cli.COMMANDS[typed]
+        )
     return top
 
 
-def _words(line: str) -> list[str]:
+def _unfinished_line_words(line: str) -> list[str]:
     """Return the words of an unfinished line, which may end in an open quote."""
     for end in ("", '"', "'"):
         with suppress(ValueError):
@@ -70,10 +72,10 @@ def _words(line: str) -> list[str]:
     return line.split()
 
 
-def _with_configs(parser: cli.Parser, root: Path) -> cli.Parser:
+def _with_config_completion(parser: cli.Parser, root: Path) -> cli.Parser:
     """Complete the arguments for config names with the configs of a feedstock."""
 
-    def names(**_: Any) -> list[str]:
+    def existing_config_names(**_: Any) -> list[str]:
         from kiln import feedstock_loader
 
         with suppress(KilnError, OSError):
@@ -82,5 +84,5 @@ def _with_configs(parser: cli.Parser, root: Path) -> cli.Parser:
 
     for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them
         if action.dest in CONFIG_ARGUMENTS:
-            action.completer = names  # type: ignore[attr-defined]
+            action.completer = existing_config_names  # type: ignore[attr-defined]
     return parser

@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli.environment_passthrough import machine_properties
+from kiln.cli.environment_passthrough import host_machine
 from kiln.errors import KilnError, UnknownConfig, UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     containers = getattr(options, "container", None) != "none"
     names = buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
-        from kiln.builder.rehearsal_wheels_and_python import config_of_machine
+        from kiln.builder.rehearsal_wheels_and_python import cpu_config_for_machine
 
-        return (config_of_machine(feedstock, machine_properties(options), names),)
+        return (cpu_config_for_machine(feedstock, host_machine(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -81,7 +81,9 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if not matching:
         scope = f" of {', '.join(requested)}" if requested else ""
         what = (
-            f"no config{scope} matches {options.filter!r}" if options.filter else f"no configs in {feedstock.configs}"
+            f"no config{scope} matches {options.filter!r}"
+            if options.filter
+            else f"no configs in {feedstock.config_folder}"
         )
         raise UnknownConfig(what, hint="kiln matrix lists the configs, kiln rerender writes them")
     return matching

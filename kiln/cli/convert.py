@@ -57,16 +57,18 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     feedstock = feedstock_loader.load(root)
     conversion = convert.convert(
-        feedstock, pinning_selection.named(options.pinning) if options.pinning else None, leave_out=options.leave_out
+        feedstock,
+        pinning_selection.pinning_file_by_name(options.pinning) if options.pinning else None,
+        leave_out=options.leave_out,
     )
     fault = proof_error(conversion)
     if options.json:
         print(json.dumps(as_json(conversion), indent=2))
     elif options.print:
         print(conversion.recipe, end="")
-        print("\n".join(lines_of(conversion)), file=sys.stderr)
+        print("\n".join(proof_lines(conversion)), file=sys.stderr)
     else:
-        print("\n".join(lines_of(conversion)))
+        print("\n".join(proof_lines(conversion)))
     if fault:
         raise fault
     if not (options.check or options.print):
@@ -106,7 +108,7 @@ def as_json(conversion: Conversion) -> dict[str, object]:
     }
 
 
-def lines_of(conversion: Conversion) -> Iterator[str]:
+def proof_lines(conversion: Conversion) -> Iterator[str]:
     """Yield the lines of a proof."""
     from kiln import convert
     from kiln.console.text import quantity

@@ -67,9 +67,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.log is not None or options.error is not None:
         return show_known_failures(options)
     if versions:
-        return show([combination_result(versions, here=options.here)], as_json=options.json)
+        return print_results([combination_result(versions, here=options.here)], as_json=options.json)
     if options.config is not None:
-        return show_config(root, options)
+        return print_config_results(root, options)
     return show_machine(root, as_json=options.json)
 
 
@@ -97,7 +97,7 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
         UsageError: for an invalid version or GPU.
     """
     from kiln import compat
-    from kiln.compat.combination import combination as combination_of
+    from kiln.compat.combination import combination_from_options as combination_of
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
     combination = combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
@@ -110,19 +110,19 @@ def fill_from_machine(combination: Combination) -> Combination:
 
     from kiln.compat import probe
 
-    facts = probe.probe(os.environ).running()
+    facts = probe.probe(os.environ).runtime_combination()
     values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
     return dataclasses.replace(combination, **values)
 
 
-def show_config(root: Path, options: argparse.Namespace) -> int:
+def print_config_results(root: Path, options: argparse.Namespace) -> int:
     """Print the results for a config, one for each of its Pythons."""
     from kiln import feedstock_loader
 
     feedstock = feedstock_loader.load(root)
     results = config_results(feedstock, Path(options.config).name.removesuffix(".yaml"), here=options.here)
     is_new = (feedstock.recipe / "variants.yaml").is_file()
-    return show(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)
+    return print_results(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)
 
 
 def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[DoctorResult]:
@@ -149,7 +149,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         capabilities=lambda: [card.capability for card in facts.cards],
     )
     disk = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    answers = runnable_versions.tensorflow_results(facts)
+    answers = runnable_versions.newest_tensorflow_results(facts)
     cudas = runnable_versions.cuda_verdicts(facts)
     if as_json:
         print(
@@ -170,19 +170,19 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         )
     else:
         lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
-        print_folded("\n".join((*lines, *cuda_text(runnable_versions.verdict_ranges(cudas)))))
+        print_folded("\n".join((*lines, *cuda_verdict_text(runnable_versions.verdict_ranges(cudas)))))
         for purpose, answer in answers.items():
-            print_folded(f"\n{purpose}: " + "\n".join(answer_text(answer)))
+            print_folded(f"\n{purpose}: " + "\n".join(result_text(answer)))
     return exit_code(answers.values())
 
 
-def show(answers: list[DoctorResult], *, as_json: bool, variant_file: str = VARIANT_FILE) -> int:
+def print_results(answers: list[DoctorResult], *, as_json: bool, variant_file: str = VARIANT_FILE) -> int:
     """Print results and return the exit code."""
     if as_json:
         data = [answer.as_data() for answer in answers]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=2))
     else:
-        print_folded("\n\n".join("\n".join(answer_text(answer, variant_file)) for answer in answers))
+        print_folded("\n\n".join("\n".join(result_text(answer, variant_file)) for answer in answers))
     return exit_code(answers)
 
 
@@ -191,7 +191,7 @@ def exit_code(answers: Iterable[DoctorResult]) -> int:
     return IncompatibleVersions.exit_code if any(answer.verdict.value == "cannot work" for answer in answers) else 0
 
 
-def answer_text(answer: DoctorResult, variant_file: str = VARIANT_FILE) -> Iterator[str]:
+def result_text(answer: DoctorResult, variant_file: str = VARIANT_FILE) -> Iterator[str]:
     """Yield the lines of a result: the verdict, the reasons with their rows, and working alternatives."""
     yield f"{answer.verdict.value}: {answer.combination.text}"
     printed: set[str] = set()
@@ -251,7 +251,7 @@ def machine_text(facts: MachineFacts, arch: str | None, cores: int, memory: int,
     yield from (f"note: {note}" for note in facts.notes)
 
 
-def cuda_text(ranges: dict[str, str]) -> Iterator[str]:
+def cuda_verdict_text(ranges: dict[str, str]) -> Iterator[str]:
     """Yield a line for each verdict with the CUDA versions that it applies to."""
     for verdict, cudas in ranges.items():
         yield f"CUDA, {verdict}: {cudas}"
@@ -266,13 +266,13 @@ def show_known_failures(options: argparse.Namespace) -> int:
     from kiln.compat import failure_patterns
 
     if options.error is not None:
-        matches = failure_patterns.read(io.BytesIO(options.error.encode("utf-8", "replace")))
+        matches = failure_patterns.failures_in_log(io.BytesIO(options.error.encode("utf-8", "replace")))
     elif options.log == "-":
-        matches = failure_patterns.read(sys.stdin.buffer)
+        matches = failure_patterns.failures_in_log(sys.stdin.buffer)
     else:
         try:
             with Path(options.log).open("rb") as log:
-                matches = failure_patterns.read(log)
+                matches = failure_patterns.failures_in_log(log)
         except OSError as error:
             raise UsageError(f"{options.log} cannot be read", why=error.strerror or str(error)) from error
     print(

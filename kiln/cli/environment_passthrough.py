@@ -50,13 +50,13 @@ def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dic
     return variables
 
 
-def client_variables(environment: Mapping[str, str]) -> dict[str, str]:
+def container_client_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for a container engine's client and for kiln's own processes."""
     settings = {name: value for name, value in environment.items() if CLIENT.match(name)}
     return {**passed_variables(environment), **settings}
 
 
-def machine_properties(options: argparse.Namespace) -> HostMachine:
+def host_machine(options: argparse.Namespace) -> HostMachine:
     """Return the properties of this machine that a run uses."""
     from kiln import run
 
@@ -76,7 +76,7 @@ def tool_environment(environment: Mapping[str, str], *more: str) -> dict[str, st
     """Return the environment of git, of pip and of generators of recipes, with further variables by their names."""
     return {
         **passed_variables(environment),
-        **pip_settings(environment),
+        **pip_variables(environment),
         **{name: environment[name] for name in more if name in environment},
     }
 
@@ -96,6 +96,6 @@ def git_output(root: Path, environment: Mapping[str, str], *arguments: str, hint
     return result.stdout
 
 
-def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
+def pip_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for pip alone: its settings, which may contain an index with a password, and its cache."""
     return {name: value for name, value in environment.items() if name.startswith("PIP_") or name == "XDG_CACHE_HOME"}

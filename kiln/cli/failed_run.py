@@ -25,7 +25,7 @@ REPEATED = {
 }
 
 
-def failure(
+def failed_run_error(
     report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace, *, exit_code: int
 ) -> KilnError:
     """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
@@ -38,23 +38,25 @@ def failure(
     others = [config for config in failures if config.state is not ConfigState.LOCKED]
     total = f"{len(failures)} of {quantity(len(report.configs), 'config')}"
     if not others:
-        return AlreadyRunning(f"{total} locked by another process: {_names(locked)}", hint="wait for it, then repeat")
+        return AlreadyRunning(
+            f"{total} locked by another process: {_first_config_names(locked)}", hint="wait for it, then repeat"
+        )
     debugged = [] if options.rehearsal else [name for name, error in errors.items() if isinstance(error, BuildFailed)]
-    program, repeated = _program(sys.argv[1:]), _repeated(options)
+    program, repeated = _command_prefix(sys.argv[1:]), _repeated_options(options)
     commands = [
         (*program, "--failed", *repeated),
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
     ]
     hint = "\n       ".join(map(joined, commands))
-    return class_of_code(exit_code)(f"{total} not built: {_names(failures)}", hint=hint)
+    return class_of_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
 
 
-def _names(configs: Sequence[ConfigRun]) -> str:
+def _first_config_names(configs: Sequence[ConfigRun]) -> str:
     more = [f"and {len(configs) - NAMES} more"] if len(configs) > NAMES else []
     return ", ".join([*(config.config for config in configs[:NAMES]), *more])
 
 
-def _program(words: Sequence[str]) -> tuple[str, ...]:
+def _command_prefix(words: Sequence[str]) -> tuple[str, ...]:
     """Return the first words of the command line that this process was started with."""
     from kiln.cli import top_parser
 
@@ -70,16 +72,16 @@ def kiln_command() -> tuple[str, ...]:
     programs = [Path(sys.executable).with_name(name) for name in PROGRAMS]
     own, on_path = next((program for program in programs if program.exists()), None), shutil.which("kiln")
     if own is None:
-        return ("kiln",) if on_path else (_short(Path(sys.executable)), "-m", "kiln")
-    return ("kiln",) if on_path and Path(on_path).samefile(own) else (_short(own),)
+        return ("kiln",) if on_path else (_relative_to_current_folder(Path(sys.executable)), "-m", "kiln")
+    return ("kiln",) if on_path and Path(on_path).samefile(own) else (_relative_to_current_folder(own),)
 
 
-def _short(path: Path) -> str:
+def _relative_to_current_folder(path: Path) -> str:
     """Return a path, relative to the current folder if it is there."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _repeated(options: argparse.Namespace) -> tuple[str, ...]:
+def _repeated_options(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the options that select where and how configs are built."""
     values = ((flag, getattr(options, name), default) for name, (flag, default) in REPEATED.items())
     words = [word for flag, value, default in values if value != default for word in (flag, value)]

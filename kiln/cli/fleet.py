@@ -32,12 +32,19 @@ from kiln.cli import (
 )
 from kiln.cli.fleet_ansible_settings import (
     artifact_layout,
-    build_options,
+    playbook_site,
     run_folder,
-    site_of,
+    worker_build_options,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits, seconds
-from kiln.cli.fleet_plan_inputs import UP_TO_DATE, config_sizes, plan_of, require_types, with_job_sizes, worker_limit
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, duration_seconds, planned_loss_limits
+from kiln.cli.fleet_plan_inputs import (
+    UP_TO_DATE,
+    config_sizes,
+    plan_of,
+    require_known_machine_types,
+    with_job_sizes,
+    worker_limit,
+)
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import UsageError
 
@@ -102,20 +109,20 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
-        selection = select(options, feedstock)
+        selection = select_configs(options, feedstock)
         configs = selection.configs
-        stage = fleet_gpu_tests.stage_of(options, feedstock, selection.all, ledger)
-        tests = fleet_gpu_tests.plan_of(stage, selection.cached, configs)
+        stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
+        tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, configs)
         quotas = fleet_quotas.quotas_of(options, feedstock)
         plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
     if options.provider == fleet_slurm_options.SLURM:
         plan = with_job_sizes(plan, config_sizes(feedstock, configs))
     if options.detach:
-        fleet_detach_to_controller.check_credentials(options, plan, begins=False)
+        fleet_detach_to_controller.check_credential_expiry(options, plan, begins=False)
     terms = (
         None
         if options.provider == fleet_slurm_options.SLURM
-        else fleet_replacement_and_lifetime_limits.terms_of(options, plan)
+        else fleet_replacement_and_lifetime_limits.run_terms_of_plan(options, plan)
     )
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
@@ -134,7 +141,7 @@ class FleetSelection:
     all: tuple[RemoteConfig, ...]
 
 
-def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str] = ()) -> FleetSelection:
+def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str] = ()) -> FleetSelection:
     """Return the selected configs.
 
     Raises:
@@ -147,7 +154,7 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
     fleet_remote_execution.require_recipe_support(feedstock, names, options)
-    configs = worker_results.remote_configs(feedstock, tuple(names), options=build_options(options))
+    configs = worker_results.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
     finished = {} if options.rebuild else worker_results.collected_packages(feedstock, configs)
     cached = tuple(
         ConfigRun(
@@ -182,16 +189,16 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     if options.detach:
         return start_detached(options, feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
-        selection, previous = selection_and_run(options, feedstock, ledger)
-        stage = fleet_gpu_tests.stage_of(options, feedstock, selection.all, ledger)
-        tests = fleet_gpu_tests.plan_of(stage, selection.cached, selection.configs)
+        selection, previous = selection_and_run_to_resume(options, feedstock, ledger)
+        stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
+        tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, selection.configs)
         if not (selection.configs or tests):
             print(UP_TO_DATE, file=sys.stderr)
-            fleet_gpu_tests.record_passed(stage, selection.cached, ledger)
+            fleet_gpu_tests.record_cached_as_passed(stage, selection.cached, ledger)
             if previous is not None:
                 fleet_down.tear_down(options, feedstock, ledger, previous.id, previous.provider)
             return 0
-        previous = fleet_gpu_tests.resumable(
+        previous = fleet_gpu_tests.resumable_run(
             previous,
             builds=bool(selection.configs),
             ledger=ledger,
@@ -205,7 +212,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         view = config_view(feedstock, [config.config for config in selection.all])
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
             observer, key = lost_terminal.ExpendableView(view), selection.all[0].inputs.shared
-            report, errors = fleet_gpu_tests.execute(
+            report, errors = fleet_gpu_tests.build_and_test(
                 stage, build_stage, selection.cached, previous, key=key, ledger=ledger, observer=observer
             )
     if options.json:
@@ -213,19 +220,19 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return build.exit_code(report, errors)
 
 
-def selection_and_run(
+def selection_and_run_to_resume(
     options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger
 ) -> tuple[FleetSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run as fleet
     from kiln.fleet.worker_test_records import config_of
 
-    selection = select(options, feedstock)
-    previous = fleet.run_to_resume(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
+    selection = select_configs(options, feedstock)
+    previous = fleet.run_to_resume(ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared)
     if previous is None:
         previous = fleet_unrecorded_runs.recover(options, feedstock, selection.all, ledger)
     if previous is not None:
-        selection = select(options, feedstock, tuple(config_of(job.config) for job in previous.jobs))
+        selection = select_configs(options, feedstock, tuple(config_of(job.config) for job in previous.jobs))
         print(f"resuming the fleet run {previous.id}", file=sys.stderr)
     return selection, previous
 
@@ -237,27 +244,27 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     layout = artifact_layout(feedstock)
     with FleetLedger(layout.ledger) as ledger:
-        selection = select(options, feedstock)
+        selection = select_configs(options, feedstock)
         if selection.cached:
-            stage = fleet_gpu_tests.stage_of(options, feedstock, selection.all, ledger)
+            stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
             fleet_gpu_tests.note_untested(stage, selection.cached)
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
-        stage = fleet_gpu_tests.stage_of(options, feedstock, selection.configs, ledger)
-        tests = fleet_gpu_tests.plan_of(stage, (), selection.configs)
+        stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.configs, ledger)
+        tests = fleet_gpu_tests.gpu_test_plan(stage, (), selection.configs)
         plan = plan_of(options, feedstock, selection.configs, ledger, tests)
-        fleet_replacement_and_lifetime_limits.terms_of(options, plan)
+        fleet_replacement_and_lifetime_limits.run_terms_of_plan(options, plan)
         with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
             quotas = fleet_quotas.quotas_of(options, feedstock)  # of which another run would have a part
             plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
-            print_warnings(plan, fleet_fallbacks.offers_by_type(options, plan).values())
-            fleet_detach_to_controller.check_credentials(options, plan, begins=True)
-            return fleet_detach_to_controller.start(options, feedstock, selection.configs)
+            print_quota_warnings(plan, fleet_fallbacks.offers_by_type(options, plan).values())
+            fleet_detach_to_controller.check_credential_expiry(options, plan, begins=True)
+            return fleet_detach_to_controller.start_controller_run(options, feedstock, selection.configs)
 
 
-def print_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]]) -> None:
+def print_quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]]) -> None:
     """Print what to request of the provider for what its quotas keep, or may keep, from a run."""
     from kiln.fleet import quotas
 
@@ -289,20 +296,20 @@ def configuration_and_site(
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_workers
+    from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_type_and_size
 
     is_slurm = options.provider == fleet_slurm_options.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.types)
         options.cache = options.cache or cache_worker_type(previous)
-        if options.pool is None and (pool := pool_workers(previous)) is not None:
+        if options.pool is None and (pool := pool_type_and_size(previous)) is not None:
             options.pool_type, options.pool = pool
-        require_types(options, previous)
+        require_known_machine_types(options, previous)
     quotas = () if previous is not None else fleet_quotas.quotas_of(options, feedstock)  # it has workers already
     plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
     offers = {} if is_slurm else fleet_fallbacks.offers_by_type(options, plan)
-    print_warnings(plan, offers.values())
-    run_id = fleet_detach_to_controller.new_id(os.environ) if previous is None else previous.id
+    print_quota_warnings(plan, offers.values())
+    run_id = fleet_detach_to_controller.new_run_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
     attempts, replacements = planned_loss_limits(options, plan.selection)
     run_config = FleetRunConfig(
@@ -311,11 +318,13 @@ def configuration_and_site(
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
-        type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
+        type_workers={}
+        if is_slurm
+        else {kind: plan.selection.count_of_type(kind) for kind in plan.selection.machine_types},
         type_offers=offers,
-        capacity_timeout=seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
-        lifetime=fleet_replacement_and_lifetime_limits.lifetime_of(options, plan),
-        controller=fleet_controller_type_and_charge.own_charge(os.environ),
+        capacity_timeout=duration_seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
+        lifetime=fleet_replacement_and_lifetime_limits.worker_lifetime(options, plan),
+        controller=fleet_controller_type_and_charge.own_controller_charge(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,
@@ -327,10 +336,10 @@ def configuration_and_site(
         keep_going=options.keep_going,
         replacements=replacements,
         reclaims=replacements,
-        lease=seconds(options.lease),
-        unreachable_timeout=seconds(options.unreachable_timeout),
+        lease=duration_seconds(options.lease),
+        unreachable_timeout=duration_seconds(options.unreachable_timeout),
         budget=options.budget,
-        time_limit=None if options.time_limit is None else seconds(options.time_limit),
+        time_limit=None if options.time_limit is None else duration_seconds(options.time_limit),
         startup=assumptions.startup,
         teardown=assumptions.teardown,
         collect=assumptions.collect,
@@ -344,7 +353,7 @@ def configuration_and_site(
     if is_slurm:
         sizes = config_sizes(feedstock, selection.all)
         return run_config, fleet_slurm_options.run_site(options, feedstock, run_id, sizes)
-    return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
+    return run_config, playbook_site(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
 # Runs in the ledger, and at a provider
@@ -362,21 +371,21 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         print(fleet_slurm_options.list_jobs())
         return 0
     if options.ask:
-        print(json.dumps(fleet.existing_workers(site_of(options, feedstock, "look", options.ask)), indent=4))
+        print(json.dumps(fleet.existing_workers(playbook_site(options, feedstock, "look", options.ask)), indent=4))
         return 0
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
-        runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
+        runs = [run for run in ledger.fleet_runs() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
             return fleet_detached_status.show_status(options, feedstock.root)
         reports = {run.id: ledger.report(run.number) for run in runs}
-        costs = fleet_costs.of_runs(runs, reports, time.time())
+        costs = fleet_costs.run_costs(runs, reports, time.time())
         backups = damage_repair.damaged_files(ledger.path)
     if backups:
-        print(pasteable(plan_status_output.damage_note(backups), feedstock.root), file=sys.stderr)
+        print(pasteable(plan_status_output.ledger_damage_note(backups), feedstock.root), file=sys.stderr)
     if options.run and not runs:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(plan_status_output.status_as_json(runs, costs), indent=2) if options.json else ""
     print(text or pasteable(plan_status_output.status_as_text(runs, costs), feedstock.root))
-    for line in () if options.json or options.run else fleet_detached_status.local_lines(feedstock):
+    for line in () if options.json or options.run else fleet_detached_status.detached_run_lines(feedstock):
         print(pasteable(line, feedstock.root))
     return 0

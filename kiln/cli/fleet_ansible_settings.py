@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import masking
 from kiln.cli import fleet_remote_execution
-from kiln.cli.environment_passthrough import build_variables, client_variables
-from kiln.cli.fleet_arguments import seconds
+from kiln.cli.environment_passthrough import build_variables, container_client_variables
+from kiln.cli.fleet_arguments import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,29 +35,29 @@ REGION_FILE = "region.json"
 INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which hold for a worker, too
 
 
-def build_options(options: argparse.Namespace) -> tuple[str, ...]:
+def worker_build_options(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the options of ``kiln build`` on the workers."""
     return () if options.container is None else ("--container", options.container)
 
 
-def job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
+def worker_job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
     """Return the options of ``kiln build`` on the workers, with those that have no part in the packages."""
-    return (*build_options(options), *fleet_remote_execution.job_options(options, run_config))
+    return (*worker_build_options(options), *fleet_remote_execution.executor_job_options(options, run_config))
 
 
 def artifact_layout(feedstock: Feedstock) -> ArtifactLayout:
     """Return the layout of a feedstock's artifacts."""
     from kiln.store.layout import ArtifactLayout
 
-    return ArtifactLayout.of(feedstock)
+    return ArtifactLayout.for_feedstock(feedstock)
 
 
 def run_folder(feedstock: Feedstock, run: str) -> Path:
     """Return the folder of a fleet run."""
-    return artifact_layout(feedstock).place("fleet", run).absolute()
+    return artifact_layout(feedstock).safe_path("fleet", run).absolute()
 
 
-def site_of(
+def playbook_site(
     options: argparse.Namespace,
     feedstock: Feedstock,
     run: str,
@@ -73,7 +73,10 @@ def site_of(
 
     python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = run_folder(feedstock, run)
-    environment = {**playbook_environment(os.environ, python), **region_variables(options, folder, run, provider)}
+    environment = {
+        **playbook_environment(os.environ, python),
+        **recorded_region_variables(options, folder, run, provider),
+    }
     builds_alone = run_config is not None and run_config.pool is None
     job_secrets = fleet_remote_execution.job_secrets(options, os.environ) if builds_alone else {}
     variables: dict[str, Any] = {
@@ -91,16 +94,16 @@ def site_of(
     }
     if run_config is not None:
         if run_config.previous_run is None:
-            keep_region(options, folder, provider)
+            record_region(options, folder, provider)
         variables |= {
-            "kiln_inputs": unrecorded_run_recovery.tag_of(run_config.key),
+            "kiln_inputs": unrecorded_run_recovery.inputs_tag(run_config.key),
             "kiln_lease": int(run_config.lease),
             "kiln_lifetime": int(run_config.lifetime),
-            "kiln_images": [copied_image(text) for text in options.image],
+            "kiln_images": [parsed_image_option(text) for text in options.image],
             "kiln_environment": worker_variables(feedstock),
         }
         if run_config.pool is not None:
-            variables["kiln_pool_properties"] = fleet_remote_execution.pool_properties(feedstock, options)
+            variables["kiln_pool_properties"] = fleet_remote_execution.pool_platform_properties(feedstock, options)
     return PlaybookSite(
         folder=folder,
         playbooks=ANSIBLE,
@@ -112,20 +115,20 @@ def site_of(
             *masking.secrets_of_variables(environment),
             *bazel_environment.with_inner_secrets(job_secrets).values(),
         ),
-        options=job_options(options, run_config) if run_config is not None else (),
+        options=worker_job_options(options, run_config) if run_config is not None else (),
         job_secrets=job_secrets,
-        poll=seconds(options.poll) if run_config is not None else 5.0,
+        poll=duration_seconds(options.poll) if run_config is not None else 5.0,
     )
 
 
-def named_region(options: argparse.Namespace, provider: str) -> dict[str, str]:
+def requested_region_variables(options: argparse.Namespace, provider: str) -> dict[str, str]:
     """Return the region and cloud of a provider that are named now, as variables of the environment."""
     names = {name: os.environ[name] for name in REGION_NAMES.get(provider, ()) if os.environ.get(name)}
-    aws_region = playbook_variable("kiln_aws_region", options.vars) if provider == "aws" else ""
+    aws_region = playbook_variable_text("kiln_aws_region", options.vars) if provider == "aws" else ""
     return {**names, AWS_REGION: aws_region} if aws_region else names
 
 
-def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> None:
+def record_region(options: argparse.Namespace, folder: Path, provider: str) -> None:
     """Store the region and cloud in which a run begins, in its folder.
 
     It is resumed and torn down there, whatever is set later: asked in another region, a provider lists none of the
@@ -137,11 +140,11 @@ def keep_region(options: argparse.Namespace, folder: Path, provider: str) -> Non
     if provider in REGION_NAMES:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         default = {AWS_REGION: DEFAULT_REGION} if provider == "aws" else {}
-        place = {**default, **named_region(options, provider)}
+        place = {**default, **requested_region_variables(options, provider)}
         files.write_text(folder / REGION_FILE, json.dumps({"provider": provider, "place": place}))
 
 
-def region_variables(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
+def recorded_region_variables(options: argparse.Namespace, folder: Path, run: str, provider: str) -> dict[str, str]:
     """Return the variables of the region in which a run began; those of an earlier kiln are unknown.
 
     Raises:
@@ -154,7 +157,7 @@ def region_variables(options: argparse.Namespace, folder: Path, run: str, provid
     if not isinstance(stored, dict):
         return {}
     known = {name: str(text) for name, text in stored.items() if name in REGION_NAMES.get(provider, ())}
-    for name, text in named_region(options, provider).items():
+    for name, text in requested_region_variables(options, provider).items():
         if known.get(name, text) != text:
             raise UsageError(
                 f"the fleet run {run} is in {known[name]}, and {name} is {text}",
@@ -176,10 +179,10 @@ def playbook_environment(environment: Mapping[str, str], python: Path) -> dict[s
     # Ansible asks for the user's name when it starts, and fails without one; not every user has a line in /etc/passwd.
     cloud = {name: text for name, text in environment.items() if CLOUD.match(name) or name == "LOGNAME"}
     path = os.pathsep.join((str(python.parent), environment.get("PATH", os.defpath)))
-    return {**client_variables(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
+    return {**container_client_variables(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
 
 
-def public_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def provider_variables_without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the providers' modules, without secrets."""
     return {
         name: text
@@ -188,7 +191,7 @@ def public_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def copied_image(text: str) -> dict[str, str]:
+def parsed_image_option(text: str) -> dict[str, str]:
     """Return an image that is copied to the workers.
 
     Raises:
@@ -202,7 +205,7 @@ def copied_image(text: str) -> dict[str, str]:
     return {"archive": str(Path(file).absolute()), "tag": tag}
 
 
-def playbook_variable(name: str, files: Iterable[Path]) -> str:
+def playbook_variable_text(name: str, files: Iterable[Path]) -> str:
     """Return a text of the playbooks from files of variables; see `playbook_value`."""
     return str(playbook_value(name, files) or "")
 

@@ -125,7 +125,7 @@ TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(d
 
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
-    common_arguments.add_selection(parser)
+    common_arguments.add_config_selection(parser)
     parser.add_argument("--rebuild", action="store_true", help="build configs that are up to date, too")
     parser.add_argument(
         "--container", choices=("docker", "podman", "none"), help="container engine on the workers, as in kiln build"
@@ -158,12 +158,12 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
     parser.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
     parser.add_argument("--gpu-type", metavar="TYPE,...", help=GPU_TYPE_HELP)
-    parser.add_argument("--pool", metavar="N", type=values.number, help=POOL_HELP)
+    parser.add_argument("--pool", metavar="N", type=values.positive_number, help=POOL_HELP)
     parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
 
 
 def _test_arguments(parser: argparse.ArgumentParser) -> None:
-    common_arguments.add_selection(parser)
+    common_arguments.add_config_selection(parser)
     parser.set_defaults(rehearsal=False)
     parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
     parser.add_argument("--gpu", action="store_true", help="test the configs for CUDA, on a worker with a GPU")
@@ -201,7 +201,9 @@ def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("jobs of Slurm, with --provider slurm")
     group.add_argument("--slurm-folder", metavar="FOLDER", type=values.new_folder, help=SLURM_FOLDER_HELP)
     group.add_argument("--slurm-cores", metavar="N", type=int, help="cores of each job (default: 16)")
-    group.add_argument("--slurm-memory", metavar="SIZE", type=values.size, help="memory of each job (default: 32GB)")
+    group.add_argument(
+        "--slurm-memory", metavar="SIZE", type=values.parse_size, help="memory of each job (default: 32GB)"
+    )
     group.add_argument("--slurm-time", metavar="TIME", help="time limit of each job (default: the partition's)")
     group.add_argument("--slurm-partition", metavar="NAME", help="partition of the jobs (default: Slurm's)")
     group.add_argument("--slurm-account", metavar="NAME", help="account that is charged (default: Slurm's)")
@@ -265,7 +267,7 @@ def loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: fl
     )
 
 
-def seconds(text: str) -> float:
+def duration_seconds(text: str) -> float:
     """Return the seconds of a time such as ``10h``, ``90min``, ``45 s``; a bare number is hours.
 
     Raises:

@@ -19,7 +19,7 @@ CHARGE = "KILN_FLEET_CONTROLLER"  # the variable by which a controller knows its
 KEEP = "72h"  # for which packages wait
 
 
-def small_type(provider: str) -> dict[str, Any]:
+def controller_type_row(provider: str) -> dict[str, Any]:
     """Return the row of the playbooks' table of machine types for a controller."""
     flavor, disk, billed = FLAVORS[provider]
     size = {"cores": 2, "memory": 4, "disk": disk, "gpus": 0, "gpu": "", "billed": billed}
@@ -34,7 +34,7 @@ def price_variable(kind: MachineType, since: float) -> dict[str, str]:
     return {CHARGE: " ".join((repr(hourly), repr(kind.billed), repr(since), kind.currency, kind.name))}
 
 
-def own_charge(environment: Mapping[str, str]) -> ControllerCharge | None:
+def own_controller_charge(environment: Mapping[str, str]) -> ControllerCharge | None:
     """Return the charge for the controller on which this process runs; None elsewhere."""
     from kiln.model.run import ControllerCharge
 
@@ -45,7 +45,7 @@ def own_charge(environment: Mapping[str, str]) -> ControllerCharge | None:
     return ControllerCharge(hourly=hourly, billed=billed, since=since, currency=words[3], name=words[4])
 
 
-def end_text(key: RunKey, *, is_alive: bool, is_removed: bool) -> str:
+def controller_end_text(key: RunKey, *, is_alive: bool, is_removed: bool) -> str:
     """Return how a controller has ended; what it has besides its machine ``is_removed`` only where the run began."""
     state = "still answers, and ends by its lease" if is_alive else "has ended"
     text = f"{key.run}: its controller {state}"

@@ -12,20 +12,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_remote_execution
-from kiln.cli.environment_passthrough import client_variables
+from kiln.cli.environment_passthrough import container_client_variables
 from kiln.cli.fleet_ansible_settings import (
     ANSIBLE,
     INDEX,
     PACKAGE_ROOT,
-    build_options,
-    keep_region,
     playbook_environment,
+    playbook_site,
+    record_region,
     run_folder,
-    site_of,
+    worker_build_options,
     worker_variables,
 )
-from kiln.cli.fleet_arguments import seconds
-from kiln.cli.fleet_controller_type_and_charge import CONTROLLER_TYPE, KEEP, price_variable, small_type
+from kiln.cli.fleet_arguments import duration_seconds
+from kiln.cli.fleet_controller_type_and_charge import CONTROLLER_TYPE, KEEP, controller_type_row, price_variable
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.pasteable_commands import pasteable
@@ -57,7 +57,7 @@ HERE = frozenset(
 )
 
 
-def new_id(environment: Mapping[str, str]) -> str:
+def new_run_id(environment: Mapping[str, str]) -> str:
     """Return the name of a new run: a random one, or the one that a controller was given."""
     name = environment.get(ID, "")
     return name if re.fullmatch(r"[0-9a-f]{8}", name) else secrets.token_hex(4)
@@ -86,10 +86,10 @@ def check_options(options: argparse.Namespace) -> None:
     if getattr(options, "image", None):
         raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
     for name in TIMES:  # which only the run itself would read, on its controller
-        seconds(getattr(options, name, None) or "0")
+        duration_seconds(getattr(options, name, None) or "0")
 
 
-def check_credentials(options: argparse.Namespace, plan: FleetPlan, *, begins: bool) -> None:
+def check_credential_expiry(options: argparse.Namespace, plan: FleetPlan, *, begins: bool) -> None:
     """Compare the expiry of the credentials with the end of the plan of a detached run, which ``begins`` or does not.
 
     Raises:
@@ -99,13 +99,15 @@ def check_credentials(options: argparse.Namespace, plan: FleetPlan, *, begins: b
     from kiln.fleet.detached import credential_expiry
 
     startup, now = Assumptions.read().startup, time.time()  # of the controller; then come the workers
-    limit = None if options.time_limit is None else now + startup + seconds(options.time_limit)
+    limit = None if options.time_limit is None else now + startup + duration_seconds(options.time_limit)
     tests = 0.0 if plan.bounds.tests is None else plan.bounds.tests.seconds
     end = now + startup + plan.selection.seconds + tests
-    credential_expiry.require_lasting(options.provider, os.environ, begin=now, end=end, limit=limit, begins=begins)
+    credential_expiry.require_lasting_credentials(
+        options.provider, os.environ, begin=now, end=end, limit=limit, begins=begins
+    )
 
 
-def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
+def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
     """Start a run on a controller of its own; return as soon as it runs there."""
     from kiln import signals
     from kiln.fleet import run as fleet
@@ -114,27 +116,27 @@ def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[R
     from kiln.fleet.detached.attach_key import ConfigInputs
 
     run = secrets.token_hex(4)
-    private, public = starting.new_key_pair(run_folder(feedstock, run), run, client_variables(os.environ))
+    private, public = starting.new_key_pair(run_folder(feedstock, run), run, container_client_variables(os.environ))
     settings = controller_settings(options, feedstock, [config.config for config in configs], run=run, key=public)
     inputs = {
         config.config: ConfigInputs(group=config.group, shared=config.inputs.shared, key=config.inputs.key)
         for config in configs
     }
-    site, kind = controller_site(options, feedstock, run)
+    site, kind = controller_site_and_type(options, feedstock, run)
     path = run_folder(feedstock, run) / attach_key.NAME
     with signals.termination_as_interrupt():
         try:
             starting.provision(
                 site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)
             )
-            key = starting.run_key(site, run, private, inputs, build_options(options))
+            key = starting.run_key(site, run, private, inputs, worker_build_options(options))
             key.write(path)
             starting.start(site, settings)
         except BaseException:
             print(f"fleet run {run}: removing its controller", file=sys.stderr)
             remove_controller(site, run)
             if path.exists() and options.provider in CLOUDS:  # the run may have begun, and requested workers
-                fleet.down(site_of(options, feedstock, run, options.provider), run)
+                fleet.down(playbook_site(options, feedstock, run, options.provider), run)
             attach_key.remove(run_folder(feedstock, run))
             raise
     print(f"fleet run {run} continues on {key.address}; its key is {path}", file=sys.stderr)
@@ -154,14 +156,14 @@ def controller_settings(
     from kiln.fleet.detached.sending import HOME, ControllerSettings
 
     variables, certificates = sending.credentials(options.provider, os.environ)
-    names = decrypted_playbook_variables.names_of_playbooks(ANSIBLE, options.provider)
+    names = decrypted_playbook_variables.variables_read_by_playbooks(ANSIBLE, options.provider)
     vault = decrypted_playbook_variables.VaultDecryption(vault_program)
-    host = existing_host(options) if options.controller is not None else {}
+    host = existing_controller_host(options) if options.controller is not None else {}
     place = (str(host["address"]), int(host.get("port", 22))) if host else None
-    texts = decrypted_playbook_variables.variable_files(options.vars, names, vault, controller=place)
+    texts = decrypted_playbook_variables.variable_files_to_send(options.vars, names, vault, controller=place)
     index = {name: os.environ[name] for name in INDEX if os.environ.get(name) and "file:" not in os.environ[name]}
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
-    arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--json"]
+    arguments = ["fleet", "run", *configs, *controller_run_options(options), "--json"]
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
     prices = options.prices or user_table_path(os.environ)
     if prices.is_file():
@@ -175,7 +177,7 @@ def controller_settings(
         run=run,
         arguments=tuple(arguments),
         key=key,
-        keep=seconds(options.keep or KEEP),
+        keep=duration_seconds(options.keep or KEEP),
         environment={**worker_variables(feedstock), **index, **variables, **price, **executor, ID: run},
         files={**texts, **certificates},
         feedstock={"fleet-sizes.yml": sending.file_text(sizes)} if sizes.is_file() else {},
@@ -190,7 +192,7 @@ def vault_program() -> tuple[Path, Mapping[str, str]]:
     return python.with_name("ansible-vault"), playbook_environment(os.environ, python)
 
 
-def rebuilt_arguments(options: argparse.Namespace) -> list[str]:
+def controller_run_options(options: argparse.Namespace) -> list[str]:
     """Return the options of this command line that the controller's own run gets."""
     words: list[str] = []
     for action in options.parser._actions:  # noqa: SLF001 - argparse has no public list of a parser's options
@@ -205,26 +207,26 @@ def rebuilt_arguments(options: argparse.Namespace) -> list[str]:
     return words
 
 
-def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
+def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
     """Return the site and the machine type of a controller: the provider's of the workers, or an existing machine."""
     from kiln import files
     from kiln.fleet.detached import start as starting
 
     name = starting.controller_run_name(run)
     provider = "static" if options.controller is not None else options.provider
-    site = site_of(options, feedstock, name, provider)
-    keep_region(options, run_folder(feedstock, name), provider)
-    keep_region(options, run_folder(feedstock, run), options.provider)
-    life = LONGEST if options.time_limit is None else seconds(options.time_limit) + DAY
+    site = playbook_site(options, feedstock, name, provider)
+    record_region(options, run_folder(feedstock, name), provider)
+    record_region(options, run_folder(feedstock, run), options.provider)
+    life = LONGEST if options.time_limit is None else duration_seconds(options.time_limit) + DAY
     own: dict[str, Any] = {
         "kiln_lease": 5400,
-        "kiln_lifetime": int(life + seconds(options.keep or KEEP)),
+        "kiln_lifetime": int(life + duration_seconds(options.keep or KEEP)),
         "kiln_build_options": [],
         "kiln_environment": {},
     }
     if options.controller is None:
         if options.controller_type is None:
-            own["kiln_machine_types"] = [small_type(provider)]
+            own["kiln_machine_types"] = [controller_type_row(provider)]
         # The last file prevails: the user's have the lifetime, the lease and the machine types of the workers.
         last = site.folder / "controller.json"
         site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -233,13 +235,13 @@ def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str)
         variables = {**site.variables, **own, "kiln_controller": "0.0.0.0/0"}
         site = dataclasses.replace(site, variables=variables, variable_files=(*site.variable_files, last))
         return site, options.controller_type or CONTROLLER_TYPE
-    host = existing_host(options)
+    host = existing_controller_host(options)
     variables = {**site.variables, **own}
     variables |= {"kiln_ssh_options": host.pop("ssh_options", {}), "kiln_static_hosts": [host]}
     return dataclasses.replace(site, variables=variables, variable_files=()), "static"
 
 
-def existing_host(options: argparse.Namespace) -> dict[str, Any]:
+def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
     import yaml
 
@@ -252,7 +254,7 @@ def existing_host(options: argparse.Namespace) -> dict[str, Any]:
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")
                 return {**host, **({"ssh_options": common} if common else {})}
-    return user_ssh_host_lookup.static_host(options.controller, client_variables(os.environ))
+    return user_ssh_host_lookup.static_host(options.controller, container_client_variables(os.environ))
 
 
 def remove_controller(site: PlaybookSite, run: str) -> None:

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_controller_type_and_charge
-from kiln.cli.environment_passthrough import client_variables
-from kiln.cli.fleet_ansible_settings import artifact_layout, run_folder, site_of
+from kiln.cli.environment_passthrough import container_client_variables
+from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site, run_folder
 from kiln.cli.fleet_detach_to_controller import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.pasteable_commands import pasteable
@@ -52,7 +52,7 @@ def find_run_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feeds
             return key, (feedstock if is_of_feedstock(feedstock, key) else None)
         return attach_key.read(options.key), None
     feedstock = feedstock_loader.load(root)
-    return attach_key.of_run(feedstock, options.run), feedstock
+    return attach_key.key_of_run(feedstock, options.run), feedstock
 
 
 def is_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
@@ -74,7 +74,7 @@ def attach(options: argparse.Namespace, root: Path) -> int:
     from kiln.fleet.detached import controller_client, follow
 
     key, feedstock = find_run_key(options, root)
-    with controller_client.connected(key, client_variables(os.environ)) as connection:
+    with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         with contextlib.ExitStack() as stack:
 
             def make(labels: Mapping[str, str]) -> Any:
@@ -99,7 +99,7 @@ def has_controller(options: argparse.Namespace, feedstock: Feedstock | None, key
     """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
     from kiln.fleet import run as fleet
 
-    site = None if feedstock is None or key.provider not in CLOUDS else controller_site(options, feedstock, key)
+    site = None if feedstock is None or key.provider not in CLOUDS else local_controller_site(options, feedstock, key)
     if site is None:
         return None
     try:
@@ -115,7 +115,7 @@ def collect(options: argparse.Namespace, root: Path) -> int:
     from kiln.fleet.detached import controller_client
 
     key, feedstock = find_run_key(options, root)
-    with controller_client.connected(key, client_variables(os.environ)) as connection:
+    with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         state = connection.state()
         if state["process"] not in OVER:
             raise UsageError(
@@ -137,8 +137,8 @@ def collect_from(
     if feedstock is None and target is None:
         target = root / f"fleet-{key.run}"
     folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
-    with collecting(folder, key.run):
-        state = connection.export()
+    with exclusive_collection(folder, key.run):
+        state = connection.export_results()
         connection.fetch(folder)
         if state["report"] is None:
             print("\n".join(state["output"]), file=sys.stderr)
@@ -166,7 +166,7 @@ def collect_from(
 
 
 @contextlib.contextmanager
-def collecting(folder: Path, run: str) -> Iterator[None]:
+def exclusive_collection(folder: Path, run: str) -> Iterator[None]:
     """Collect a run into a folder alone during the block.
 
     Raises:
@@ -190,13 +190,13 @@ def exit_code_of(state: Mapping[str, Any]) -> int:
     return Interrupted.exit_code if code is None else int(code)
 
 
-def wait_for_end(connection: Controller) -> tuple[bool, bool]:
+def request_end_and_wait(connection: Controller) -> tuple[bool, bool]:
     """Have the controller ended; return whether it still answers, and whether it waits for others who fetch."""
-    waits = connection.end()
+    waits = connection.confirm_collected()
     until = time.monotonic() + GONE_SECONDS
-    while (alive := connection.answers()) and time.monotonic() < until:
+    while (alive := connection.is_answering()) and time.monotonic() < until:
         time.sleep(1)
-    return alive, alive and waits and connection.end()
+    return alive, alive and waits and connection.confirm_collected()
 
 
 def end_controller(
@@ -218,7 +218,7 @@ def end_controller(
     from kiln.fleet.detached import attach_key
 
     try:
-        alive, waits = wait_for_end(connection)
+        alive, waits = request_end_and_wait(connection)
     except MachinesUnknown as error:
         if not is_collected:
             raise
@@ -234,7 +234,7 @@ def end_controller(
         return None
     site = None
     if feedstock is not None and (folder := run_folder(feedstock, key.run)).exists():
-        site = controller_site(options, feedstock, key)
+        site = local_controller_site(options, feedstock, key)
         if site is not None:
             try:  # besides the machine, which ends itself: groups and keys at the provider
                 remove_controller(site, key.run)
@@ -244,17 +244,20 @@ def end_controller(
                 print(pasteable(text, feedstock.root), file=sys.stderr)
                 return error
         attach_key.remove(folder)
-    print(fleet_controller_type_and_charge.end_text(key, is_alive=alive, is_removed=site is not None), file=sys.stderr)
+    print(
+        fleet_controller_type_and_charge.controller_end_text(key, is_alive=alive, is_removed=site is not None),
+        file=sys.stderr,
+    )
     return None
 
 
-def controller_site(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
+def local_controller_site(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
     """Return the site of a controller that was started from this folder; None elsewhere."""
     from kiln.fleet.detached import start as starting
 
     if not run_folder(feedstock, starting.controller_run_name(key.run)).exists():
         return None
-    return site_of(options, feedstock, starting.controller_run_name(key.run), key.provider)
+    return playbook_site(options, feedstock, starting.controller_run_name(key.run), key.provider)
 
 
 # Down
@@ -324,11 +327,11 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock | None, key: Run
     from kiln.fleet.detached import attach_key, controller_client
 
     try:
-        with controller_client.connected(key, client_variables(os.environ)) as connection:
+        with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
             run = stop(connection).get("fleet")
             left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
-        site = None if feedstock is None else controller_site(options, feedstock, key)
+        site = None if feedstock is None else local_controller_site(options, feedstock, key)
         if feedstock is None or site is None:
             raise
         print(f"{error}", file=sys.stderr)
@@ -351,7 +354,7 @@ def remove_workers(options: argparse.Namespace, feedstock: Feedstock | None, key
 
     provider = options.provider or provider or key.provider
     if feedstock is not None and provider in CLOUDS:
-        fleet.down(site_of(options, feedstock, key.run, provider), key.run)
+        fleet.down(playbook_site(options, feedstock, key.run, provider), key.run)
         print(f"{key.run}: all workers are terminated", file=sys.stderr)
         return
     print(f"{key.run}: its workers may run until their leases end", file=sys.stderr)
@@ -365,7 +368,7 @@ def stop(connection: Controller) -> dict[str, Any]:
     Raises:
         MachinesUnknown: when the controller did not answer several times in a row.
     """
-    connection.request("stop")
+    connection.send_request("stop")
     failures = 0
     while True:
         try:

@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from kiln.cli.environment_passthrough import client_variables
+from kiln.cli.environment_passthrough import container_client_variables
 from kiln.cli.fleet_detached_runs import action_command, find_run_key
 from kiln.cli.pasteable_commands import pasteable
 
@@ -30,7 +30,7 @@ def show_log(options: argparse.Namespace, root: Path) -> int:
     if options.key is not None and options.run is not None and options.config is None:
         options.run, options.config = None, options.run  # with a key, the only name is a config's
     key, _ = find_run_key(options, root)
-    with controller_client.connected(key, client_variables(os.environ)) as connection:
+    with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         if options.config is None:
             print_untrusted("\n".join(connection.state()["output"]))
         else:
@@ -62,16 +62,20 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     from kiln.report.run_report_as_json import report_as_json
     from kiln.serialization import from_json_values
 
-    with controller_client.connected(key, client_variables(os.environ)) as connection:
+    with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         state = connection.state()
     fleet = None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"])
     report = None if state.get("report") is None else record_from_json(MatrixReport, state["report"])
     cost = None
     if fleet is not None:
         # Its controller has just answered, and is charged for until its packages are collected.
-        cost = costs.of_run(fleet, None if report is None else report.cost, time.time(), is_controlled=True)
+        cost = costs.run_cost(fleet, None if report is None else report.cost, time.time(), is_controlled=True)
     if options.json:
-        shown = {} if fleet is None else {"fleet": plan_status_output.status_as_json([fleet], known(fleet, cost))[0]}
+        shown = (
+            {}
+            if fleet is None
+            else {"fleet": plan_status_output.status_as_json([fleet], known_cost_by_id(fleet, cost))[0]}
+        )
         shown |= {} if report is None else {"report": report_as_json(dataclasses.replace(report, cost=cost))}
         return json.dumps({**state, **shown}, indent=2)
     head = f"{key.run}: detached on {key.address}, {state['process']}"
@@ -84,15 +88,15 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
             head += f" (the wait costs {cost.controller.hourly:.3f} an hour, {rest:.2f} {cost.currency} more at most)"
     if fleet is None:
         return "\n".join([head, *state.get("output", [])[-3:]])
-    return f"{head}\n{plan_status_output.status_as_text([fleet], known(fleet, cost))}"
+    return f"{head}\n{plan_status_output.status_as_text([fleet], known_cost_by_id(fleet, cost))}"
 
 
-def known(fleet: FleetRun, cost: RunCost | None) -> dict[str, RunCost]:
+def known_cost_by_id(fleet: FleetRun, cost: RunCost | None) -> dict[str, RunCost]:
     """Return the cost of a run by its id, where it is known."""
     return {} if cost is None else {fleet.id: cost}
 
 
-def local_lines(feedstock: Feedstock) -> Iterator[str]:
+def detached_run_lines(feedstock: Feedstock) -> Iterator[str]:
     """Return a line for each detached run of a feedstock; nobody is asked."""
     from kiln.fleet.detached import attach_key
 

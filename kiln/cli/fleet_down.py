@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_detached_runs, fleet_slurm_options
-from kiln.cli.fleet_ansible_settings import artifact_layout, site_of
+from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site
 from kiln.errors import KilnError, UsageError, raise_all
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     layout = artifact_layout(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, signals.termination_as_interrupt():
-        providers = {run.id: run.provider for run in ledger.fleets()}
-        ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
+        providers = {run.id: run.provider for run in ledger.fleet_runs()}
+        ids = options.runs or [run.id for run in ledger.fleet_runs() if run.finished is None]
         errors: list[KilnError] = []
         for run_id in ids:
             try:
@@ -44,7 +44,7 @@ def tear_down_run(
     from kiln.fleet.detached import attach_key
 
     if fleet_detached_runs.is_detached(feedstock, run):
-        fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, run))
+        fleet_detached_runs.tear_down(options, feedstock, attach_key.key_of_run(feedstock, run))
         return
     if provider is None:
         raise UsageError(
@@ -61,7 +61,7 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLe
     site = (
         fleet_slurm_options.stored_site(feedstock, run)
         if provider == fleet_slurm_options.SLURM
-        else site_of(options, feedstock, run, provider)
+        else playbook_site(options, feedstock, run, provider)
     )
     fleet.down(site, run)
     ledger.end_fleet(run)

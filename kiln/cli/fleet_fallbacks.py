@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_plan_inputs import priced_offers
-from kiln.cli.fleet_prices import region_of
+from kiln.cli.fleet_plan_inputs import priced_machine_types
+from kiln.cli.fleet_prices import price_region
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 def requested_zones(options: argparse.Namespace) -> list[str]:
     """Return the zones of ``--zone``, in their order."""
-    return [zone for text in getattr(options, "zone", None) or () for zone in _split(text)]
+    return [zone for text in getattr(options, "zone", None) or () for zone in _comma_separated_words(text)]
 
 
 def _require_zone_of_region(options: argparse.Namespace, zone: str) -> None:
@@ -59,7 +59,7 @@ def _require_zone_of_region(options: argparse.Namespace, zone: str) -> None:
     The names of OpenStack's zones say nothing of their region: the playbook compares them with those that exist.
     """
     if options.provider == "aws":
-        region, variable = region_of(options, os.environ), "AWS_REGION"
+        region, variable = price_region(options, os.environ), "AWS_REGION"
         is_foreign, what = not zone.startswith(region), f"the zone {zone} is not in {region}, the region of the run"
     else:
         region, variable = os.environ.get("OS_REGION_NAME", ""), "OS_REGION_NAME"
@@ -88,13 +88,15 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
 
     words = fallback_words(options)
     zones = requested_zones(options)
-    types = _types(options, [word for word in words if word != fallback_offers.ON_DEMAND]) if words else {}
+    types = (
+        _machine_types_by_name(options, [word for word in words if word != fallback_offers.ON_DEMAND]) if words else {}
+    )
     if fallback_offers.ON_DEMAND in words and not options.spot:
         raise UsageError(f"--fallback {fallback_offers.ON_DEMAND} needs --spot", hint="workers are on demand already")
     fallbacks = [types.get(word, word) for word in words]
     result = fallback_offers.ordered_offers(kind, fallbacks, zones=zones, spot=options.spot)
     for offer in result:
-        _check(offer, [job for job in plan.estimates if job.type in {"", kind.type}])
+        _require_suitable_offer(offer, [job for job in plan.estimates if job.type in {"", kind.type}])
         if options.budget is not None and not offer.machine_type.is_priced:
             raise UsageError(
                 f"the price of the fall-back {offer.machine_type.type} is unknown, so --budget cannot be kept",
@@ -106,18 +108,18 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
 
 def fallback_words(options: argparse.Namespace) -> list[str]:
     """Return the machine types of ``--fallback`` and the word for workers on demand, in their order."""
-    return [word for text in getattr(options, "fallback", None) or () for word in _split(text)]
+    return [word for text in getattr(options, "fallback", None) or () for word in _comma_separated_words(text)]
 
 
-def _split(text: str) -> list[str]:
+def _comma_separated_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _types(options: argparse.Namespace, names: list[str]) -> dict[str, MachineType]:
-    return dict(zip(names, priced_offers(options, names), strict=True)) if names else {}
+def _machine_types_by_name(options: argparse.Namespace, names: list[str]) -> dict[str, MachineType]:
+    return dict(zip(names, priced_machine_types(options, names), strict=True)) if names else {}
 
 
-def _check(offer: Offer, jobs: Sequence[JobEstimate]) -> None:
+def _require_suitable_offer(offer: Offer, jobs: Sequence[JobEstimate]) -> None:
     kind = offer.machine_type
     if offer.spot and kind.spot_hourly is None:
         raise UsageError(

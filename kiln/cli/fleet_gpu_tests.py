@@ -35,7 +35,7 @@ GONE = frozenset({WorkerState.TERMINATED, WorkerState.REFUSED})
 
 
 class BuildStage(Protocol):
-    """The builds of a run; see `kiln.fleet.run.execute`."""
+    """The builds of a run; see `kiln.fleet.run.build_and_test`."""
 
     def __call__(self, *, ledger: FleetStore, observer: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
         """Build the configs of a run."""
@@ -54,7 +54,7 @@ class GpuTestStage:
     offers: tuple[Offer, ...]
     passed: frozenset[tuple[str, str]]
 
-    def packages(self, entries: Iterable[ConfigRun]) -> dict[str, tuple[Path, ...]]:
+    def untested_packages(self, entries: Iterable[ConfigRun]) -> dict[str, tuple[Path, ...]]:
         """Return the packages of configs that are built and have not passed their tests."""
         from kiln.fleet.worker_test_executor import TestedPackages
 
@@ -67,7 +67,7 @@ class GpuTestStage:
         return {
             config: paths
             for config, paths in packages.items()
-            if paths and (config, tested.key(config)) not in self.passed
+            if paths and (config, tested.inputs_hash(config)) not in self.passed
         }
 
     def execute(
@@ -77,8 +77,8 @@ class GpuTestStage:
         from kiln.fleet import worker_tests
         from kiln.fleet.worker_tests import WorkerTestInputs
 
-        packages = self.packages(report.configs)
-        tested = fleet_test.tested_packages(self.feedstock, packages, gpu=True)
+        packages = self.untested_packages(report.configs)
+        tested = fleet_test.packages_to_test(self.feedstock, packages, gpu=True)
         run_config = fleet_test.run_config_of(
             self.options,
             self.feedstock,
@@ -96,7 +96,7 @@ class GpuTestStage:
         return worker_tests.execute(tests, ledger, observer)
 
 
-def stage_of(
+def gpu_test_stage(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> GpuTestStage | None:
     """Return the tests of a run of configs, None without ``--gpu-tests``.
@@ -109,29 +109,29 @@ def stage_of(
     if not options.gpu_tests:
         return None
     offers = fleet_test.gpu_offers(options)
-    names = fleet_test.tested_configs(feedstock, [config.config for config in configs], gpu=True)
+    names = fleet_test.configs_to_test(feedstock, [config.config for config in configs], gpu=True)
     return GpuTestStage(
         options=options,
         feedstock=feedstock,
         configs=names,
         offers=offers,
-        passed=frozenset(worker_tests.passed(ledger.fleets())),
+        passed=frozenset(worker_tests.passed_configs(ledger.fleet_runs())),
     )
 
 
-def plan_of(
+def gpu_test_plan(
     stage: GpuTestStage | None, cached: Iterable[ConfigRun], configs: Iterable[RemoteConfig]
 ) -> WorkerTestPlan | None:
     """Return the plan of the tests of ``cached`` configs, and of those to build; None without any."""
     if stage is None:
         return None
-    names = [*stage.packages(cached), *(config.config for config in configs if config.config in stage.configs)]
+    names = [*stage.untested_packages(cached), *(config.config for config in configs if config.config in stage.configs)]
     return fleet_test.plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
 
 
 def note_untested(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> None:
     """Note which configs a detached run leaves untested: those that were built before, whose packages are here."""
-    names = () if stage is None else tuple(stage.packages(cached))
+    names = () if stage is None else tuple(stage.untested_packages(cached))
     if names:
         what = f"{quantity(len(names), 'config')} built before stay untested, such as {names[0]}"
         print(f"{what}; the same command without --detach tests them", file=sys.stderr)
@@ -156,16 +156,16 @@ def report_of_cached(cached: Sequence[ConfigRun]) -> MatrixReport:
     )
 
 
-def record_passed(stage: GpuTestStage | None, cached: Sequence[ConfigRun], ledger: FleetLedger) -> None:
+def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigRun], ledger: FleetLedger) -> None:
     """Record that configs are up to date which the last run left untested, and which have passed since."""
     report = None if stage is None else ledger.report()
     names = {entry.config for entry in cached}
     if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
         return
-    ledger.end(ledger.begin(dataclasses.replace(report_of_cached(cached), command=fleet_test.command_line())))
+    ledger.end_run(ledger.begin_run(dataclasses.replace(report_of_cached(cached), command=fleet_test.command_line())))
 
 
-def resumable(
+def resumable_run(
     previous: FleetRun | None, *, builds: bool, ledger: FleetLedger, tear_down: Callable[[FleetRun], None]
 ) -> FleetRun | None:
     """Return the run to resume: one that has no workers of another stage, and whose machine types are those to use."""
@@ -176,7 +176,7 @@ def resumable(
     alive = [worker.name for worker in previous.workers if worker.state not in GONE]
     if any(worker_tests.is_test_worker(name) == builds for name in alive):
         tear_down(previous)
-        previous = ledger.fleet(previous.id) or previous
+        previous = ledger.fleet_run(previous.id) or previous
     has_only_tested = all(worker_tests.is_test_worker(worker.name) for worker in previous.workers)
     if builds and previous.workers and has_only_tested:
         if previous.finished is None:
@@ -185,7 +185,7 @@ def resumable(
     return previous
 
 
-def execute(
+def build_and_test(
     stage: GpuTestStage | None,
     build: BuildStage | None,
     cached: Sequence[ConfigRun],
@@ -203,18 +203,18 @@ def execute(
         return stage.execute(report_of_cached(cached), previous, key=key, ledger=ledger, observer=observer)
     if stage is None:
         return build(ledger=ledger, observer=observer)
-    passed = {entry.config for entry in cached} - stage.packages(cached).keys()
+    passed = {entry.config for entry in cached} - stage.untested_packages(cached).keys()
     records = UntestedRecords(ledger, observer, set(stage.configs) - passed)
     try:
         report, errors = build(ledger=records, observer=records)
-        packages = stage.packages(report.configs)
-        records.release(packages)
+        packages = stage.untested_packages(report.configs)
+        records.release_passed_configs(packages)
     except BaseException:
         records.close()
         raise
     if not packages:
         records.close()
         return report, errors
-    run = ledger.fleet(report.container.removeprefix("fleet "))
+    run = ledger.fleet_run(report.container.removeprefix("fleet "))
     report, test_errors = stage.execute(report, run, key=key, ledger=ledger, observer=observer)
     return report, {**errors, **test_errors}

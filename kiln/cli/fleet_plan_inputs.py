@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import playbook_value
-from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
-from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
+from kiln.cli.fleet_arguments import DEFAULT_TYPE, duration_seconds
+from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, price_region
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def plan_of(
     if is_slurm:
         types = [fleet_slurm_options.settings_of(options, Path()).machine_type]
     else:
-        types, cache = offers_of(options, sizes)
-        pool = pool_of(options, types, assumptions)
+        types, cache = worker_and_cache_types(options, sizes)
+        pool = requested_pool(options, types, assumptions)
 
     def estimates_on(cores: float) -> tuple[JobEstimate, ...]:
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
@@ -91,9 +91,9 @@ def plan_of(
     bounds = plan.FleetBounds(
         workers=worker_limit(options, len(configs)),
         cost=options.budget,
-        seconds=None if options.time_limit is None else seconds(options.time_limit),
+        seconds=None if options.time_limit is None else duration_seconds(options.time_limit),
         tests=tests,
-        controller=controller_hourly(options),
+        controller=controller_hourly_price(options),
     )
 
     def planned(bounds: FleetBounds) -> FleetPlan:
@@ -112,7 +112,9 @@ def plan_of(
     return quota_limits.plan_within(quotas, planned, bounds)
 
 
-def pool_of(options: argparse.Namespace, types: Sequence[MachineType], assumptions: Assumptions) -> PoolShape | None:
+def requested_pool(
+    options: argparse.Namespace, types: Sequence[MachineType], assumptions: Assumptions
+) -> PoolShape | None:
     """Return the pool that the options ask for, None without one.
 
     Raises:
@@ -122,7 +124,7 @@ def pool_of(options: argparse.Namespace, types: Sequence[MachineType], assumptio
 
     if not getattr(options, "pool", None):
         return None
-    (kind,) = priced_offers(options, [options.pool_type]) if options.pool_type else types[:1]
+    (kind,) = priced_machine_types(options, [options.pool_type]) if options.pool_type else types[:1]
     unknown = [each.type for each in (kind, *types) if not each.cores]
     if unknown:
         raise UsageError(
@@ -133,7 +135,7 @@ def pool_of(options: argparse.Namespace, types: Sequence[MachineType], assumptio
     return PoolShape(machine_type=kind, workers=options.pool, cores=cores)
 
 
-def offers_of(
+def worker_and_cache_types(
     options: argparse.Namespace, sizes: Mapping[str, JobSize]
 ) -> tuple[list[MachineType], MachineType | None]:
     """Return the machine types to choose from, and that of the cache if there is one, with their prices.
@@ -143,14 +145,14 @@ def offers_of(
     """
     from kiln.fleet import existing_host_types, machine_choice
 
-    offers = priced_offers(options, options.types or [])
+    offers = priced_machine_types(options, options.types or [])
     if not options.types and options.provider != existing_host_types.PROVIDER:
-        machine_choice.require_offer(offers, sizes)
-        offers = default_types(offers, list(sizes.values()))
-    return offers, next(iter(priced_offers(options, [options.cache]))) if options.cache else None
+        machine_choice.require_large_enough_type(offers, sizes)
+        offers = default_machine_types(offers, list(sizes.values()))
+    return offers, next(iter(priced_machine_types(options, [options.cache]))) if options.cache else None
 
 
-def priced_offers(options: argparse.Namespace, names: Sequence[str]) -> list[MachineType]:
+def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> list[MachineType]:
     """Return a provider's machine types of some names, or all, with their prices.
 
     Raises:
@@ -159,10 +161,10 @@ def priced_offers(options: argparse.Namespace, names: Sequence[str]) -> list[Mac
     from kiln.fleet import machine_types
 
     table = machine_type_table(options)
-    prices, region = merged_table(options.prices, os.environ), region_of(options, os.environ)
+    prices, region = merged_table(options.prices, os.environ), price_region(options, os.environ)
 
     def priced(kinds: Sequence[MachineType]) -> list[MachineType]:
-        return [prices.apply(kind, region=region) for kind in kinds]
+        return [prices.add_prices(kind, region=region) for kind in kinds]
 
     if names:
         return priced(machine_types.select_by_name(table, provider=options.provider, types=names))
@@ -180,20 +182,20 @@ def controller_type(options: argparse.Namespace) -> MachineType | None:
     ):
         return None
     if options.controller_type is not None:
-        return priced_offers(options, [options.controller_type])[0]
+        return priced_machine_types(options, [options.controller_type])[0]
     (kind,) = machine_types.from_rows(
-        [fleet_controller_type_and_charge.small_type(options.provider)], "the type of controllers"
+        [fleet_controller_type_and_charge.controller_type_row(options.provider)], "the type of controllers"
     )
-    return merged_table(options.prices, os.environ).apply(kind, region=region_of(options, os.environ))
+    return merged_table(options.prices, os.environ).add_prices(kind, region=price_region(options, os.environ))
 
 
-def controller_hourly(options: argparse.Namespace) -> float:
+def controller_hourly_price(options: argparse.Namespace) -> float:
     """Return the price of an hour of a run's controller: the one to provision, or that on which this process runs.
 
     Raises:
         UsageError: when it is unknown, and the run has a budget.
     """
-    kind, charge = controller_type(options), fleet_controller_type_and_charge.own_charge(os.environ)
+    kind, charge = controller_type(options), fleet_controller_type_and_charge.own_controller_charge(os.environ)
     if kind is None:
         return 0.0 if charge is None else charge.hourly
     if not kind.is_priced and options.budget is not None:
@@ -238,24 +240,24 @@ def with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:
 
 def config_sizes(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str, JobSize]:
     """Return what each config needs of a worker."""
-    return sizes_by_name(feedstock, [config.config for config in configs])
+    return config_sizes_by_name(feedstock, [config.config for config in configs])
 
 
-def sizes_by_name(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
+def config_sizes_by_name(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
     """Return what each config needs of a worker; the recipe is rendered only if it may say so."""
     from kiln import expand
     from kiln.fleet import declared_config_sizes
 
-    entries = declared_config_sizes.read(feedstock.root, seconds)
+    entries = declared_config_sizes.read(feedstock.root, duration_seconds)
     variants = {entry.name: entry for entry in expand.read_all(feedstock, names)}
-    recipe = declared_config_sizes.of_recipe(feedstock, tuple(variants.values()), seconds)
+    recipe = declared_config_sizes.recipe_sizes(feedstock, tuple(variants.values()), duration_seconds)
     return {
-        name: declared_config_sizes.size_of(entries, entry.variant, recipe.get(name))
+        name: declared_config_sizes.config_size(entries, entry.variant, recipe.get(name))
         for name, entry in variants.items()
     }
 
 
-def default_types(offers: Sequence[MachineType], sizes: Sequence[JobSize]) -> list[MachineType]:
+def default_machine_types(offers: Sequence[MachineType], sizes: Sequence[JobSize]) -> list[MachineType]:
     """Return the machine types to use when none is named: for each size the usual one, or the cheapest that holds it.
 
     The usual one is a provider's only one, if it lacks `DEFAULT_TYPE`, or its first.
@@ -266,7 +268,7 @@ def default_types(offers: Sequence[MachineType], sizes: Sequence[JobSize]) -> li
     return list(dict.fromkeys(kinds or [usual]))
 
 
-def require_types(options: argparse.Namespace, run: FleetRun) -> None:
+def require_known_machine_types(options: argparse.Namespace, run: FleetRun) -> None:
     """Refuse to resume a run whose machine types are no longer in the table.
 
     Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.cli.fleet_ansible_settings import ANSIBLE, playbook_variable
+from kiln.cli.fleet_ansible_settings import ANSIBLE, playbook_variable_text
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,14 +97,16 @@ def merged_table(path: Path | None, environment: Mapping[str, str]) -> PriceTabl
     return PriceTable.read(*paths)
 
 
-def region_of(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
+def price_region(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
     """Return the region of a run as the tables of prices call it.
 
     AWS's is that of the playbooks: their variable ``kiln_aws_region``, or AWS_REGION. An OpenStack of OVH is recognized
     by the address of its Keystone, or the name of the cloud; another one is called by that address's host.
     """
     if options.provider == "aws":
-        return playbook_variable("kiln_aws_region", options.vars) or environment.get("AWS_REGION") or DEFAULT_REGION
+        return (
+            playbook_variable_text("kiln_aws_region", options.vars) or environment.get("AWS_REGION") or DEFAULT_REGION
+        )
     if options.provider == "openstack":
         return _openstack_region(environment)
     return "here"

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, site_of
+from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, playbook_site
 
 if TYPE_CHECKING:
     import argparse
@@ -63,7 +63,7 @@ def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota,
     if not bootstrap.has_fleet_environment(PACKAGE_ROOT):
         print("quotas are not known: the first 'kiln fleet run' makes the environment to ask for them", file=sys.stderr)
         return ()
-    site = site_of(options, feedstock, "quota", options.provider)
+    site = playbook_site(options, feedstock, "quota", options.provider)
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     playbooks = PlaybookRunner(site)
     timer = threading.Timer(SECONDS, playbooks.stop)

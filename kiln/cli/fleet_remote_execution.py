@@ -46,7 +46,7 @@ def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -
             why="Bazel does not combine a remote executor with a cache over HTTP",
             hint="leave --cache out: the executor has a cache of its own, which all builds share",
         )
-    elif not LITERAL.fullmatch(_address(options, environment) or ""):
+    elif not LITERAL.fullmatch(_executor_address(options, environment) or ""):
         raise UsageError(
             "the URL of the remote executor has characters that cannot be passed to the workers",
             hint="put a password into --remote-credentials, as a header",
@@ -55,15 +55,15 @@ def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -
 
 def has_remote_executor(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
     """Return whether the compiles of a run use a remote executor."""
-    return _address(options, environment) is not None
+    return _executor_address(options, environment) is not None
 
 
-def _address(options: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
+def _executor_address(options: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
     address: str | None = getattr(options, "remote_executor", None)
-    return address or values.remote_executor(environment.get(EXECUTOR, ""))
+    return address or values.remote_executor_url(environment.get(EXECUTOR, ""))
 
 
-def job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
+def executor_job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
     """Return the options of builds on the workers for an executor or a pool, which are not inputs of packages."""
     jobs, fallback = getattr(options, "remote_jobs", None), getattr(options, "remote_fallback", False)
     jobs = jobs if run_config is None or run_config.pool is None else run_config.pool.cores * run_config.pool_workers
@@ -99,7 +99,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
     if not hasattr(options, "remote_executor"):
         return
     if options.pool:
-        pool_properties(feedstock, options)
+        pool_platform_properties(feedstock, options)
     if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
         remote_executor_option_checks.refuse_ineffective(
@@ -107,7 +107,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
         )
 
 
-def pool_properties(feedstock: Feedstock, options: argparse.Namespace) -> dict[str, str]:
+def pool_platform_properties(feedstock: Feedstock, options: argparse.Namespace) -> dict[str, str]:
     """Return the platform properties of the actions of a pool: the playbooks' variable, or those of compile.ini.
 
     Raises:
@@ -115,7 +115,7 @@ def pool_properties(feedstock: Feedstock, options: argparse.Namespace) -> dict[s
     """
     from kiln.cli.fleet_ansible_settings import playbook_value
 
-    properties = playbook_value("kiln_pool_properties", options.vars) or _recipe_properties(feedstock)
+    properties = playbook_value("kiln_pool_properties", options.vars) or _recipe_platform_properties(feedstock)
     image = properties.get(IMAGE) if isinstance(properties, dict) else None
     if not isinstance(image, str) or not IMAGE_NAME.fullmatch(image):
         raise UsageError(
@@ -126,7 +126,7 @@ def pool_properties(feedstock: Feedstock, options: argparse.Namespace) -> dict[s
     return {str(name): str(value) for name, value in properties.items()}
 
 
-def _recipe_properties(feedstock: Feedstock) -> dict[str, str]:
+def _recipe_platform_properties(feedstock: Feedstock) -> dict[str, str]:
     """Return the platform properties that a recipe's compile step names, as far as it has them in compile.ini."""
     import configparser
 
@@ -148,6 +148,6 @@ def _run_options(options: argparse.Namespace, environment: Mapping[str, str], co
     return RunOptions(
         configs=configs,
         command="",
-        remote_executor=POOL_SERVER if getattr(options, "pool", None) else _address(options, environment),
+        remote_executor=POOL_SERVER if getattr(options, "pool", None) else _executor_address(options, environment),
         remote_credentials=folder or values.credentials_setting(environment.get(CREDENTIALS, "")),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_ansible_settings import playbook_variable
-from kiln.cli.fleet_arguments import planned_loss_limits, seconds
+from kiln.cli.fleet_ansible_settings import playbook_variable_text
+from kiln.cli.fleet_arguments import duration_seconds, planned_loss_limits
 from kiln.cli.fleet_controller_type_and_charge import KEEP
 from kiln.cli.fleet_fallbacks import offers_by_type
 from kiln.cli.fleet_plan_inputs import controller_type
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.fleet.run_terms import RunTerms
 
 
-def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
+def worker_lifetime(options: argparse.Namespace, plan: FleetPlan) -> float:
     """Return the seconds after which workers end themselves: a day, or twice the plan if that is longer.
 
     Raises:
@@ -26,7 +26,7 @@ def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
     """
     from kiln.fleet.lease_cost_and_sweep_timer import LIFETIME
 
-    text = playbook_variable("kiln_lifetime", options.vars)
+    text = playbook_variable_text("kiln_lifetime", options.vars)
     if not text:
         return max(LIFETIME, 2 * plan.selection.seconds)
     longest = max(job.cold for job in plan.estimates)
@@ -36,15 +36,15 @@ def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
     return float(text)
 
 
-def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
+def run_terms_of_plan(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     """Return the terms of a run by a plan."""
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.lost_worker_limits import joint_limit
+    from kiln.fleet.lost_worker_limits import joint_loss_limit
     from kiln.fleet.run_terms import RunTerms, greatest_loss
 
     way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
     attempts, replacements = planned_loss_limits(options, way)
-    joint = joint_limit(replacements, way.workers + (0 if way.pool is None else way.pool.workers))
+    joint = joint_loss_limit(replacements, way.workers + (0 if way.pool is None else way.pool.workers))
     return RunTerms(
         offers=first,
         other_offers=tuple(others),
@@ -58,7 +58,7 @@ def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
             joint,
             Assumptions.read().startup,
         ),
-        lifetime=lifetime_of(options, plan),
+        lifetime=worker_lifetime(options, plan),
         controller=controller_type(options),
-        keep=seconds(options.keep or KEEP),
+        keep=duration_seconds(options.keep or KEEP),
     )

@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_remote_execution
-from kiln.cli.environment_passthrough import client_variables, pip_settings
-from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, artifact_layout, job_options, run_folder, worker_variables
-from kiln.cli.fleet_arguments import seconds
+from kiln.cli.environment_passthrough import container_client_variables, pip_variables
+from kiln.cli.fleet_ansible_settings import (
+    PACKAGE_ROOT,
+    artifact_layout,
+    run_folder,
+    worker_job_options,
+    worker_variables,
+)
+from kiln.cli.fleet_arguments import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +77,7 @@ def settings_of(options: argparse.Namespace, folder: Path) -> SlurmSettings:
         partition=options.slurm_partition or "",
         account=options.slurm_account or "",
         qos=options.slurm_qos or "",
-        time=math.ceil(seconds(options.slurm_time) / 60) if options.slurm_time else None,
+        time=math.ceil(duration_seconds(options.slurm_time) / 60) if options.slurm_time else None,
         extra=checked_options(options.slurm_option),
     )
 
@@ -85,7 +91,7 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
     from kiln.bootstrap import kiln_checkout
 
     kiln_checkout.require_clone("kiln fleet", PACKAGE_ROOT)
-    stored = _stored(feedstock, run)
+    stored = _stored_settings(feedstock, run)
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:
         raise UsageError(
@@ -96,12 +102,12 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
     settings = settings_of(options, folder)
     settings.store(run_folder(feedstock, run))
     return dataclasses.replace(
-        _site(feedstock, run, settings),
+        _site_with_settings(feedstock, run, settings),
         sizes=sizes,
         variables=worker_variables(feedstock),
         secrets=fleet_remote_execution.job_secrets(options, os.environ),
-        options=job_options(options),
-        poll=seconds(options.poll),
+        options=worker_job_options(options),
+        poll=duration_seconds(options.poll),
     )
 
 
@@ -110,17 +116,19 @@ def stored_site(feedstock: Feedstock, run: str) -> SlurmSite:
     from kiln.fleet.slurm.site import SlurmSettings
 
     folder = run_folder(feedstock, run)
-    settings = _stored(feedstock, run) or SlurmSettings(folder=folder / "no-shared-folder", cores=CORES, memory=MEMORY)
-    return _site(feedstock, run, settings)
+    settings = _stored_settings(feedstock, run) or SlurmSettings(
+        folder=folder / "no-shared-folder", cores=CORES, memory=MEMORY
+    )
+    return _site_with_settings(feedstock, run, settings)
 
 
-def _stored(feedstock: Feedstock, run: str) -> SlurmSettings | None:
+def _stored_settings(feedstock: Feedstock, run: str) -> SlurmSettings | None:
     from kiln.fleet.slurm.site import SlurmSettings
 
-    return SlurmSettings.stored(run_folder(feedstock, run))
+    return SlurmSettings.read_stored(run_folder(feedstock, run))
 
 
-def _site(feedstock: Feedstock, run: str, settings: SlurmSettings) -> SlurmSite:
+def _site_with_settings(feedstock: Feedstock, run: str, settings: SlurmSettings) -> SlurmSite:
     from kiln.fleet.slurm.site import SlurmSite
 
     return SlurmSite(
@@ -139,7 +147,7 @@ def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Slurm's programs and of the set-up of kiln's environment; no job inherits it."""
     names = ("LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS")
     slurm = {name: text for name, text in environment.items() if name in names or name.startswith("SBATCH_")}
-    return {**client_variables(environment), **pip_settings(environment), **slurm}
+    return {**container_client_variables(environment), **pip_variables(environment), **slurm}
 
 
 def list_jobs() -> str:

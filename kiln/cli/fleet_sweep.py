@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_slurm_options
-from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, public_environment, site_of
-from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, playbook_site, provider_variables_without_secrets
+from kiln.cli.fleet_arguments import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
         fleet_slurm_options.sweep(everything=options.all)
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
-    site = site_of(options, feedstock, "sweep", options.provider)
+    site = playbook_site(options, feedstock, "sweep", options.provider)
     ids = None
     if options.all and not options.yes:
-        workers = workers_of(options.user, fleet.existing_workers(site))
-        if not confirmed(workers):
+        workers = workers_of_user(options.user, fleet.existing_workers(site))
+        if not confirm_termination(workers):
             return 0
         ids = [str(worker["id"]) for worker in workers]  # a run may have created others since they were listed
     remaining = fleet.sweep(site, everything=options.all, user=options.user, ids=ids)
@@ -49,12 +49,12 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return 0
 
 
-def workers_of(user: str | None, workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def workers_of_user(user: str | None, workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the workers of a user, with those that name none; all of them for no user."""
     return [worker for worker in workers if not user or worker["account_user"] in {"", user}]
 
 
-def confirmed(workers: Sequence[Mapping[str, Any]]) -> bool:
+def confirm_termination(workers: Sequence[Mapping[str, Any]]) -> bool:
     """Say whose workers would be terminated, and ask; return True at once when there are none.
 
     Raises:
@@ -97,6 +97,6 @@ def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str
         options.provider,
         (*argv, "--provider", options.provider, *more),
         folder=str(PACKAGE_ROOT),
-        environment=public_environment(os.environ),
-        every=seconds(options.every),
+        environment=provider_variables_without_secrets(os.environ),
+        every=duration_seconds(options.every),
     )

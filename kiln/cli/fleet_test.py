@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import config_selection, fleet_controller_type_and_charge, lost_terminal
 from kiln.cli.fleet_ansible_settings import (
     artifact_layout,
-    keep_region,
-    playbook_variable,
+    playbook_site,
+    playbook_variable_text,
+    record_region,
     run_folder,
-    site_of,
     worker_variables,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, loss_limits, seconds
-from kiln.cli.fleet_detach_to_controller import new_id
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, duration_seconds, loss_limits
+from kiln.cli.fleet_detach_to_controller import new_run_id
 from kiln.cli.fleet_fallbacks import fallback_words, requested_zones
-from kiln.cli.fleet_plan_inputs import default_types, priced_offers, sizes_by_name
+from kiln.cli.fleet_plan_inputs import config_sizes_by_name, default_machine_types, priced_machine_types
 from kiln.errors import FleetLimit, UsageError
 
 if TYPE_CHECKING:
@@ -53,15 +53,15 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     layout = artifact_layout(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
-        tests = prepare(options, feedstock, ledger)
+        tests = worker_test_inputs(options, feedstock, ledger)
         for program in PROGRAMS:
             process_runner.find(program, env=os.environ)
         view = config_view(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
             report, errors = worker_tests.execute(tests, ledger, lost_terminal.ExpendableView(view))
-        fleet = ledger.fleet(tests.run)
+        fleet = ledger.fleet_run(tests.run)
     results = worker_tests.results(tests, report, errors)
-    cost = None if fleet is None else costs.of_run(fleet, None, time.time())
+    cost = None if fleet is None else costs.run_cost(fleet, None, time.time())
     print(
         json.dumps(results_as_json(tests.run, results, fleet, cost), indent=2)
         if options.json
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
 
 
-def prepare(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger) -> WorkerTestInputs:
+def worker_test_inputs(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger) -> WorkerTestInputs:
     """Return what is tested and where; nothing is requested yet. Tests that were killed are resumed.
 
     Raises:
@@ -82,8 +82,8 @@ def prepare(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedg
     from kiln.fleet.worker_tests import WorkerTestInputs
     from kiln.release import built_packages
 
-    offers = worker_offers(options, machine_types(options))
-    names = tested_configs(feedstock, config_selection.selected_configs(feedstock, options), gpu=options.gpu)
+    offers = worker_offers(options, worker_machine_types(options))
+    names = configs_to_test(feedstock, config_selection.selected_configs(feedstock, options), gpu=options.gpu)
     packages = built_packages.of_configs(feedstock, names)
     if absent := [name for name in names if name not in packages]:
         raise UsageError(
@@ -98,8 +98,8 @@ def prepare(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedg
         raise FleetLimit(
             f"the tests would cost {plan.cost:.2f}, more than the budget of {limit}", hint="raise --budget"
         )
-    previous = run_to_resume(ledger.fleets(), options.provider)
-    tested = tested_packages(feedstock, packages, gpu=options.gpu)
+    previous = run_to_resume(ledger.fleet_runs(), options.provider)
+    tested = packages_to_test(feedstock, packages, gpu=options.gpu)
     run_config = run_config_of(
         options,
         feedstock,
@@ -107,7 +107,7 @@ def prepare(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedg
         plan=plan,
         tested=tested,
         previous=previous,
-        passed=worker_tests.passed(() if previous is None else (previous,)),
+        passed=worker_tests.passed_configs(() if previous is None else (previous,)),
     )
     return WorkerTestInputs(run_config=run_config, site=worker_site(options, feedstock, run_config), tested=tested)
 
@@ -123,11 +123,11 @@ def run_to_resume(runs: Iterable[FleetRun], provider: str) -> FleetRun | None:
     return previous
 
 
-def tested_packages(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> TestedPackages:
+def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> TestedPackages:
     """Return the packages to test, with the time that the tests of each config may take."""
     from kiln.fleet.worker_test_executor import TestedPackages
 
-    sizes = sizes_by_name(feedstock, tuple(packages))
+    sizes = config_sizes_by_name(feedstock, tuple(packages))
     return TestedPackages(
         channel=artifact_layout(feedstock).root.absolute(),
         packages={name: tuple(path.absolute() for path in paths) for name, paths in packages.items()},
@@ -157,7 +157,7 @@ def run_config_of(
 
     assumptions = Assumptions.read()
     attempts, replacements = loss_limits(options, workers=1, worker_seconds=plan.seconds)
-    run_id = new_id(os.environ) if previous is None else previous.id
+    run_id = new_run_id(os.environ) if previous is None else previous.id
     time_limit = getattr(options, "time_limit", None)
     return FleetRunConfig(
         id=run_id,
@@ -166,16 +166,16 @@ def run_config_of(
         estimates=tuple(worker_tests.jobs_of(tested, seconds=assumptions.gpu_test, passed=passed)),
         max_workers=1,
         offers=tuple(offers),
-        capacity_timeout=seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
-        controller=fleet_controller_type_and_charge.own_charge(os.environ),
+        capacity_timeout=duration_seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
+        controller=fleet_controller_type_and_charge.own_controller_charge(os.environ),
         spot=options.spot,
         attempts=attempts,
         replacements=replacements,
         reclaims=replacements,
-        lease=seconds(options.lease),
-        unreachable_timeout=seconds(getattr(options, "unreachable_timeout", None) or "3min"),
+        lease=duration_seconds(options.lease),
+        unreachable_timeout=duration_seconds(getattr(options, "unreachable_timeout", None) or "3min"),
         budget=options.budget,
-        time_limit=None if time_limit is None else seconds(time_limit),
+        time_limit=None if time_limit is None else duration_seconds(time_limit),
         startup=assumptions.startup,
         teardown=assumptions.teardown,
         collect=0.0,
@@ -195,20 +195,20 @@ def command_line() -> str:
 
 def worker_site(options: argparse.Namespace, feedstock: Feedstock, run_config: FleetRunConfig) -> PlaybookSite:
     """Return the site of tests, whose workers need neither container engine nor images."""
-    site = site_of(options, feedstock, run_config.id, options.provider)
+    site = playbook_site(options, feedstock, run_config.id, options.provider)
     if run_config.previous_run is None:
-        keep_region(options, site.folder, options.provider)
+        record_region(options, site.folder, options.provider)
     variables = {
         "kiln_lease": int(run_config.lease),
         "kiln_lifetime": int(run_config.lifetime),
         "kiln_environment": worker_variables(feedstock),
     }
     if hasattr(options, "poll"):
-        site = dataclasses.replace(site, poll=seconds(options.poll))
+        site = dataclasses.replace(site, poll=duration_seconds(options.poll))
     return dataclasses.replace(site, variables={**site.variables, **variables}, options=("--container", "none"))
 
 
-def tested_configs(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
+def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
     """Return the configs to test: with ``gpu`` those for CUDA, with a note on the others.
 
     Raises:
@@ -231,7 +231,7 @@ def tested_configs(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> 
     return tuple(configs)
 
 
-def machine_types(options: argparse.Namespace) -> list[MachineType]:
+def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
     """Return the machine types of the worker: the named ones in their order, or the cheapest with a GPU.
 
     A host of unknown sizes is accepted here: what it has is measured when it is claimed.
@@ -239,9 +239,9 @@ def machine_types(options: argparse.Namespace) -> list[MachineType]:
     Raises:
         UsageError: when one of them, or each of the provider's, lacks a GPU.
     """
-    offers = priced_offers(options, options.types or [])
+    offers = priced_machine_types(options, options.types or [])
     if not options.gpu:
-        return offers if options.types else default_types(offers, [])[:1]
+        return offers if options.types else default_machine_types(offers, [])[:1]
     having = [kind for kind in offers if kind.gpus or (kind.provider == "static" and not kind.cores)]
     lacking = [kind for kind in offers if kind not in having]
     if not having or (options.types and lacking):
@@ -251,17 +251,17 @@ def machine_types(options: argparse.Namespace) -> list[MachineType]:
         )
         raise UsageError(what, hint=hint)
     if options.provider == "openstack" and options.action != "plan":
-        _require_image(options)
-    return having if options.types else [min(having, key=_by_price)]
+        _require_gpu_image(options)
+    return having if options.types else [min(having, key=_price_sort_key)]
 
 
-def _require_image(options: argparse.Namespace) -> None:
+def _require_gpu_image(options: argparse.Namespace) -> None:
     """Refuse to test on a GPU of an OpenStack without an image that has a driver, before anything is built for it.
 
     Raises:
         UsageError: with the variable that names one.
     """
-    if not any(playbook_variable(f"kiln_openstack_{name}", options.vars) for name in ("gpu_image", "image")):
+    if not any(playbook_variable_text(f"kiln_openstack_{name}", options.vars) for name in ("gpu_image", "image")):
         raise UsageError(
             "tests on a GPU need an image with NVIDIA's driver, and none is named",
             why="the images of OpenStack clouds have none, as a rule",
@@ -269,7 +269,7 @@ def _require_image(options: argparse.Namespace) -> None:
         )
 
 
-def _by_price(kind: MachineType) -> tuple[bool, bool, float]:
+def _price_sort_key(kind: MachineType) -> tuple[bool, bool, float]:
     return not kind.gpus, not kind.is_priced, kind.price(spot=False)
 
 
@@ -305,7 +305,7 @@ def gpu_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
     from argparse import Namespace
 
     types = [word.strip() for word in (options.gpu_type or "").split(",") if word.strip()]
-    return worker_offers(options, machine_types(Namespace(**{**vars(options), "gpu": True, "types": types})))
+    return worker_offers(options, worker_machine_types(Namespace(**{**vars(options), "gpu": True, "types": types})))
 
 
 def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
@@ -313,7 +313,7 @@ def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: Machi
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.worker_test_plan import WorkerTestPlan
 
-    return WorkerTestPlan.of(names, kind, spot=options.spot, assumptions=Assumptions.read())
+    return WorkerTestPlan.for_configs(names, kind, spot=options.spot, assumptions=Assumptions.read())
 
 
 def results_as_json(

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.fleet_ansible_settings import artifact_layout, site_of
+from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown
 
@@ -30,20 +30,22 @@ def recover(
         TeardownIncomplete: when workers of such a run remain.
         AlreadyRunning: when another computer has started workers for the same builds.
     """
-    from kiln.cli.fleet_plan_inputs import priced_offers
+    from kiln.cli.fleet_plan_inputs import priced_machine_types
     from kiln.cli.fleet_slurm_options import SLURM
     from kiln.fleet import run as fleet
     from kiln.fleet import unrecorded_run_recovery
 
-    key, known = configs[0].inputs.shared, [run.id for run in ledger.fleets()]
-    for note in unrecorded_run_recovery.notes(artifact_layout(feedstock).place("fleet").absolute(), known=known):
+    key, known = configs[0].inputs.shared, [run.id for run in ledger.fleet_runs()]
+    for note in unrecorded_run_recovery.unrecorded_run_notes(
+        artifact_layout(feedstock).safe_path("fleet").absolute(), known=known
+    ):
         if note.provider == SLURM:
             continue
-        site = site_of(options, feedstock, note.id, note.provider)
+        site = playbook_site(options, feedstock, note.id, note.provider)
         keys = {config.config: config.inputs.key for config in configs}
         run = None
         if (note.provider, note.key) == (options.provider, key):
-            hourly = {kind.type: kind.price(spot=options.spot) for kind in priced_offers(options, [])}
+            hourly = {kind.type: kind.price(spot=options.spot) for kind in priced_machine_types(options, [])}
             run = unrecorded_run_recovery.recover(site, note, keys=keys, hourly=hourly)
         if run is not None:
             ledger.begin_fleet(run)
@@ -52,7 +54,7 @@ def recover(
         print(f"the ledger does not have the fleet run {note.id}; its workers are terminated", file=sys.stderr)
         fleet.down(site, note.id)
     if options.provider in CLOUDS and not options.additional:
-        _require_none_elsewhere(options, feedstock, key, known)
+        _require_no_workers_elsewhere(options, feedstock, key, known)
     return None
 
 
@@ -68,7 +70,7 @@ def require_no_other_run(
 
     if options.additional:
         return
-    shared, runs = configs[0].inputs.shared, ledger.fleets()
+    shared, runs = configs[0].inputs.shared, ledger.fleet_runs()
     for key in attach_key.find_all(feedstock):
         if shared in {inputs.shared for inputs in key.inputs.values()}:
             other = "; --additional starts another" if options.provider in CLOUDS else ""
@@ -83,17 +85,19 @@ def require_no_other_run(
                 hint=f"the same command without --detach resumes it, kiln fleet down {run.id} ends it",
             )
     if options.provider in CLOUDS:
-        _require_none_elsewhere(options, feedstock, shared, [run.id for run in runs])
+        _require_no_workers_elsewhere(options, feedstock, shared, [run.id for run in runs])
 
 
-def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]) -> None:
+def _require_no_workers_elsewhere(
+    options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]
+) -> None:
     """Refuse to start workers where another computer has some for the same builds."""
     from kiln.fleet import run as fleet
     from kiln.fleet import unrecorded_run_recovery
 
     machines: Sequence[Mapping[str, Any]] = ()
     with contextlib.suppress(MachinesUnknown, CredentialsRefused):  # the run itself will say so
-        machines = fleet.existing_workers(site_of(options, feedstock, "look", options.provider))
+        machines = fleet.existing_workers(playbook_site(options, feedstock, "look", options.provider))
     for run, count in unrecorded_run_recovery.unrecorded_runs(machines, key=key, known=known).items():
         raise AlreadyRunning(
             f"{count} workers of the same recipe and build options exist, of the fleet run {run}",

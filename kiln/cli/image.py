@@ -43,13 +43,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         description="Make a disk with the system of a worker and its own kernel; requires no container engine.",
     )
     _suite_arguments(disk)
-    _local_arguments(base, "localhost/kiln-base:SUITE")
-    _local_arguments(worker, "localhost/kiln-worker:SUITE")
+    _container_image_arguments(base, "localhost/kiln-base:SUITE")
+    _container_image_arguments(worker, "localhost/kiln-worker:SUITE")
     for name, summary in KINDS.items():
         _slim_arguments(kinds.add_parser(name, help=summary, description=f"Make {summary}."))
 
 
-def _local_arguments(parser: argparse.ArgumentParser, tag: str) -> None:
+def _container_image_arguments(parser: argparse.ArgumentParser, tag: str) -> None:
     parser.add_argument("--tag", metavar="NAME", help=f"name the image (default: {tag})")
     parser.add_argument(
         "--container", metavar="ENGINE", choices=("docker", "podman"), help="make the image for this engine"
@@ -94,18 +94,18 @@ def run(options: argparse.Namespace, root: Path) -> int:
         MissingTool: if a required container engine is missing.
     """
     if options.kind == "disk":
-        return _disk(options, root)
-    return _slim(options, root) if options.kind in KINDS else _local(options, root)
+        return _make_disk(options, root)
+    return _make_slim_image(options, root) if options.kind in KINDS else _make_container_image(options, root)
 
 
-def _disk(options: argparse.Namespace, root: Path) -> int:
+def _make_disk(options: argparse.Namespace, root: Path) -> int:
     from kiln import image
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
     disk = image.provide_disk(
         image.disk_recipe(options.suite),
-        ArtifactLayout.of(Feedstock(root=root)).place("images"),
+        ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images"),
         env=os.environ,
         fresh=options.fresh,
         on_line=print_line,
@@ -114,20 +114,20 @@ def _disk(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def _local(options: argparse.Namespace, root: Path) -> int:
+def _make_container_image(options: argparse.Namespace, root: Path) -> int:
     from kiln import image
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
     if options.kind == "base":
-        recipe, tag = image.recipe(options.suite, options.extra), image.default_tag(options.suite)
+        recipe, tag = image.base_image_recipe(options.suite, options.extra), image.base_image_tag(options.suite)
     else:
         recipe, tag = image.worker_recipe(options.suite), image.worker_tag(options.suite)
     result = image.provide_image(
-        _engine(options.container),
+        _required_engine(options.container),
         recipe,
         tag=options.tag or tag,
-        folder=ArtifactLayout.of(Feedstock(root=root)).place("images"),
+        folder=ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images"),
         env=os.environ,
         fresh=options.fresh,
         on_line=print_line,
@@ -136,14 +136,14 @@ def _local(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def _slim(options: argparse.Namespace, root: Path) -> int:
+def _make_slim_image(options: argparse.Namespace, root: Path) -> int:
     from kiln.cli import run_view
     from kiln.container import images
     from kiln.image import slim_image, slim_image_kinds
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
-    engine = _engine(options.load) if options.load else None
+    engine = _required_engine(options.load) if options.load else None
     image_kind = slim_image_kinds.read_kind(options.kind)
     request = slim_image.ImageRequest(
         kind=image_kind,
@@ -158,18 +158,18 @@ def _slim(options: argparse.Namespace, root: Path) -> int:
         request,
         options.output,
         tag=options.tag,
-        work=ArtifactLayout.of(Feedstock(root=root)).place("images"),
+        work=ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images"),
         env=os.environ,
         step=steps.step,
     )
     if engine is not None:
         with steps.step(f"load the image into {engine.kind.value}"):
             images.load_archive(engine, result.path)
-    _print(result, as_json=options.json)
+    _print_slim_image(result, as_json=options.json)
     return 0
 
 
-def _print(image: SlimImage, *, as_json: bool) -> None:
+def _print_slim_image(image: SlimImage, *, as_json: bool) -> None:
     if as_json:
         import json
 
@@ -186,7 +186,7 @@ def _print(image: SlimImage, *, as_json: bool) -> None:
     print(f"{image.tag}  {image.digest}\n{image.path}  {size_text(image.size)}")
 
 
-def _engine(name: str | None) -> Engine:
+def _required_engine(name: str | None) -> Engine:
     from kiln.container import choose
     from kiln.errors import MissingTool
 

@@ -96,11 +96,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Make or complete a feedstock."""
     from kiln import init
 
-    if options.name is None and (only := _only_for_new(options)):
+    if options.name is None and (only := _option_for_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
     variables = tool_environment(os.environ, "XDG_CONFIG_HOME")
     if options.requirement:
-        requirement = init.kiln_requirement.given(options.requirement)
+        requirement = init.kiln_requirement.parse_given_requirement(options.requirement)
     else:
         requirement = init.kiln_requirement.of_running_kiln(env=variables)
     report = (
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def _only_for_new(options: argparse.Namespace) -> str:
+def _option_for_new_feedstock(options: argparse.Namespace) -> str:
     values = {
         "--pypi": options.pypi,
         "--version": options.version,
@@ -130,10 +130,10 @@ def make_feedstock(
     from kiln import feedstock_loader
     from kiln.init import scaffold
 
-    maintainers, note = maintainers_of(options.maintainers, root, variables)
-    recipe = _recipe(options, maintainers, variables)
+    maintainers, note = maintainers_and_note(options.maintainers, root, variables)
+    recipe = _new_recipe(options, maintainers, variables)
     folder = root / (options.folder or f"{recipe.name}-feedstock")
-    planned = scaffold.new_feedstock(folder, recipe, requirement)
+    planned = scaffold.new_feedstock_files(folder, recipe, requirement)
     scaffold.write(folder, planned)
     report = InitReport(folder)
     report.added += planned.added
@@ -142,20 +142,20 @@ def make_feedstock(
     return report
 
 
-def _recipe(options: argparse.Namespace, maintainers: list[str], variables: dict[str, str]) -> NewRecipe:
+def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: dict[str, str]) -> NewRecipe:
     from kiln import init
 
     form = init.RecipeFormat(options.format or "v1")
     if options.version:
         init.scaffold.checked_version(options.version)
     if options.pypi:
-        project = init.pypi.project(options.name, options.version, env=variables)
+        project = init.pypi.fetch_project(options.name, options.version, env=variables)
         return init.python_recipe(project, form, maintainers)
     name = init.scaffold.checked_name(options.name)
     return init.starter(name, options.version or FIRST_VERSION, form, maintainers)
 
 
-def maintainers_of(given: list[str] | None, root: Path, variables: dict[str, str]) -> tuple[list[str], str]:
+def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[str, str]) -> tuple[list[str], str]:
     """Return the maintainers, and a note if they are not given.
 
     Raises:
@@ -204,7 +204,7 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
         _add_workflow(feedstock, report)
     else:
         rerender(options, feedstock, report)
-    _write_outputs(feedstock, report)
+    _write_output_names(feedstock, report)
     if ignored := ignored_files(root, report.added):
         report.notes.append(f".gitignore leaves out what was added: git add -f {' '.join(map(quote, ignored))}")
     return report
@@ -242,12 +242,12 @@ def _add_workflow(feedstock: Feedstock, report: InitReport) -> None:
         report.notes += lines
 
 
-def _write_outputs(feedstock: Feedstock, report: InitReport) -> None:
+def _write_output_names(feedstock: Feedstock, report: InitReport) -> None:
     """Write the names of the packages that the configs render to, where they render."""
     from kiln.init import scaffold
 
     try:
-        packages = package_names(feedstock)
+        packages = rendered_package_names(feedstock)
     except KilnError as error:
         report.notes.append(f"no {scaffold.OUTPUTS}: {error.what}")
         return
@@ -260,7 +260,7 @@ def _write_outputs(feedstock: Feedstock, report: InitReport) -> None:
     report.kept += planned.kept
 
 
-def package_names(feedstock: Feedstock) -> set[str]:
+def rendered_package_names(feedstock: Feedstock) -> set[str]:
     """Return the names of the packages that the configs render to; some configs at a time within limits."""
     from kiln import expand, limits, render
 
@@ -285,7 +285,7 @@ def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitRepo
 
     before = (feedstock.root / workflow.NAME).exists()
     try:
-        variant_file = pinning_selection.required(options, feedstock.root)
+        variant_file = pinning_selection.required_pinning_file(options, feedstock.root)
         settings = argparse.Namespace(check=False, pinning=options.pinning, no_pinning=options.no_pinning)
         notes, lines, _ = limits.run_bounded(lambda: command.rerender(settings, feedstock.root, variant_file))
     except KilnError as error:

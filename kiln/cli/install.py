@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments, values
 from kiln.errors import UsageError
-from kiln.matchspec_notation import fault, package_name, strict
+from kiln.matchspec_notation import invalid_spec_reason, package_name, strict
 from kiln.operating_system import users
-from kiln.operating_system.shell_quoting import quoted, with_programs_of
+from kiln.operating_system.shell_quoting import path_export_line, quoted
 
 if TYPE_CHECKING:
     import argparse
@@ -67,21 +67,23 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     from kiln.console.text import quantity
     from kiln.install import install
 
-    steps, rules = run_view.steps_view(), attestation_rules(options)
+    steps, rules = run_view.steps_view(), required_signers(options)
     with signals.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan(request(options))
-        if plan.weak:
-            more = f" and {len(plan.weak) - 1} more" if len(plan.weak) > 1 else ""
-            run_view.print_notes([f"the index has an MD5 alone, or no hash, of {plan.weak[0]}{more}"])
+        if plan.packages_without_sha256:
+            more = f" and {len(plan.packages_without_sha256) - 1} more" if len(plan.packages_without_sha256) > 1 else ""
+            run_view.print_notes(
+                [f"the index has an MD5 alone, or no hash, of {plan.packages_without_sha256[0]}{more}"]
+            )
         run_view.print_notes(plan.notes)
         if not options.json:
-            print("\n".join(table(plan)))
-        if rules is not None and plan.linked:
+            print("\n".join(change_lines(plan)))
+        if rules is not None and plan.packages_to_link:
             require_attestations(rules, plan, steps)
         if not options.dry_run:
             title = f"install {quantity(len(plan.records), 'package')} into {plan.request.prefix}"
-            with nullcontext() if plan.nothing else steps.step(title):
+            with nullcontext() if plan.is_up_to_date else steps.step(title):
                 install.execute(plan, cache=(options.cache or default_cache(os.environ)).absolute())
             if not options.json:
                 print(activation_commands(plan.request.prefix, options.name))
@@ -97,20 +99,22 @@ def request(options: argparse.Namespace) -> InstallRequest:
     from kiln.install.named_prefix import prefix_of
 
     for spec in options.specs:
-        if why := fault(spec) or ("the name of a package has no asterisk" if "*" in package_name(spec) else ""):
+        if why := invalid_spec_reason(spec) or (
+            "the name of a package has no asterisk" if "*" in package_name(spec) else ""
+        ):
             raise UsageError(f"{spec!r} is not a match spec", why=why, hint="'numpy <2', python=3.12, 'six=1.17=py*'")
     prefix = options.prefix or prefix_of(options.name, env=os.environ, home=Path.home())
     return install.InstallRequest(
         prefix=prefix.absolute().resolve(),
         specs=tuple(map(strict, options.specs)),
-        channels=channel_url_credentials.register(options.channels or ["conda-forge"]),
+        channels=channel_url_credentials.register_credentials(options.channels or ["conda-forge"]),
         machine=target_machine(os.environ),
         priority="flexible" if options.flexible else "strict",
         verbose=options.verbose,
     )
 
 
-def attestation_rules(options: argparse.Namespace) -> RequiredSigners | None:
+def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
     """Return the signers that the command line requires; None without any."""
     from kiln.install.attested_packages import RequiredSigners
 
@@ -119,15 +123,15 @@ def attestation_rules(options: argparse.Namespace) -> RequiredSigners | None:
     channels = options.channels or ["conda-forge"]
     return RequiredSigners.parse(
         options.require_attestation,
-        channel_of=lambda text: next((name for name in channels if name in {text, named_channel(text)}), None),
+        channel_of=lambda text: next((name for name in channels if name in {text, channel_or_empty(text)}), None),
         signers=lambda text: common_arguments.attestation_signers(options, [text]),
     )
 
 
-def named_channel(text: str) -> str:
+def channel_or_empty(text: str) -> str:
     """Return a channel as ``--from`` takes it; empty for a text that it refuses."""
     try:
-        return values.channel(text)
+        return values.channel_for_solver(text)
     except UsageError:
         return ""
 
@@ -141,13 +145,13 @@ def require_attestations(rules: RequiredSigners, plan: InstallPlan, steps: Steps
     from kiln.console.text import quantity
     from kiln.install import attested_packages
 
-    with steps.step(f"verify the attestations of {quantity(len(plan.linked), 'package')}"):
-        attested_packages.require(plan.linked, rules)
+    with steps.step(f"verify the attestations of {quantity(len(plan.packages_to_link), 'package')}"):
+        attested_packages.verify_attestations(plan.packages_to_link, rules)
 
 
 def activation_commands(prefix: Path, name: str | None = None) -> str:
     """Return the commands that make the programs of a prefix available in a shell, with conda and without."""
-    return f"activate  conda activate {quoted(name or str(prefix))}\n      or  {with_programs_of(prefix)}"
+    return f"activate  conda activate {quoted(name or str(prefix))}\n      or  {path_export_line(prefix)}"
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:
@@ -170,20 +174,20 @@ def target_machine(environment: Mapping[str, str]) -> TargetMachine:
             for name, variable in (("__cuda", OVERRIDES["cuda"]), (virtual_cuda_arch.NAME, virtual_cuda_arch.OVERRIDE))
             if variable in environment
         ),
-        driver=lambda: probe.driver(environment),
+        driver=lambda: probe.driver_version(environment),
     )
 
 
-def table(plan: InstallPlan) -> Iterator[str]:
+def change_lines(plan: InstallPlan) -> Iterator[str]:
     """Yield a line for each change of a package, and the total."""
     from kiln.console.text import quantity
     from kiln.files import size_text
 
-    rows = [table_row(change) for change in plan.changes]
+    rows = [change_columns(change) for change in plan.changes]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     for row in rows:
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
-    if plan.nothing:
+    if plan.is_up_to_date:
         yield f"{plan.request.prefix} is up to date"
         return
     changes = [change for change in plan.changes if change.action.value in {"new", "changed"}]
@@ -191,7 +195,7 @@ def table(plan: InstallPlan) -> Iterator[str]:
     yield f"{quantity(len(changes), 'package')}, {size}, {plan.request.prefix}"
 
 
-def table_row(change: Change) -> tuple[str, ...]:
+def change_columns(change: Change) -> tuple[str, ...]:
     """Return the columns of a change."""
     was = f"was {change.was}" if change.was else ""
     place = change.channel.rstrip("/").rpartition("/")[2]

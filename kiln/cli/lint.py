@@ -53,10 +53,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     feedstock = feedstock_loader.load(root)
     if options.settings:
-        print(settings_text(feedstock, as_json=options.json))
+        print(setting_uses_text(feedstock, as_json=options.json))
         return 0
     result = check_feedstock(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
-    print(as_json(result) if options.json else "\n".join(lines(result)))
+    print(as_json(result) if options.json else "\n".join(result_lines(result)))
     lints = [message for message in result.messages if message.severity == "lint"]
     if lints:
         fixable = any(message.fixable for message in lints) and not options.fix
@@ -67,11 +67,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def settings_text(feedstock: Feedstock, *, as_json: bool) -> str:
+def setting_uses_text(feedstock: Feedstock, *, as_json: bool) -> str:
     """Return what kiln does with each setting of a feedstock, as text or as JSON."""
     from kiln import conda_forge_yml, limits
 
-    uses = limits.run_bounded(lambda: conda_forge_yml.uses(feedstock.settings))
+    uses = limits.run_bounded(lambda: conda_forge_yml.setting_uses(feedstock.conda_forge_yml))
     if as_json:
         return json.dumps([use._asdict() for use in uses], indent=2)
     if not uses:
@@ -120,13 +120,13 @@ def correct_recipe(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMe
 def as_json(result: LintResult) -> str:
     """Return the messages as JSON: lints, hints and what was corrected, each with id, message, place and cure."""
     entries = {
-        f"{severity}s": [entry(message) for message in result.messages if message.severity == severity]
+        f"{severity}s": [message_as_json(message) for message in result.messages if message.severity == severity]
         for severity in ("lint", "hint")
     }
-    return json.dumps({**entries, "fixed": [entry(message) for message in result.fixed]}, indent=2)
+    return json.dumps({**entries, "fixed": [message_as_json(message) for message in result.fixed]}, indent=2)
 
 
-def entry(message: LintMessage) -> dict[str, object]:
+def message_as_json(message: LintMessage) -> dict[str, object]:
     """Return a message as a JSON object."""
     return {
         "id": message.id,
@@ -139,7 +139,7 @@ def entry(message: LintMessage) -> dict[str, object]:
     }
 
 
-def lines(result: LintResult) -> list[str]:
+def result_lines(result: LintResult) -> list[str]:
     """Return the messages as lines of text, and their count."""
     from kiln.console.text import quantity
 

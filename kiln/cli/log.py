@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     feedstock = feedstock_loader.load(root)
     name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
     number, config, path = recorded_log(feedstock, name, options.number)
-    with tail.opened(path) as file:
+    with tail.open_log(path) as file:
         if options.json:
             text = file.read().decode(errors="replace")
             about = {"run": number, "config": name, "state": config.state.value, "reason": config.reason}
@@ -60,10 +60,10 @@ def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[i
     from kiln.ledger import Ledger
     from kiln.store.layout import ArtifactLayout
 
-    layout = ArtifactLayout.of(feedstock)
+    layout = ArtifactLayout.for_feedstock(feedstock)
     recorded_run(feedstock, number)  # for its errors
     with Ledger(layout.ledger) as ledger:
-        runs = list(_runs_with(ledger, name, ledger.runs() if number is None else (number,)))
+        runs = list(_runs_with_config(ledger, name, ledger.run_numbers() if number is None else (number,)))
     for run_number, config in runs:
         places = (config.log, layout.log(run_number, name))  # the second, where the feedstock was moved
         if path := next((place for place in places if place is not None and place.is_file()), None):
@@ -77,7 +77,7 @@ def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[i
     )
 
 
-def _runs_with(ledger: Ledger, name: str, numbers: Iterable[int]) -> Iterable[tuple[int, ConfigRun]]:
+def _runs_with_config(ledger: Ledger, name: str, numbers: Iterable[int]) -> Iterable[tuple[int, ConfigRun]]:
     """Return the runs that have a config, the latest first; raises UnknownConfig where there is none."""
     names: dict[str, None] = {}
     matches = []

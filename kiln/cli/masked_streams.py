@@ -24,7 +24,7 @@ class MaskedStream:
 
     def write(self, text: str) -> int:
         """Write a text and return its length."""
-        self._below.write(masking.current().values(text))
+        self._below.write(masking.current().mask_secrets_only(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ class EscapingStream:
         return getattr(self.unchanged, name)
 
 
-def stream_below(stream: IO[str]) -> IO[str]:
+def unescaped_stream(stream: IO[str]) -> IO[str]:
     """Return the stream below, for views that move the cursor and escape other programs' text themselves."""
     return cast("IO[str]", getattr(stream, "unchanged", stream))
 
@@ -63,11 +63,11 @@ def escaped_output() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def masked(environment: Mapping[str, str], arguments: Sequence[str]) -> Iterator[None]:
+def masked_output(environment: Mapping[str, str], arguments: Sequence[str]) -> Iterator[None]:
     """Mask the secrets of an environment and of a command line in everything that the block prints."""
     masking.protect(masking.secrets_of_variables(environment))
     masking.protect(secret for word in arguments for secret in masking.secrets_of(word))
-    hide_arguments(sys.orig_argv)
+    hide_command_line_secrets(sys.orig_argv)
     with _replaced_output(MaskedStream):
         yield
 
@@ -83,7 +83,7 @@ def _replaced_output(kind: Callable[[IO[str]], MaskedStream | EscapingStream]) -
         sys.stdout, sys.stderr = streams
 
 
-def hide_arguments(words: Sequence[str]) -> None:
+def hide_command_line_secrets(words: Sequence[str]) -> None:
     """Overwrite the credentials in this process's own command line, which every user of the machine can read.
 
     The kernel shows the memory of the words (proc_pid_cmdline(5)), which Python has already read.

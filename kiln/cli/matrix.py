@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
 
 
-class Tree(NamedTuple):
+class MatrixTree(NamedTuple):
     """A tree of files that define a matrix, and the pinning to expand it with."""
 
     root: Path
@@ -54,30 +54,36 @@ def run(options: argparse.Namespace, root: Path) -> int:
         notes: list[str] = []
         try:
             text, note = pinning_selection.run_with_pinning(
-                options, root, lambda file: matrix(options, root, file, or_existing=False)
+                options, root, lambda file: matrix_text_and_note(options, root, file, or_existing=False)
             )
         except PinningNeeded as error:
-            notes = pinning_selection.unfetched_notes(root, error)
-            text, note = limits.run_bounded(lambda: matrix(options, root, None, or_existing=True))
+            notes = pinning_selection.unfetched_pinning_notes(root, error)
+            text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
         with revision_tree(root, options.diff) as before:
-            variant_file, notes = pinning_selection.available(options, root)
-            earlier = pinning_selection.named(options.was, options.pinning_channel) if options.was else variant_file
+            variant_file, notes = pinning_selection.pinning_file_and_notes(options, root)
+            earlier = (
+                pinning_selection.pinning_file_by_name(options.was, options.pinning_channel)
+                if options.was
+                else variant_file
+            )
             if earlier is None:
                 notes += (
                     pinning_selection.unused_pinning_note(before, f" at {options.diff}")
                     if not options.no_pinning
                     else []
                 )
-            trees = Tree(root=before, pinning=earlier), Tree(root=root, pinning=variant_file)
-            text = limits.run_bounded(lambda: difference(options, *trees))
+            trees = MatrixTree(root=before, pinning=earlier), MatrixTree(root=root, pinning=variant_file)
+            text = limits.run_bounded(lambda: difference_text(options, *trees))
     print("".join(f"{pasteable(note, root)}\n" for note in notes), end="", file=sys.stderr)
     print(text)
     return 0
 
 
-def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *, or_existing: bool) -> tuple[str, str]:
+def matrix_text_and_note(
+    options: argparse.Namespace, root: Path, variant_file: Path | None, *, or_existing: bool
+) -> tuple[str, str]:
     """Return the text of the matrix, and a note.
 
     ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
@@ -102,7 +108,7 @@ def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *
     return text, note
 
 
-def difference(options: argparse.Namespace, before: Tree, after: Tree) -> str:
+def difference_text(options: argparse.Namespace, before: MatrixTree, after: MatrixTree) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
     from kiln import expand, feedstock_loader
 

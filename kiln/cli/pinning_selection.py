@@ -45,13 +45,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pinning-channel",
         metavar="CHANNEL",
-        type=values.channel,
+        type=values.channel_for_solver,
         default=DEFAULT_CHANNEL,
         help="fetch conda-forge-pinning from this conda channel; 'none' fetches none (default: %(default)s)",
     )
 
 
-def required(options: argparse.Namespace, root: Path) -> Path | None:
+def required_pinning_file(options: argparse.Namespace, root: Path) -> Path | None:
     """Return the variant file of the pinning; None for a feedstock that needs none.
 
     Raises:
@@ -73,18 +73,18 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
     from kiln import limits  # and no package that the work needs: this process only waits for it
 
     if options.pinning:
-        given = named(options.pinning, options.pinning_channel)
+        given = pinning_file_by_name(options.pinning, options.pinning_channel)
         return limits.run_bounded(lambda: work(given))
 
     def unless_lacking() -> tuple[tuple[KeyWithoutValue, ...], Result | None]:
-        variant_file, needs = _needed(options, root)
+        variant_file, needs = _exclusive_file_or_missing_keys(options, root)
         return needs, None if needs else work(variant_file)
 
     needs, result = limits.run_bounded(unless_lacking)
     if not needs:
         return cast("Result", result)
     try:
-        newest = _newest(options)
+        newest = _newest_pinning_file(options)
     except PinningNeeded as error:
         from kiln import expand
 
@@ -93,21 +93,21 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
     return limits.run_bounded(lambda: work(newest))
 
 
-def available(options: argparse.Namespace, root: Path) -> tuple[Path | None, list[str]]:
+def pinning_file_and_notes(options: argparse.Namespace, root: Path) -> tuple[Path | None, list[str]]:
     """Return the variant file of the pinning, and a note about keys without a value where none can be fetched."""
     try:
-        return required(options, root), []
+        return required_pinning_file(options, root), []
     except PinningNeeded as error:
-        return None, unfetched_notes(root, error)
+        return None, unfetched_pinning_notes(root, error)
 
 
-def unfetched_notes(root: Path, error: PinningNeeded) -> list[str]:
+def unfetched_pinning_notes(root: Path, error: PinningNeeded) -> list[str]:
     """Return the notes about keys without a value, since the pinning cannot be fetched."""
     reason = f" ({error.why})" if error.why else ""
     return [f"{note}{reason}" for note in unused_pinning_note(root)] or [f"note: {error.what}{reason}"]
 
 
-def named(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
+def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
     """Return the variant file of a pinning that is given by its file, its folder or its version in a channel.
 
     Raises:
@@ -124,10 +124,10 @@ def named(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
         raise UsageError(
             f"pinning not found: {name}", hint=f"-e PINNING/{_FILE}, or a version such as -e 2026.08.17.07.23.37"
         )
-    return _shown(pinning_package.of_version(_folder(), channel, name)).file
+    return _announced_pinning(pinning_package.of_version(_pinning_cache_folder(), channel, name)).file
 
 
-def version_of(variant_file: Path | None) -> str:
+def pinning_version(variant_file: Path | None) -> str:
     """Return the version of the package conda-forge-pinning that a variant file is from; empty for any other file."""
     from kiln.expand import pinning_package
 
@@ -136,7 +136,7 @@ def version_of(variant_file: Path | None) -> str:
 
 def unused_pinning_note(root: Path, where: str = "") -> list[str]:
     """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
-    needs = _lacking(root)
+    needs = _keys_without_value(root)
     if not needs:
         return []
     keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
@@ -144,7 +144,9 @@ def unused_pinning_note(root: Path, where: str = "") -> list[str]:
     return [f"note: no value{where} without a pinning (-e): {keys}{more}"]
 
 
-def _needed(options: argparse.Namespace, root: Path) -> tuple[Path | None, tuple[KeyWithoutValue, ...]]:
+def _exclusive_file_or_missing_keys(
+    options: argparse.Namespace, root: Path
+) -> tuple[Path | None, tuple[KeyWithoutValue, ...]]:
     """Return the variant file that conda-forge.yml sets, or the keys that have no value without one."""
     from kiln import expand, feedstock_loader
 
@@ -155,25 +157,25 @@ def _needed(options: argparse.Namespace, root: Path) -> tuple[Path | None, tuple
     return exclusive, () if exclusive else expand.keys_without_value(feedstock)
 
 
-def _lacking(root: Path) -> tuple[KeyWithoutValue, ...]:
+def _keys_without_value(root: Path) -> tuple[KeyWithoutValue, ...]:
     from kiln import expand, feedstock_loader, limits
 
     return limits.run_bounded(lambda: expand.keys_without_value(feedstock_loader.load(root)))
 
 
-def _newest(options: argparse.Namespace) -> Path:
+def _newest_pinning_file(options: argparse.Namespace) -> Path:
     from kiln.expand import pinning_package
 
     if options.pinning_channel == pinning_package.NO_CHANNEL:
         raise PinningNeeded("--pinning-channel none forbids a download", hint=f"-e PINNING/{_FILE}; or --no-pinning")
-    return _shown(pinning_package.newest(_folder(), options.pinning_channel)).file
+    return _announced_pinning(pinning_package.newest(_pinning_cache_folder(), options.pinning_channel)).file
 
 
-def _shown(pinning: Pinning) -> Pinning:
+def _announced_pinning(pinning: Pinning) -> Pinning:
     """Print which version is used, as the message of a commit of the result should have it."""
     print(f"pinning: conda-forge-pinning {pinning.version}", file=sys.stderr)
     return pinning
 
 
-def _folder() -> Path:
+def _pinning_cache_folder() -> Path:
     return users.cache_folder(os.environ) / "kiln" / "pinning"

@@ -93,31 +93,31 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import signals
     from kiln.model.feedstock import Feedstock
     from kiln.publish import transaction
-    from kiln.publish.targets import require_own_index, target
+    from kiln.publish.targets import parse_target, require_store_target
     from kiln.store.layout import ArtifactLayout
 
-    journals = ArtifactLayout.of(Feedstock(root=root.absolute())).place("publications")
-    channel = target(
+    journals = ArtifactLayout.for_feedstock(Feedstock(root=root.absolute())).safe_path("publications")
+    channel = parse_target(
         options.to,
         os.environ,
         journals=journals,
         staging=options.staging,
         reading=options.url,
-        subdirs=() if options.abort or options.yank or options.reindex else platforms(root),
+        subdirs=() if options.abort or options.yank or options.reindex else feedstock_platforms(root),
     )
     with signals.termination_as_interrupt():
         if options.abort:
-            show(options, aborted=transaction.abort(channel))
+            print_results(options, aborted=transaction.abort(channel))
         elif options.yank:
-            show(options, **yank(require_own_index(channel), options))
+            print_results(options, **yank(require_store_target(channel), options))
         elif options.reindex:
-            reindex(require_own_index(channel), options)
+            reindex(require_store_target(channel), options)
         else:
-            show(options, **publish(channel, options, root))
+            print_results(options, **publish(channel, options, root))
     return 0
 
 
-def untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
+def checked_untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
     """Return the platforms whose packages may be untested; raise UsageError for other names."""
     from kiln.errors import did_you_mean
     from kiln.names import PLATFORMS
@@ -130,7 +130,7 @@ def untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
     return tuple(subdirs)
 
 
-def platforms(root: Path) -> frozenset[str]:
+def feedstock_platforms(root: Path) -> frozenset[str]:
     """Return the platforms of a feedstock's configs."""
     from kiln import expand
     from kiln.model.feedstock import Feedstock
@@ -150,26 +150,26 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     feedstock = feedstock_loader.load(root)
     if not options.check and not options.bundle:
         conda_forge_yml_restrictions.require_allowed(
-            feedstock.settings, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
+            feedstock.conda_forge_yml, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
         )
-    matrix = candidates.ConfigsAndRuns.of(feedstock)
-    published = channel.held()
-    release = matrix.release(
+    matrix = candidates.ConfigsAndRuns.from_feedstock(feedstock)
+    published = channel.package_hashes()
+    release = matrix.assemble_release(
         options.packages,
         partial=options.partial,
         published=published,
         tokens=environment_secrets(os.environ),
-        untested=untested_platforms(options.allow_untested),
+        untested=checked_untested_platforms(options.allow_untested),
     )
     paths, entries = candidates.checked_packages(release)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     sign = provenance.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
-    attestation = attest.attestation(
+    attestation = attest.release_attestations(
         matrix,
         candidates.new_packages(release),
         sign=sign,
-        attesting=channel_attestations(options, signer, channel.address()),
+        attesting=attestation_settings(options, signer, channel.channel_url()),
     )
     if options.bundle:
         bundle.write(options.bundle, matrix, release, attestation)
@@ -177,11 +177,11 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     trial = staging_test.new_packages_test(
         matrix,
         release,
-        channels=(channel.address(),) if published else (),
+        channels=(channel.channel_url(),) if published else (),
         environment=passed_variables(os.environ),
         on_line=print_line,
     )
-    print_notes((*gate.notes(release), *channel.notes) if trial.candidates else ())
+    print_notes((*gate.nonblocking_notes(release), *channel.notes) if trial.candidates else ())
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
 
 
@@ -199,7 +199,7 @@ def attester(options: argparse.Namespace) -> Attester | None:
     return PrivateKey.from_file(Path(options.attest), os.environ)
 
 
-def channel_attestations(
+def attestation_settings(
     options: argparse.Namespace, attester: Attester | None, channel: str
 ) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
@@ -256,7 +256,7 @@ def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
     from kiln.publish.stores import index_edits
 
     count, broken = index_edits.reindex(channel, lambda path: repodata.read(Path(channel.name) / path))
-    show(options, read=count)
+    print_results(options, read=count)
     if broken:
         raise BrokenPackage(
             f"{len(broken)} files in {channel.name} are not installable packages; the index contains all others",
@@ -265,7 +265,7 @@ def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
         )
 
 
-def show(options: argparse.Namespace, **results: Any) -> None:
+def print_results(options: argparse.Namespace, **results: Any) -> None:
     """Print the results of actions."""
     if options.json:
         print(json.dumps(results))

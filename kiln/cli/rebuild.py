@@ -29,11 +29,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
     from kiln import feedstock_loader, run, signals
-    from kiln.cli.environment_passthrough import client_variables, passed_variables
+    from kiln.cli.environment_passthrough import container_client_variables, passed_variables
     from kiln.release import rebuild, restored_feedstock
 
     feedstock = None if options.into else feedstock_loader.load(root)
-    record = verify.record(options).record
+    record = verify.verified_package(options).record
     feedstock = feedstock or restored_feedstock.restore(options.package, record, options.into)
     rebuild.require_same_recipe(feedstock, record)
     request = run.RunOptions(
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
         build=run.BuildOptions(
             engine=record["engine"], executable=os.environ.get("DOCKER_EXECUTABLE") or None, rebuild=True
         ),
-        caller_variables=rebuild.caller_variables(record),
-        client=client_variables(os.environ),
+        caller_variables=rebuild.recorded_build_variables(record),
+        client=container_client_variables(os.environ),
     )
     machine = run.HostMachine(environment=passed_variables(os.environ), python=Path(sys.executable))
     # The build's output is in its log; printed here, it would hide the result.

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Render the configs and print them; warnings about keys of the recipe go to standard error."""
     from kiln import limits
 
-    output, warnings = limits.run_bounded(lambda: text(options, root))
+    output, warnings = limits.run_bounded(lambda: rendered_text(options, root))
     if options.json:
         print(output)
     else:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]:
+def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]:
     """Return the text of the rendered configs, and the warnings about keys of their recipe."""
     from kiln import expand, feedstock_loader, render
 
@@ -58,7 +58,7 @@ def text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]
     rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
     warnings = tuple(dict.fromkeys(line for config in rendered.values() for line in render.warnings(config)))
     if options.final:
-        rendered = {name: render.finalise(config) for name, config in rendered.items()}
+        rendered = {name: render.close_static_pins(config) for name, config in rendered.items()}
     if options.json:
         return json.dumps({name: render.as_plain_data(config) for name, config in rendered.items()}), warnings
     return "\n\n".join("\n".join(config_text(config)) for config in rendered.values()), warnings
@@ -72,9 +72,9 @@ def config_text(rendered: RenderedConfig) -> Iterator[str]:
         yield "  all outputs are skipped"
     for source in rendered.sources:
         where = ", ".join(source.url) or source.git_url or source.path or ""
-        yield from field("source", [where, *(f"patch {patch}" for patch in source.patches)])
+        yield from labeled_lines("source", [where, *(f"patch {patch}" for patch in source.patches)])
     for staging in rendered.stagings:
-        yield from field(staging.title, script_lines(staging.script))
+        yield from labeled_lines(staging.title, script_lines(staging.script))
     for output in rendered.outputs:
         yield ""
         yield from output_text(output)
@@ -84,14 +84,16 @@ def output_text(output: Output) -> Iterator[str]:
     """Yield the lines of an output."""
     yield f"  {output.name} {output.version} {output.build_string}  [{output.noarch or output.subdir}]"
     for section in ("build", "host", "run", "run_constrained"):
-        yield from field(section.replace("run_constrained", "constrained"), list(getattr(output.requirements, section)))
+        yield from labeled_lines(
+            section.replace("run_constrained", "constrained"), list(getattr(output.requirements, section))
+        )
     for kind, specs in output.run_exports.items():
-        yield from field("run exports" if kind == "weak" else f"{kind} exports", list(specs))
-    yield from field("features", list(output.track_features))
-    yield from field("script", script_lines(output.script))
-    yield from field("imports", [name for test in output.tests for name in test.imports])
-    yield from field("tests", [line for test in output.tests for line in script_lines(test.script)], apart=True)
-    yield from field("hashed", [f"{key} {value}" for key, value in sorted(output.used.items())])
+        yield from labeled_lines("run exports" if kind == "weak" else f"{kind} exports", list(specs))
+    yield from labeled_lines("features", list(output.track_features))
+    yield from labeled_lines("script", script_lines(output.script))
+    yield from labeled_lines("imports", [name for test in output.tests for name in test.imports])
+    yield from labeled_lines("tests", [line for test in output.tests for line in script_lines(test.script)], apart=True)
+    yield from labeled_lines("hashed", [f"{key} {value}" for key, value in sorted(output.used.items())])
 
 
 def script_lines(script: Script) -> list[str]:
@@ -99,7 +101,7 @@ def script_lines(script: Script) -> list[str]:
     return [script.file] if script.file else list(script.lines)
 
 
-def field(label: str, items: list[str], *, apart: bool = False) -> list[str]:
+def labeled_lines(label: str, items: list[str], *, apart: bool = False) -> list[str]:
     """Return labeled items, wrapped into lines or, if ``apart``, on separate lines."""
     if not items:
         return []

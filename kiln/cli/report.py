@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     feedstock = feedstock_loader.load(root)
     matrix_report = recorded_run(feedstock, options.run)
-    variants = variants_of(feedstock, (config.config for config in matrix_report.configs))
+    variants = variants_of_existing_configs(feedstock, (config.config for config in matrix_report.configs))
     if options.json:
         print(json.dumps(report_as_json(matrix_report), indent=2))
     else:
@@ -55,14 +55,16 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.junit:
         write_junit(matrix_report, options.junit)
     if options.out or not (options.json or options.junit):
-        folder = ArtifactLayout.of(feedstock).place("reports")
+        folder = ArtifactLayout.for_feedstock(feedstock).safe_path("reports")
         path = (options.out or folder / report.page_name(matrix_report.run)).absolute()
-        write(feedstock, matrix_report, variants, path, folder=folder.absolute())
+        write_page_and_index(feedstock, matrix_report, variants, path, folder=folder.absolute())
         print(f"page: {path}", file=sys.stderr if options.json else sys.stdout)
     return 0
 
 
-def write(feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path, *, folder: Path) -> None:
+def write_page_and_index(
+    feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path, *, folder: Path
+) -> None:
     """Write the page of a run, and with a page in ``folder`` its index of all runs.
 
     Raises:
@@ -100,19 +102,19 @@ def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:
     from kiln.ledger import Ledger
     from kiln.store.layout import ArtifactLayout
 
-    path = ArtifactLayout.of(feedstock).ledger
+    path = ArtifactLayout.for_feedstock(feedstock).ledger
     runs: tuple[int, ...] = ()
     if path.is_file():  # Ledger() would create it
         with Ledger(path) as ledger:
             if (matrix_report := ledger.report(number)) is not None:
                 return matrix_report
-            runs = ledger.runs()
+            runs = ledger.run_numbers()
     if not runs:
         raise UsageError("no run is recorded yet", why=f"{path} contains no run", hint="kiln build --all")
     raise UsageError(f"run {number} not found", hint=f"the latest is {runs[0]}, the first {runs[-1]}")
 
 
-def variants_of(feedstock: Feedstock, configs: Iterable[str]) -> Variants:
+def variants_of_existing_configs(feedstock: Feedstock, configs: Iterable[str]) -> Variants:
     """Return the variants of the configs that still exist: a run may be older than the files in .ci_support."""
     from kiln import expand, limits
 

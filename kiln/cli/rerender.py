@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         raise fault
     if options.commit:
         feedstock = limits.run_bounded(lambda: feedstock_loader.load(root))
-        print(rerender_commit.commit(feedstock, pinning_selection.version_of(variant_file), options.commit))
+        print(rerender_commit.commit(feedstock, pinning_selection.pinning_version(variant_file), options.commit))
     return 0
 
 
@@ -69,9 +69,11 @@ def rerender(
     feedstock = feedstock_loader.load(root)
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
-    notes = [f"note: {line}" for line in (*conda_forge_yml.no_effect_notes(feedstock.settings), *doubts.values())]
+    notes = [
+        f"note: {line}" for line in (*conda_forge_yml.no_effect_notes(feedstock.conda_forge_yml), *doubts.values())
+    ]
     notes += [f"note: {line}" for line in ci_limit_notes.notes(feedstock, configs)]
-    total = f"{quantity(len(configs), 'config')} in {feedstock.configs}"
+    total = f"{quantity(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"
         return notes, [f"{total}: {changes}", *workflow.write(feedstock, configs)], None

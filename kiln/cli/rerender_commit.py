@@ -43,13 +43,13 @@ def commit(feedstock: Feedstock, pinning: str, how: str) -> str:
 
     root = feedstock.root
     _git(root, "rev-parse", "--git-dir")
-    names = [str(feedstock.configs.relative_to(root)), workflow.NAME]
+    names = [str(feedstock.config_folder.relative_to(root)), workflow.NAME]
     tracked = [name for name in names if (root / name).exists() or _git(root, "ls-files", "--", name)]
     if not tracked or not _git(root, "status", "--porcelain", "--", *tracked):
         return "nothing to commit"
     _git(root, "add", "--all", "--", *tracked)
     if how == EDIT:
-        _edited(root, message(pinning), tracked)
+        _commit_with_editor(root, message(pinning), tracked)
     else:
         _git(root, "commit", "--quiet", "--message", message(pinning), "--", *tracked)
     return "committed: " + _git(root, "log", "-1", "--format=%h %s").strip()
@@ -59,7 +59,7 @@ def _git(root: Path, *arguments: str) -> str:
     return git_output(root, os.environ, *arguments, hint="commit the files yourself")
 
 
-def _edited(root: Path, text: str, names: list[str]) -> None:
+def _commit_with_editor(root: Path, text: str, names: list[str]) -> None:
     from kiln import process_runner
 
     words = ("git", "commit", "--quiet", "--edit", "--verbose", "--message", text, "--", *names)

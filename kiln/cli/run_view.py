@@ -26,12 +26,12 @@ def view(
 
     ``verbosity`` is the value of a `kiln.console.Verbosity`.
     """
-    from kiln.cli.masked_streams import stream_below
+    from kiln.cli.masked_streams import unescaped_stream
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView, Verbosity
 
-    stream = stream_below(stream)
+    stream = unescaped_stream(stream)
     if verbosity != "normal":
         return PlainView(stream, labels=labels, verbosity=Verbosity(verbosity))
     if environment.get("GITHUB_ACTIONS") == "true":
@@ -44,18 +44,18 @@ def view(
 def config_view(feedstock: Feedstock, configs: Sequence[str]) -> GitHubView | LiveView | PlainView:
     """Return the view of a run of configs on standard error, with their labels."""
     from kiln import expand
-    from kiln.report import labels
+    from kiln.report import config_labels
 
     pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
-    return view(sys.stderr, os.environ, labels(configs, {config: entry.variant for config, entry in pairs}))
+    return view(sys.stderr, os.environ, config_labels(configs, {config: entry.variant for config, entry in pairs}))
 
 
 def steps_view() -> Steps:
     """Return the view of a command's steps on standard error."""
-    from kiln.cli.masked_streams import stream_below
+    from kiln.cli.masked_streams import unescaped_stream
     from kiln.console.command_steps import Steps
 
-    return Steps(stream_below(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
+    return Steps(unescaped_stream(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
 
 
 def terminal_width(stream: IO[str]) -> int | None:
@@ -90,7 +90,7 @@ def has_color(environment: Mapping[str, str]) -> bool:
     return not environment.get("NO_COLOR")
 
 
-def add_to_summary(report: MatrixReport, variants: Variants, environment: Mapping[str, str]) -> None:
+def append_job_summary(report: MatrixReport, variants: Variants, environment: Mapping[str, str]) -> None:
     """Append the run's table to the job summary of GitHub Actions, if there is one."""
     from kiln.report import as_markdown
 

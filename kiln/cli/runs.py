@@ -54,11 +54,11 @@ def recorded_runs(feedstock: Feedstock, most: int | None) -> tuple[tuple[MatrixR
     from kiln.ledger import Ledger
     from kiln.store.layout import ArtifactLayout
 
-    path = ArtifactLayout.of(feedstock).ledger
+    path = ArtifactLayout.for_feedstock(feedstock).ledger
     if not path.is_file():  # Ledger() would create it
         return (), 0
     with Ledger(path) as ledger:
-        numbers = ledger.runs()
+        numbers = ledger.run_numbers()
         return tuple(filter(None, map(ledger.report, numbers[:most]))), len(numbers)
 
 
@@ -82,7 +82,7 @@ def as_json(report: MatrixReport, now: float) -> dict[str, Any]:
 def as_text(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
     from kiln.cli.run_view import terminal_width
-    from kiln.console.progress_lines import count_text
+    from kiln.console.progress_lines import state_count_text
     from kiln.console.text import duration, table
     from kiln.report import totals
 
@@ -94,7 +94,7 @@ def as_text(reports: Sequence[MatrixReport], now: float) -> str:
             "rehearsal" if report.rehearsal else "build",
             totals.verdict(report),
             duration(totals.last_moment(report, now) - report.started),
-            count_text(config.state for config in report.configs),
+            state_count_text(config.state for config in report.configs),
         )
         for report in reports
     ]

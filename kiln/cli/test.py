@@ -71,7 +71,7 @@ def require_gpus() -> tuple[str, ...]:
     """
     from kiln.compat import probe
 
-    gpus, notes = probe.gpus(os.environ)
+    gpus, notes = probe.gpu_descriptions(os.environ)
     if not gpus:
         raise UnsupportedPlatform(
             "this machine has no GPU to test on",

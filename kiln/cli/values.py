@@ -15,7 +15,7 @@ ACTIONS = lazy_pattern(r"(\d+) ?actions?")
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Return the bytes of a size such as ``16GB``, ``500 MB`` or ``2GiB``."""
     match = SIZE.fullmatch(text.strip())
     if match is None:
@@ -23,7 +23,7 @@ def size(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** POWERS[match[2].lower()])
 
 
-def minutes(text: str) -> float:
+def minutes_as_seconds(text: str) -> float:
     """Return the seconds of a number of minutes."""
     try:
         return 60 * float(text)
@@ -43,7 +43,7 @@ def new_folder(text: str) -> Path:
     return path
 
 
-def folder(text: str, hint: str = "--distdir FOLDER, with the files that Bazel would download") -> Path:
+def existing_folder(text: str, hint: str = "--distdir FOLDER, with the files that Bazel would download") -> Path:
     """Return the absolute path of an existing folder; builds run in other folders."""
     path = Path(text).absolute()
     if not path.is_dir():
@@ -51,21 +51,21 @@ def folder(text: str, hint: str = "--distdir FOLDER, with the files that Bazel w
     return path
 
 
-def remote_cache(url: str) -> str | None:
+def remote_cache_url(url: str) -> str | None:
     """Return the URL of a remote cache, None if empty; an error omits it, for it may contain a password."""
     if url and not re.match(r"(?:https?|grpcs?)://[^/\s]+\S*$", url):
         raise UsageError("invalid URL of a remote cache", hint="--remote-cache https://HOST/PATH, or grpcs://")
     return url or None
 
 
-def remote_executor(url: str) -> str | None:
+def remote_executor_url(url: str) -> str | None:
     """Return the URL of a remote executor, None if empty; an error omits it, for it may contain a password."""
     if url and not re.match(r"grpcs?://[^/\s?#]+(?:/[\w.~/-]*)?$", url, re.ASCII):
         raise UsageError("invalid URL of a remote executor", hint="--remote-executor grpcs://HOST:PORT/INSTANCE")
     return url or None
 
 
-def number(text: str) -> int:
+def positive_number(text: str) -> int:
     """Return a positive number."""
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"invalid number {text!r}", hint="--remote-jobs 64")
@@ -74,24 +74,28 @@ def number(text: str) -> int:
 
 def credentials_folder(text: str) -> Path:
     """Return the absolute path of a folder of credentials."""
-    return folder(text, hint="--remote-credentials FOLDER, with headers or client.pem")
+    return existing_folder(text, hint="--remote-credentials FOLDER, with headers or client.pem")
 
 
 def credentials_setting(text: str) -> Path | str | None:
     """Return the value of BAZEL_REMOTE_CREDENTIALS: a folder, or what a fleet has made of one; None if empty."""
     from kiln.store import remote_executor_credentials
 
-    return (text if remote_executor_credentials.is_variable(text) else credentials_folder(text)) if text else None
+    return (
+        (text if remote_executor_credentials.is_encoded_credentials(text) else credentials_folder(text))
+        if text
+        else None
+    )
 
 
-def mirror(url: str) -> str | None:
+def mirror_url(url: str) -> str | None:
     """Return the URL of a mirror, None if empty; one with a password is refused: logs and job files would show it."""
     if url and not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):
         raise UsageError("invalid URL of a mirror", hint="--mirror https://HOST/PATH, without a user or password")
     return url or None
 
 
-def channel(name: str) -> str:
+def channel_for_solver(name: str) -> str:
     """Return a channel as solvers take it: an existing folder as a URL, anything else unchanged."""
     path = Path(name)
     if not name.strip() or (name.startswith(("/", ".")) and not path.is_dir()):
@@ -104,7 +108,7 @@ def channel(name: str) -> str:
 Budget = namedtuple("Budget", ("seconds", "actions"), defaults=(None, None))
 
 
-def budget(text: str) -> Budget:
+def parse_budget(text: str) -> Budget:
     """Return the limit of a build such as ``5h30m``, ``90m``, ``45s`` or ``500 actions``."""
     plain = text.replace(" ", "")
     if match := ACTIONS.fullmatch(text.strip()):

@@ -56,17 +56,17 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a verification needs no feedstock
     """Verify the package and print the verified facts."""
-    verified = record(options)
+    verified = verified_package(options)
     if options.json:
         print(json.dumps(verified.as_data(), indent=2))
         return 0
     for fact in verified.facts:
-        print(f"verified: {terminal_text(fact)}")
-    print_notes(map(terminal_text, verified.notes))
+        print(f"verified: {bounded_terminal_text(fact)}")
+    print_notes(map(bounded_terminal_text, verified.notes))
     return 0
 
 
-def terminal_text(text: str) -> str:
+def bounded_terminal_text(text: str) -> str:
     """Return a text of others for a terminal: in one line of limited length, with hidden characters escaped."""
     plain = text if text.isprintable() else ascii(text)[1:-1]
     return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}..."
@@ -92,18 +92,20 @@ class VerifiedPackage:
         return {**self.record, **attested, **({"attestations": listed} if listed else {})}
 
 
-def record(options: argparse.Namespace) -> VerifiedPackage:
+def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
     from kiln.errors import ProvenanceBroken, UsageError
-    from kiln.publish.channel_file_reader import reader
+    from kiln.publish.channel_file_reader import channel_reader
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
     channel = options.channel or str(options.package.absolute().parents[1])
-    read = reader(channel)
+    read = channel_reader(channel)
     chain = read("provenance/chain.jsonl")
-    chained = None if chain is None or not has_record(chain, options.package) else chain_record(options, read, chain)
-    attested, attestations, notes = attestation(options, channel, read)
+    chained = (
+        None if chain is None or not has_record(chain, options.package) else verify_chain_record(options, read, chain)
+    )
+    attested, attestations, notes = verify_attestations(options, channel, read)
     if chained is None and options.allowed_signers:
         raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
     if chained is None and attested is None:
@@ -152,7 +154,7 @@ def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_r
     )
 
 
-def chain_record(
+def verify_chain_record(
     options: argparse.Namespace, read: Callable[[str], bytes | None], chain: bytes
 ) -> tuple[Link, tuple[str, ...]]:
     """Return the record of a package in the channel's chain, and the verified facts."""
@@ -174,7 +176,7 @@ def chain_record(
     )
 
 
-def attestation(
+def verify_attestations(
     options: argparse.Namespace, channel: str, read: Callable[[str], bytes | None]
 ) -> tuple[AttestedFacts | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
     """Return what the required signers attest, or anybody where none is required, all attestations, and notes.
@@ -189,7 +191,7 @@ def attestation(
     from kiln.provenance import attestation_check, attestation_list
 
     required = common_arguments.attestation_signers(options, options.require_attestation)
-    sidecar = sidecar_of(options.package, channel, read)
+    sidecar = attestation_sidecar(options.package, channel, read)
     if sidecar is None:
         if required:
             hint = "kiln publish --attest KEY publishes a package with attestations"
@@ -221,7 +223,7 @@ def signers_text(attestations: Sequence[ListedAttestation], *, verified: bool) -
     """Return who has signed which attestation, or is named in it, where they are not all of one signer."""
     if len({(one.signer, one.verified, one.fault) for one in attestations}) == 1:
         return []
-    return [one.text(len(attestations)) for one in attestations if one.verified is verified]
+    return [one.description(len(attestations)) for one in attestations if one.verified is verified]
 
 
 def same_record_fact(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
@@ -239,7 +241,7 @@ def same_record_fact(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> t
     return ("the channel's record is the attested one",)
 
 
-def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
+def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
     """Return the attestations of a package in a channel, or next to it where the index does not name them.
 
     A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
@@ -278,7 +280,7 @@ def attestation_text(attested: AttestedFacts) -> list[str]:
     """Return the facts of an attestation in words: who published it, who built it from what."""
     from kiln.provenance import slsa
 
-    return [*attested.facts, *(slsa.build_facts(attested.provenance) if attested.provenance else ())]
+    return [*attested.fact_lines, *(slsa.build_facts(attested.provenance) if attested.provenance else ())]
 
 
 def provenance_record(attested: AttestedFacts | None, package: Path) -> dict[str, Any]:
@@ -289,7 +291,7 @@ def provenance_record(attested: AttestedFacts | None, package: Path) -> dict[str
     facts = {"file": package.name, "sha256": files.sha256(package)}
     if attested is None or not slsa.is_kiln_predicate(attested.provenance):
         return dict(facts)
-    return slsa.record_of(attested.provenance, **facts)
+    return slsa.record_from_predicate(attested.provenance, **facts)
 
 
 def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:

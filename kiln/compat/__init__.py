@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kiln.compat.combination import Combination, Gpu
     from kiln.compat.combination_verdict import judge
     from kiln.compat.results import DoctorResult, Finding, Suggestion, Verdict
-    from kiln.compat.variant_conversion import of_variant
+    from kiln.compat.variant_conversion import combinations_of_variant
 
 __all__ = [
     "Combination",
@@ -24,8 +24,8 @@ __all__ = [
     "Gpu",
     "Suggestion",
     "Verdict",
+    "combinations_of_variant",
     "judge",
-    "of_variant",
 ]
 
 __getattr__ = lazy_exports(
@@ -34,6 +34,6 @@ __getattr__ = lazy_exports(
         "combination": "Combination Gpu",
         "combination_verdict": "judge",
         "results": "DoctorResult Finding Suggestion Verdict",
-        "variant_conversion": "of_variant",
+        "variant_conversion": "combinations_of_variant",
     },
 )

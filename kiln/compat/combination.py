@@ -80,20 +80,23 @@ class Combination:
             "python": "Python",
             "bazel": "Bazel",
         }
-        words = [value if name == "compiler" else f"{names.get(name, name)} {value}" for name, value in self.given()]
+        words = [
+            value if name == "compiler" else f"{names.get(name, name)} {value}"
+            for name, value in self.specified_versions()
+        ]
         words += [gpu.text for gpu in self.gpus]
         words += [f"built for {','.join(self.built_for)}"] if self.built_for else []
         return ", ".join(words) or "nothing that a table is about"
 
-    def given(self) -> tuple[tuple[str, str], ...]:
+    def specified_versions(self) -> tuple[tuple[str, str], ...]:
         """Return the versions and compilers that are not left open, by name."""
         parts = ((name, getattr(self, name)) for name in (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:]))
         return tuple((name, value) for name, value in parts if value is not None)
 
     @property
-    def key(self) -> object:
+    def deduplication_key(self) -> object:
         """The identity of the combination among those on one machine."""
-        return self.given(), self.built_for
+        return self.specified_versions(), self.built_for
 
     def with_versions(self, **versions: str | None) -> Combination:
         """Return the combination with other versions."""
@@ -107,8 +110,8 @@ class Combination:
         return {name: value for name, value in data.items() if value not in (None, [])}
 
 
-def combination(options: Mapping[str, str | None]) -> Combination:
-    """Return the combination of options: versions by their names, ``compiler``, ``gpu`` and ``built_for`` as text.
+def combination_from_options(options: Mapping[str, str | None]) -> Combination:
+    """Return the combination of options: versions by their names, ``compiler``, ``find_gpu`` and ``built_for`` as text.
 
     Raises:
         UsageError: for an invalid version or compiler, or an unknown GPU.
@@ -117,16 +120,18 @@ def combination(options: Mapping[str, str | None]) -> Combination:
     compiler_name, host, gpu_names, built_for = (
         texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for")
     )
-    versions = {name: _version(name, value) for name, value in texts.items()}
+    versions = {name: _checked_version(name, value) for name, value in texts.items()}
     return Combination(
-        compiler=None if compiler_name is None else compiler(compiler_name),
-        host=None if host is None else compiler(host),
-        gpus=() if gpu_names is None else tuple(dict.fromkeys(map(gpu, gpu_names.split(",")))),
-        built_for=() if built_for is None else tuple(_capability(part.strip()) for part in built_for.split(",")),
+        compiler=None if compiler_name is None else parse_compiler(compiler_name),
+        host=None if host is None else parse_compiler(host),
+        gpus=() if gpu_names is None else tuple(dict.fromkeys(map(find_gpu, gpu_names.split(",")))),
+        built_for=()
+        if built_for is None
+        else tuple(_checked_capability(part.strip()) for part in built_for.split(",")),
     ).with_versions(**versions)
 
 
-def gpu(name: str) -> Gpu:
+def find_gpu(name: str) -> Gpu:
     """Return the GPU of a name: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``.
 
     Raises:
@@ -138,7 +143,7 @@ def gpu(name: str) -> Gpu:
     family = name.lower().partition(".")[0]
     for machine in tables.table("cloud"):
         if family in {machine["machine"], *([f"{machine['machine']}-{machine['gpu'].lower()}"])}:
-            row = _named(machine["gpu"])
+            row = _find_gpu_row(machine["gpu"])
             assert row is not None, f"{machine.place} names a GPU that gpu.csv does not have"
             doubt = "" if machine["verified"] == "yes" else ", not verified"
             return Gpu(
@@ -146,38 +151,38 @@ def gpu(name: str) -> Gpu:
                 capability=row["capability"],
                 rows=(machine, row),
             )
-    row = _named(name)
+    row = _find_gpu_row(name)
     if row is None:
         makers = "only NVIDIA's GPUs have one, and no other runs a build for CUDA"
         instead = f"a compute capability will do too, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap); {makers}"
-        hint = " ".join(filter(None, (_similar(name), instead)))
+        hint = " ".join(filter(None, (_similar_names_hint(name), instead)))
         raise UsageError(f"no table has a GPU {name!r}", hint=hint)
     return Gpu(name=row["gpu"], capability=row["capability"], rows=(row,))
 
 
-def _named(name: str) -> Row | None:
+def _find_gpu_row(name: str) -> Row | None:
     """Return the row of a GPU as NVIDIA's tools write it: the longest name in the table that is a part of it."""
-    words = _words(name)
-    rows = [row for row in tables.table("gpu") if _words(row["gpu"]) in words]
+    words = _normalized_name(name)
+    rows = [row for row in tables.table("gpu") if _normalized_name(row["gpu"]) in words]
     return max(rows, key=lambda row: len(row["gpu"]), default=None)
 
 
-def _words(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """Return the letters and the numbers of a name as words: `` rtx 5090 `` for ``RTX-5090`` and ``rtx5090``."""
     return f" {' '.join(re.findall(r'[a-z]+|[0-9]+', name.lower()))} "
 
 
-def _similar(name: str) -> str:
+def _similar_names_hint(name: str) -> str:
     """Return 'did you mean ...?' with the GPUs and machines that begin with a name or contain it, else similar ones."""
     names = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
-    longer = [other for other in names if len(name) > 1 and _continues(name.lower(), other.lower())]
+    longer = [other for other in names if len(name) > 1 and _is_truncated_name(name.lower(), other.lower())]
     candidates = [other for other in longer if other.lower().startswith(name.lower())] or longer
     if candidates:
         return f"did you mean {' or '.join(map(repr, candidates[:3]))}?"
-    return did_you_mean(name, [other for other in names if _may_be(name, other)])
+    return did_you_mean(name, [other for other in names if _is_possible_misspelling(name, other)])
 
 
-def _continues(name: str, other: str) -> bool:
+def _is_truncated_name(name: str, other: str) -> bool:
     """Return whether a name is a part of another one, and no number that ends in 0 is a part of a longer one.
 
     Numbers of GPUs end in 0: RTX 509 is RTX 5090 cut short, H20 and RTX A500 are GPUs of their own.
@@ -186,7 +191,7 @@ def _continues(name: str, other: str) -> bool:
     return bool(part) and not (part.endswith("0") and rest[:1].isdigit())
 
 
-def _may_be(name: str, other: str) -> bool:
+def _is_possible_misspelling(name: str, other: str) -> bool:
     """Return whether a name may be another one, misspelt: the same letters, or the same number after similar words.
 
     MI300X is as similar to B300 as a misspelt name is, and g4ad to g4dn, but they are of another maker. A number that
@@ -195,14 +200,14 @@ def _may_be(name: str, other: str) -> bool:
     letters, digits = ([re.sub(f"[^{kind}]", "", text.lower()) for text in (name, other)] for kind in ("a-z", "0-9"))
     if letters[0] == letters[1]:
         return digits[0] == digits[1] or not digits[0].endswith("0")
-    words = [_words(text).split() for text in (name, other)]
+    words = [_normalized_name(text).split() for text in (name, other)]
     is_similar = len(words[0]) == len(words[1]) and all(
         did_you_mean(one, [two]) for one, two in zip(*words, strict=True)
     )
     return digits[0] == digits[1] and len(digits[0]) > 2 and is_similar
 
 
-def compiler(text: str) -> str:
+def parse_compiler(text: str) -> str:
     """Return a compiler as the tables write it: ``gcc 13`` for ``GCC-13``.
 
     Raises:
@@ -232,7 +237,7 @@ def bare_capability(capability: str) -> int:
     return int(match["number"].replace(".", ""))
 
 
-def _version(name: str, value: str) -> str:
+def _checked_version(name: str, value: str) -> str:
     if not version_ranges.is_version(value):
         raise UsageError(
             f"--{name} {value!r} is not a version", hint=f"--{name} {EXAMPLES[name]}, as many numbers as are known"
@@ -240,7 +245,7 @@ def _version(name: str, value: str) -> str:
     return value
 
 
-def _capability(part: str) -> str:
+def _checked_capability(part: str) -> str:
     if not is_capability(part):
         raise UsageError(f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX")
     return part

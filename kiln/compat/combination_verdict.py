@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.results import DoctorResult, Verdict, verdict
+from kiln.compat.results import DoctorResult, Verdict, worst_verdict
 from kiln.compat.rules import findings
 from kiln.compat.suggestions import nearest
-from kiln.compat.variant_conversion import config_lines
+from kiln.compat.variant_conversion import conda_build_config_lines
 
 if TYPE_CHECKING:
     from kiln.compat.combination import Combination
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def judge(subject: Combination, *, suggest: bool = True) -> DoctorResult:
     """Return the verdict on a combination, and unless it works the nearest ones that are better."""
     reasons = findings(subject)
-    worst = verdict(reasons)
+    worst = worst_verdict(reasons)
     return DoctorResult(
         combination=subject,
         verdict=worst,
         findings=reasons,
         nearest=nearest(subject) if suggest and reasons and worst is not Verdict.WORKS else (),
-        variants=config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
+        variants=conda_build_config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
     )

@@ -48,7 +48,7 @@ class KnownFailure:
     source: str
     error: type[KilnError]
 
-    def word(self, text: bytes) -> bytes | None:
+    def first_word_in(self, text: bytes) -> bytes | None:
         """Return the first of the words that is in a text."""
         return next((word for word in self.words if word in text), None)
 
@@ -110,13 +110,13 @@ def known_failures() -> tuple[KnownFailure, ...]:
     )
 
 
-def read(log: IO[bytes]) -> tuple[LogFailure, ...]:
+def failures_in_log(log: IO[bytes]) -> tuple[LogFailure, ...]:
     """Return the failures in a log, in the order of their first lines."""
     tally, before = _Tally(), 0
-    for piece in _pieces(log):
-        candidates = [failure for failure in known_failures() if failure.word(piece)]
+    for piece in _whole_line_pieces(log):
+        candidates = [failure for failure in known_failures() if failure.first_word_in(piece)]
         if candidates:
-            for match in _in_piece(piece, candidates, before):
+            for match in _failures_in_piece(piece, candidates, before):
                 tally.add(match)
         before += piece.count(b"\n")
     return tally.result()
@@ -127,19 +127,19 @@ def failures_at_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - most))
-            return read(file)
+            return failures_in_log(file)
     except OSError:
         return ()
 
 
-def cause(text: str) -> LogFailure | None:
+def cause_of_failed_compile(text: str) -> LogFailure | None:
     """Return the failure in a failed compile's output: of several the one that the table has first."""
     ranks = {failure.name: rank for rank, failure in enumerate(known_failures())}
-    failures = read(io.BytesIO(text.encode("utf-8", "replace")))
+    failures = failures_in_log(io.BytesIO(text.encode("utf-8", "replace")))
     return min(failures, key=lambda failure: ranks[failure.name], default=None)
 
 
-def _pieces(log: IO[bytes]) -> Iterator[bytes]:
+def _whole_line_pieces(log: IO[bytes]) -> Iterator[bytes]:
     """Yield a log in pieces that end with a line; a line that is longer than a piece is cut."""
     rest = b""
     while chunk := log.read(_PIECE):
@@ -154,16 +154,16 @@ def _pieces(log: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _in_piece(piece: bytes, candidates: list[KnownFailure], before: int) -> Iterator[LogFailure]:
+def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int) -> Iterator[LogFailure]:
     for number, raw in enumerate(piece.split(b"\n"), before + 1):
         for candidate in candidates:
-            word = candidate.word(raw)
-            failure = _match(candidate, _window(raw, word), number) if word else None
+            word = candidate.first_word_in(raw)
+            failure = _match(candidate, _searched_part_of_line(raw, word), number) if word else None
             if failure is not None:
                 yield failure
 
 
-def _window(raw: bytes, words: bytes) -> str:
+def _searched_part_of_line(raw: bytes, words: bytes) -> str:
     """Return the part of a line to search: around the words when it is long; a progress bar overwrites text."""
     start = max(0, raw.find(words) - LONGEST // 2)
     return sanitized(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
@@ -173,7 +173,7 @@ def _match(failure: KnownFailure, text: str, number: int) -> LogFailure | None:
     match = failure.pattern.search(text)
     if match is None:
         return None
-    values = _values({name: value for name, value in match.groupdict().items() if value is not None})
+    values = _template_values({name: value for name, value in match.groupdict().items() if value is not None})
     return LogFailure(
         name=failure.name,
         cause=_filled(failure.cause, values),
@@ -185,17 +185,17 @@ def _match(failure: KnownFailure, text: str, number: int) -> LogFailure | None:
     )
 
 
-def _values(groups: dict[str, str]) -> dict[str, str]:
+def _template_values(groups: dict[str, str]) -> dict[str, str]:
     """Return the groups of a match, and facts of the tables about them."""
     values = dict(groups)
     if "capability" in groups:
-        values["cudas"] = _cudas(groups["capability"])
+        values["cudas"] = _cuda_range_of_capability(groups["capability"])
     if "cuda" in groups:
         values["gcc"] = newest_gcc(groups["cuda"]) or "unknown"
     return values
 
 
-def _cudas(capability: str) -> str:
+def _cuda_range_of_capability(capability: str) -> str:
     """Return the CUDAs that compile for a capability, as a range."""
     rows = [row for row in tables.table("cuda_compiler") if str(number_of(capability)) in row["capabilities"].split()]
     if not rows:

@@ -67,7 +67,7 @@ class MachineFacts:
     engine_gpus: str
     notes: tuple[str, ...]
 
-    def running(self) -> Combination:
+    def runtime_combination(self) -> Combination:
         """Return the parts that matter to a program that runs here."""
         return Combination(
             driver=self.driver,
@@ -77,7 +77,7 @@ class MachineFacts:
             gpus=tuple(dict.fromkeys(Gpu(name=card.name, capability=card.capability) for card in self.cards)),
         )
 
-    def building(self) -> Combination:
+    def build_combination(self) -> Combination:
         """Return the parts that matter to a build here, outside of containers."""
         return Combination(bazel=self.bazel, host=f"gcc {self.gcc}" if self.gcc else None)
 
@@ -85,8 +85,8 @@ class MachineFacts:
 def probe(env: Mapping[str, str]) -> MachineFacts:
     """Return the facts of this machine; programs run with the environment ``env``."""
     notes: list[str] = []
-    driver, cards = _gpus(env, notes)
-    library, cuda = _user_mode_driver(notes)
+    driver, cards = _driver_and_gpus(env, notes)
+    library, cuda = _libcuda_versions(notes)
     engine, engine_gpus = _engine(env, notes)
     return MachineFacts(
         system=_system(),
@@ -94,7 +94,7 @@ def probe(env: Mapping[str, str]) -> MachineFacts:
         glibc=_glibc(),
         avx=_avx(PROCESSOR),
         driver=library or driver,
-        loaded=_loaded(MODULE),
+        loaded=_loaded_module_version(MODULE),
         cuda=cuda,
         cards=cards,
         gcc=_version_of("gcc", ("-dumpfullversion", "-dumpversion"), env),
@@ -107,7 +107,7 @@ def probe(env: Mapping[str, str]) -> MachineFacts:
     )
 
 
-def _gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[Card, ...]]:
+def _driver_and_gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[Card, ...]]:
     try:
         return nvml()
     except OSError as error:
@@ -119,21 +119,21 @@ def _gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[C
         return None, ()
 
 
-def driver(env: Mapping[str, str]) -> str | None:
+def driver_version(env: Mapping[str, str]) -> str | None:
     """Return the version of this machine's NVIDIA driver, or None."""
-    return _gpus(env, [])[0]
+    return _driver_and_gpus(env, [])[0]
 
 
-def gpus(env: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def gpu_descriptions(env: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return this machine's GPUs, for people: name, capability and driver of each; and notes on what is missing."""
     notes: list[str] = []
-    version, cards = _gpus(env, notes)
+    version, cards = _driver_and_gpus(env, notes)
     return tuple(f"{card.name} ({card.capability}), driver {version}" for card in cards), tuple(notes)
 
 
-def capabilities(env: Mapping[str, str]) -> tuple[str, ...]:
+def compute_capabilities(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the compute capabilities of this machine's GPUs."""
-    return tuple(card.capability for card in _gpus(env, [])[1])
+    return tuple(card.capability for card in _driver_and_gpus(env, [])[1])
 
 
 def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
@@ -143,12 +143,12 @@ def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
         OSError: when the library is missing, or fails.
     """
     functions = ctypes.CDLL(library)
-    _call(functions, "nvmlInit_v2")
+    _call_nvml(functions, "nvmlInit_v2")
     try:
         version = ctypes.create_string_buffer(_VERSION_BYTES)
-        _call(functions, "nvmlSystemGetDriverVersion", version, ctypes.c_uint(_VERSION_BYTES))
+        _call_nvml(functions, "nvmlSystemGetDriverVersion", version, ctypes.c_uint(_VERSION_BYTES))
         count = ctypes.c_uint()
-        _call(functions, "nvmlDeviceGetCount_v2", ctypes.byref(count))
+        _call_nvml(functions, "nvmlDeviceGetCount_v2", ctypes.byref(count))
         cards = tuple(_card(functions, index) for index in range(count.value))
         return version.value.decode(errors="replace"), cards
     finally:
@@ -164,16 +164,16 @@ class _Memory(ctypes.Structure):
 def _card(functions: ctypes.CDLL, index: int) -> Card:
     handle, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
     name, memory = ctypes.create_string_buffer(_NAME_BYTES), _Memory()
-    _call(functions, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-    _call(functions, "nvmlDeviceGetName", handle, name, ctypes.c_uint(_NAME_BYTES))
-    _call(functions, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+    _call_nvml(functions, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+    _call_nvml(functions, "nvmlDeviceGetName", handle, name, ctypes.c_uint(_NAME_BYTES))
+    _call_nvml(functions, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
     if functions.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
         memory = _Memory()  # a GPU that shares the machine's memory reports none
     capability = f"{major.value}.{minor.value}"
     return Card(name=name.value.decode(errors="replace"), capability=capability, memory=int(memory.total))
 
 
-def _call(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
+def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
     """Call a function of NVML; anything but 0 is an error."""
     try:
         code = getattr(functions, name)(*arguments)
@@ -195,10 +195,10 @@ def nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[Card, ...]]:
     answer = process_runner.capture(query, env=env, timeout=SECONDS)
     if not answer.ok:
         raise ValueError((answer.stdout or answer.tail).strip() or f"exit code {answer.exit_code}")
-    return smi_answer(answer.stdout)
+    return parse_nvidia_smi_output(answer.stdout)
 
 
-def smi_answer(text: str) -> tuple[str | None, tuple[Card, ...]]:
+def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[Card, ...]]:
     """Return the driver and the GPUs of nvidia-smi's table: driver, name, capability and MiB of memory in each line.
 
     Raises:
@@ -214,7 +214,7 @@ def smi_answer(text: str) -> tuple[str | None, tuple[Card, ...]]:
     return (rows[0][0] if rows else None), cards
 
 
-def _user_mode_driver(notes: list[str]) -> tuple[str | None, str | None]:
+def _libcuda_versions(notes: list[str]) -> tuple[str | None, str | None]:
     """Return the version of libcuda, by its file's name, and of the newest CUDA that it knows."""
     try:
         functions = ctypes.CDLL("libcuda.so.1")
@@ -223,28 +223,30 @@ def _user_mode_driver(notes: list[str]) -> tuple[str | None, str | None]:
         return None, None
     version = ctypes.c_int()
     is_known = not functions.cuDriverGetVersion(ctypes.byref(version)) and version.value
-    match = re.search(r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", _text(Path("/proc/self/maps")), re.MULTILINE)
+    match = re.search(
+        r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", _text_or_empty(Path("/proc/self/maps")), re.MULTILINE
+    )
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if is_known else None
     return (match[1] if match else None), cuda
 
 
-def _loaded(file: Path) -> str | None:
-    match = _MODULE.search(_text(file))
+def _loaded_module_version(file: Path) -> str | None:
+    match = _MODULE.search(_text_or_empty(file))
     return match[1] if match else None
 
 
 def _system() -> str:
-    names = dict(line.split("=", 1) for line in _text(Path("/etc/os-release")).splitlines() if "=" in line)
+    names = dict(line.split("=", 1) for line in _text_or_empty(Path("/etc/os-release")).splitlines() if "=" in line)
     return f"{names.get('PRETTY_NAME', platform.system()).strip(chr(34))}, {platform.machine()}"
 
 
 def _glibc() -> str | None:
-    match = _VERSION.search(machine_resources.c_library())
+    match = _VERSION.search(machine_resources.c_library_version())
     return match[0] if match else None
 
 
 def _avx(file: Path) -> bool | None:
-    flags = next((line for line in _text(file).splitlines() if line.startswith("flags")), None)
+    flags = next((line for line in _text_or_empty(file).splitlines() if line.startswith("flags")), None)
     return None if flags is None else "avx" in flags.split()
 
 
@@ -275,12 +277,14 @@ def _gpu_support(engine: Engine) -> str:
     if any("nvidia" in file.name for folder in CDI if folder.is_dir() for file in folder.iterdir()):
         return "CDI"
     runtimes = (
-        engine.ask("info", "--format", "{{json .Runtimes}}") if engine.kind is container.EngineKind.DOCKER else None
+        engine.run_command("info", "--format", "{{json .Runtimes}}")
+        if engine.kind is container.EngineKind.DOCKER
+        else None
     )
     return "nvidia runtime" if runtimes is not None and runtimes.ok and '"nvidia"' in runtimes.stdout else ""
 
 
-def _text(file: Path) -> str:
+def _text_or_empty(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -82,7 +82,7 @@ class DoctorResult:
         }
 
 
-def verdict(findings: tuple[Finding, ...]) -> Verdict:
+def worst_verdict(findings: tuple[Finding, ...]) -> Verdict:
     """Return the worst verdict of all findings; without any it is unknown."""
     return max((finding.verdict for finding in findings), key=lambda verdict: verdict.rank, default=Verdict.UNKNOWN)
 
@@ -95,7 +95,7 @@ def finding_of(rule: str, verdict: Verdict, reason: str, *rows: Row) -> Finding:
     return Finding(rule=rule, verdict=verdict, reason=reason, rows=rows)
 
 
-def unknown(rule: str, reason: str) -> Finding:
+def unknown_finding(rule: str, reason: str) -> Finding:
     """Return the finding that the tables have no row."""
     return Finding(rule=rule, verdict=UNKNOWN, reason=reason)
 
@@ -103,7 +103,7 @@ def unknown(rule: str, reason: str) -> Finding:
 def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | None) -> Finding:
     """Return the finding about a Bazel, compared with the one that a release is built with."""
     if row is None:
-        return unknown(rule, f"no table has {release}")
+        return unknown_finding(rule, f"no table has {release}")
     if version_ranges.agree(tested, bazel):
         return finding_of(rule, WORKS, f"{release} is built with Bazel {tested}", row)
     if version_ranges.numbers(tested)[0] == version_ranges.numbers(bazel)[0] > 0 and version_ranges.at_least(
@@ -118,8 +118,8 @@ def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | N
 def release_row(combination: Combination) -> Row | None:
     """Return the row of a combination's release of Serving, else of TensorFlow."""
     if combination.serving:
-        return tables.serving(combination.serving)
-    return tables.tensorflow(combination.tf) if combination.tf else None
+        return tables.serving_row(combination.serving)
+    return tables.tensorflow_row(combination.tf) if combination.tf else None
 
 
 def with_release_cuda(combination: Combination) -> Combination:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from kiln.compat.results import DoctorResult, Verdict
 
 
-def tensorflow_results(facts: MachineFacts) -> dict[str, DoctorResult]:
+def newest_tensorflow_results(facts: MachineFacts) -> dict[str, DoctorResult]:
     """Return the results for running, and for building on the host, the newest TensorFlow in the tables."""
     newest = max(tables.table("tensorflow"), key=lambda row: version_ranges.numbers(row["tf"]))
-    running = facts.running()
+    running = facts.runtime_combination()
     cuda = newest["cuda"] if running.gpus or running.driver else None
     results = {"running": judge(dataclasses.replace(running, tf=newest["tf"], cuda=cuda))}
-    building = facts.building()
+    building = facts.build_combination()
     if building.bazel or building.host:
         results["building"] = judge(dataclasses.replace(building, tf=newest["tf"], cuda=newest["cuda"]))
     return results
@@ -29,7 +29,7 @@ def tensorflow_results(facts: MachineFacts) -> dict[str, DoctorResult]:
 
 def cuda_verdicts(facts: MachineFacts) -> dict[str, Verdict]:
     """Return the verdict on every CUDA with this machine's driver and GPUs, newest first; none without a driver."""
-    running = facts.running()
+    running = facts.runtime_combination()
     if running.driver is None:
         return {}
     machine = Combination(driver=running.driver, loaded=running.loaded, gpus=running.gpus)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
-from kiln.compat.results import Suggestion, Verdict, verdict, with_release_cuda
+from kiln.compat.results import Suggestion, Verdict, with_release_cuda, worst_verdict
 from kiln.compat.rules import findings, iter_findings
 from kiln.compat.rules.gpu import known_failure
-from kiln.compat.variant_conversion import config_lines, extended_capabilities, newest_gcc
+from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_gcc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,17 +40,19 @@ UNORDERED = {"compiler", "host", "built_for"}  # without a distance
 
 def nearest(original: Combination) -> tuple[Suggestion, ...]:
     """Return the nearest combinations that work, the nearest first; with a cost where none works without."""
-    limit = verdict(findings(original)).rank
+    limit = worst_verdict(findings(original)).rank
     works, costs = (
         _ranked(original, [_suggestion(original, candidate, good) for candidate in _candidates(original, good)])
         if good.rank < limit
         else []
         for good in (Verdict.WORKS, Verdict.COSTS)
     )
-    return _varied([*_nearer(original, costs, works), *works, *costs])
+    return _first_of_each_kind([*_nearer_release_with_cost(original, costs, works), *works, *costs])
 
 
-def _nearer(original: Combination, costs: list[Suggestion], works: list[Suggestion]) -> list[Suggestion]:
+def _nearer_release_with_cost(
+    original: Combination, costs: list[Suggestion], works: list[Suggestion]
+) -> list[Suggestion]:
     """Return the release with a cost that is nearer than the first one without, where only the release changes."""
     cost, work = (next((item for item in of if item.changes in RELEASE), None) for of in (costs, works))
     if cost is None or work is None or _distance(original, cost.combination) >= _distance(original, work.combination):
@@ -62,7 +64,7 @@ def _ranked(original: Combination, suggestions: list[Suggestion]) -> list[Sugges
     return sorted(suggestions, key=lambda suggestion: _distance(original, suggestion.combination))
 
 
-def _varied(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
+def _first_of_each_kind(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
     """Return the first of each kind of change: neighboring releases are one kind, and so are additional changes.
 
     A combination that works without a cost is a kind of its own next to a nearer release with one.
@@ -78,13 +80,15 @@ def _varied(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
     return tuple(kinds[:COUNT])
 
 
-def _is(candidate: Combination, good: Verdict) -> bool:
+def _is_at_least_as_good(candidate: Combination, good: Verdict) -> bool:
     """Return whether no finding is worse than a verdict; stop at the first that is."""
     return not any(finding.verdict.rank > good.rank for finding in iter_findings(candidate))
 
 
 def _suggestion(original: Combination, other: Combination, good: Verdict) -> Suggestion:
-    return Suggestion(combination=other, verdict=good, changes=_changes(original, other), variants=config_lines(other))
+    return Suggestion(
+        combination=other, verdict=good, changes=_changes(original, other), variants=conda_build_config_lines(other)
+    )
 
 
 def _changes(original: Combination, other: Combination) -> tuple[str, ...]:
@@ -94,12 +98,14 @@ def _changes(original: Combination, other: Combination) -> tuple[str, ...]:
 def _distance(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
     names = _changes(original, other)
     begin = with_release_cuda(original)  # upstream's CUDA where none was given
-    steps = sum(_steps(getattr(begin, name), getattr(other, name)) for name in names if name not in UNORDERED)
+    steps = sum(
+        _version_distance(getattr(begin, name), getattr(other, name)) for name in names if name not in UNORDERED
+    )
     newest_first = tuple(-number for number in version_ranges.numbers(other.tf or "0"))
     return sum(WEIGHTS[name] for name in names), steps, newest_first
 
 
-def _steps(one: str, other: str) -> float:
+def _version_distance(one: str, other: str) -> float:
     """Return the distance of two versions; a major version counts as a thousand minor ones."""
     (first, second), (third, fourth) = ((*version_ranges.numbers(text), 0)[:2] for text in (one, other))
     return abs((first - third) * 1000 + second - fourth)
@@ -108,27 +114,35 @@ def _steps(one: str, other: str) -> float:
 def _candidates(original: Combination, good: Verdict) -> list[Combination]:
     """Return every similar combination with a verdict; parts that already exclude it are skipped early."""
     candidates: dict[object, Combination] = {}
-    for start in _starts(original):
+    for start in _starting_combinations(original):
         for release in _releases(start):
             for cuda in dict.fromkeys(_cudas(release)):
-                if not _is(release.with_versions(cuda=cuda, **OPEN), good):
+                if not _is_at_least_as_good(release.with_versions(cuda=cuda, **OPEN), good):
                     continue
                 for cudnn in dict.fromkeys(_cudnns(release, cuda)):
                     pair = release.with_versions(cuda=cuda, cudnn=cudnn)
-                    new = (candidate for candidate in _tools(pair) if candidate.key not in candidates)
-                    candidates |= {candidate.key: candidate for candidate in new if _is(candidate, good)}
+                    new = (
+                        candidate
+                        for candidate in _with_candidate_tools(pair)
+                        if candidate.deduplication_key not in candidates
+                    )
+                    candidates |= {
+                        candidate.deduplication_key: candidate
+                        for candidate in new
+                        if _is_at_least_as_good(candidate, good)
+                    }
     return list(candidates.values())
 
 
-def _starts(original: Combination) -> Iterator[Combination]:
+def _starting_combinations(original: Combination) -> Iterator[Combination]:
     """Yield the original, that with a newer driver, and that compiled for its GPUs too."""
     yield original
-    yield from _with_driver(original)
-    if original.built_for and (completed := extended_capabilities(original)):
+    yield from _with_newer_drivers(original)
+    if original.built_for and (completed := capabilities_including_gpus(original)):
         yield replace(original, built_for=completed)
 
 
-def _with_driver(original: Combination) -> Iterator[Combination]:
+def _with_newer_drivers(original: Combination) -> Iterator[Combination]:
     if original.driver is None:
         return
     for gpu in original.gpus:
@@ -138,7 +152,7 @@ def _with_driver(original: Combination) -> Iterator[Combination]:
                 driver=final["driver"], loaded=None if original.loaded is None else final["driver"]
             )
     cudas = [original.cuda, *(_first_cuda(gpu) for gpu in original.gpus)]
-    for row in (tables.driver(cuda) for cuda in cudas if cuda):
+    for row in (tables.oldest_driver_row(cuda) for cuda in cudas if cuda):
         if row is not None and not version_ranges.at_least(original.driver, row["driver"]):
             yield original.with_versions(
                 driver=row["driver"], loaded=None if original.loaded is None else row["driver"]
@@ -166,13 +180,13 @@ def _cudas(release: Combination) -> Iterator[str | None]:
     if release.cuda is None and any(known_failure(release)):
         yield from filter(partial(_compiles_for, release.gpus), tables.cuda_minor_versions())  # not upstream's wheel
     if release.cuda is not None:
-        yield from (row["cuda"] for row in _own(release))
+        yield from (row["cuda"] for row in _own_release_row(release))
         yield from tables.cuda_minor_versions()
 
 
 def _compiles_for(gpus: tuple[Gpu, ...], cuda: str) -> bool:
     """Return whether a CUDA compiles machine code for all GPUs."""
-    row = tables.compiler(cuda)
+    row = tables.cuda_compiler_row(cuda)
     return row is not None and {str(bare_capability(gpu.capability)) for gpu in gpus} <= set(
         row["capabilities"].split()
     )
@@ -182,7 +196,7 @@ def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
     yield release.cudnn
     if release.cudnn is None or cuda is None:
         return
-    yield from (row["cudnn"] for row in _own(release))
+    yield from (row["cudnn"] for row in _own_release_row(release))
     yield from (
         row["last"]
         for row in tables.table("cudnn")
@@ -190,15 +204,15 @@ def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
     )
 
 
-def _tools(release: Combination) -> Iterator[Combination]:
+def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
     """Yield the release with the original tools, and with those of its rows."""
     yield release
-    own = tables.tensorflow(release.tf) if release.tf else None
+    own = tables.tensorflow_row(release.tf) if release.tf else None
     changes: dict[str, str] = {}
     if own is not None and release.python and own["python"]:
         lowest, highest = version_ranges.lowest_and_highest(own["python"])
         changes["python"] = highest if version_ranges.at_least(release.python, highest) else lowest
-    if release.bazel and (row := next(_own(release), None)):
+    if release.bazel and (row := next(_own_release_row(release), None)):
         changes["bazel"] = row["bazel"]
     changes |= {name: text for name in ("compiler", "host") if (text := _compiler(release, getattr(release, name)))}
     for name, value in changes.items():
@@ -214,13 +228,13 @@ def _compiler(release: Combination, compiler: str | None) -> str | None:
     newest = newest_gcc(release.cuda)
     if newest and compiler.startswith("gcc "):
         return f"gcc {newest}"
-    own = tables.tensorflow(release.tf) if release.tf else None
+    own = tables.tensorflow_row(release.tf) if release.tf else None
     return own["compiler"] or None if own else None
 
 
-def _own(release: Combination) -> Iterator[Row]:
+def _own_release_row(release: Combination) -> Iterator[Row]:
     """Yield the row of the release: Serving's, else TensorFlow's."""
-    if (release.serving and (row := tables.serving(release.serving))) or (
-        release.tf and (row := tables.tensorflow(release.tf))
+    if (release.serving and (row := tables.serving_row(release.serving))) or (
+        release.tf and (row := tables.tensorflow_row(release.tf))
     ):
         yield row

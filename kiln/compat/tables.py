@@ -52,22 +52,22 @@ def table(name: str) -> tuple[Row, ...]:
 
 
 @cache
-def tensorflow(version: str) -> Row | None:
+def tensorflow_row(version: str) -> Row | None:
     """Return the row of upstream's tests of a release of TensorFlow; a patch release has that of its minor release."""
     minor = version_ranges.numbers(version)[:2]
     return next((row for row in table("tensorflow") if version_ranges.numbers(row["tf"])[: len(minor)] == minor), None)
 
 
 @cache
-def serving(version: str) -> Row | None:
+def serving_row(version: str) -> Row | None:
     """Return the row of a release of TensorFlow Serving."""
-    return newest(rows_including(table("serving"), version))
+    return newest_row(rows_including(table("serving"), version))
 
 
 @cache
-def compiler(cuda: str) -> Row | None:
+def cuda_compiler_row(cuda: str) -> Row | None:
     """Return the row of CUDA's compiler: its capabilities and host compilers."""
-    return newest(rows_including(table("cuda_compiler"), cuda))
+    return newest_row(rows_including(table("cuda_compiler"), cuda))
 
 
 @cache
@@ -84,20 +84,20 @@ def last_driver(capability: str) -> Row | None:
 
 
 @cache
-def driver(cuda: str) -> Row | None:
+def oldest_driver_row(cuda: str) -> Row | None:
     """Return the oldest driver that came with a release of CUDA."""
     rows = rows_including(table("cuda_driver"), cuda)
     return min(rows, key=lambda row: version_ranges.numbers(row["driver"]), default=None)
 
 
 @cache
-def minor_version_driver(cuda: str) -> Row | None:
+def minor_compatibility_driver_row(cuda: str) -> Row | None:
     """Return the oldest driver that runs any release of CUDA's major version; None before CUDA 11."""
     return next((row for row in table("cuda_minor") if version_ranges.agree(row["cuda"], cuda)), None)
 
 
 @cache
-def cudnn(version: str, cuda: str) -> tuple[Row, ...]:
+def cudnn_rows(version: str, cuda: str) -> tuple[Row, ...]:
     """Return the rows of NVIDIA's matrix for a cuDNN with a CUDA."""
     return tuple(
         row
@@ -118,6 +118,6 @@ def rows_including(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
     return tuple(row for row in rows if version_ranges.overlaps(version, row["first"], row["last"]))
 
 
-def newest(rows: Iterable[Row]) -> Row | None:
+def newest_row(rows: Iterable[Row]) -> Row | None:
     """Return the row that begins last."""
     return max(rows, key=lambda row: version_ranges.numbers(row["first"]), default=None)

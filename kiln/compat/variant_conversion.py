@@ -14,45 +14,51 @@ if TYPE_CHECKING:
 NONE = {"None", "undefined", ""}
 
 
-def config_lines(combination: Combination) -> tuple[str, ...]:
+def conda_build_config_lines(combination: Combination) -> tuple[str, ...]:
     """Return the lines of conda_build_config.yaml for a combination, with versions as in the names of packages."""
     if combination.cuda is None:
         return ()
-    values = {"cuda_compiler_version": _cuda(combination.cuda), "cudnn": _cudnn(combination), **_compilers(combination)}
+    values = {
+        "cuda_compiler_version": _cuda_minor_version(combination.cuda),
+        "cudnn": _cudnn_minor_version(combination),
+        **_compiler_versions(combination),
+    }
     if combination.python and "." in combination.python:
-        values["python"] = f"{_minor(combination.python)}.* *_{_build(_minor(combination.python))}"
-    values["cuda_compute_capabilities"] = ",".join(extended_capabilities(combination) or combination.built_for)
+        values["python"] = (
+            f"{_minor_version(combination.python)}.* *_{_python_build_suffix(_minor_version(combination.python))}"
+        )
+    values["cuda_compute_capabilities"] = ",".join(capabilities_including_gpus(combination) or combination.built_for)
     return tuple(line for key, value in values.items() if value for line in (f"{key}:", f'  - "{value}"'))
 
 
-def _build(python: str) -> str:
+def _python_build_suffix(python: str) -> str:
     """Return the end of the build strings of conda-forge's Python: the ABI since 3.13."""
     return "cpython" if version_ranges.below(python, "3.13") else f"cp{python.replace('.', '')}"
 
 
-def _minor(version: str) -> str:
+def _minor_version(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _cuda(version: str) -> str:
+def _cuda_minor_version(version: str) -> str:
     """Return the CUDA as in the names of packages; a major version alone means its newest minor version."""
     newest = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.agree(cuda, version))
-    return _minor(version) if "." in version else next(newest, version)
+    return _minor_version(version) if "." in version else next(newest, version)
 
 
-def _cudnn(combination: Combination) -> str:
+def _cudnn_minor_version(combination: Combination) -> str:
     """Return the combination's cuDNN, else the one that the release is tested with."""
     if combination.cudnn:
-        return _minor(combination.cudnn)
+        return _minor_version(combination.cudnn)
     row = release_row(combination)
     return (
-        _minor(row["cudnn"])
+        _minor_version(row["cudnn"])
         if row is not None and combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
         else ""
     )
 
 
-def _compilers(combination: Combination) -> dict[str, str]:
+def _compiler_versions(combination: Combination) -> dict[str, str]:
     """Return the combination's GCC, else the newest one that CUDA accepts."""
     compiler = combination.host or combination.compiler or ""
     version = compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_gcc(combination.cuda)
@@ -61,34 +67,34 @@ def _compilers(combination: Combination) -> dict[str, str]:
 
 def newest_gcc(cuda: str | None) -> str:
     """Return the newest GCC that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
-    row = tables.compiler(cuda) if cuda else None
+    row = tables.cuda_compiler_row(cuda) if cuda else None
     if row is None or not row["gcc_below"]:
         return ""
     major, *minor = version_ranges.numbers(row["gcc_below"])
     return str(int(major) if minor else int(major) - 1)
 
 
-def extended_capabilities(combination: Combination) -> tuple[str, ...]:
+def capabilities_including_gpus(combination: Combination) -> tuple[str, ...]:
     """Return the capabilities that include the GPUs'; empty when they do already, or CUDA does not support them."""
-    row = tables.compiler(combination.cuda) if combination.cuda else None
+    row = tables.cuda_compiler_row(combination.cuda) if combination.cuda else None
     if row is None:
         return ()
     supported = {int(number) for number in row["capabilities"].split()}
     own = {bare_capability(gpu.capability) for gpu in combination.gpus} & supported
-    listed = {bare_capability(name) for name in combination.built_for} or _policy(combination)
+    listed = {bare_capability(name) for name in combination.built_for} or _upstream_capabilities(combination)
     if own <= listed:
         return ()
     numbers = sorted((listed & supported) | own)
     return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}")
 
 
-def _policy(combination: Combination) -> set[int]:
+def _upstream_capabilities(combination: Combination) -> set[int]:
     """Return the capabilities that upstream compiles the release for, empty where that is unknown."""
-    row = tables.newest(tables.rows_including(tables.table("upstream"), combination.tf)) if combination.tf else None
+    row = tables.newest_row(tables.rows_including(tables.table("upstream"), combination.tf)) if combination.tf else None
     return {bare_capability(name) for name in row["capabilities"].split(",")} if row else set()
 
 
-def of_variant(
+def combinations_of_variant(
     variant: Mapping[str, tuple[str, ...]], *, tf: str | None = None, serving: str | None = None
 ) -> tuple[Combination, ...]:
     """Return the combinations of a config, one for each of its Pythons; values that are not versions are left open.
@@ -97,20 +103,20 @@ def of_variant(
     """
     first = {key: values[0] for key, values in variant.items() if values and values[0] not in NONE}
     listed = tuple(part.strip() for part in first.get("cuda_compute_capabilities", "").split(",") if part.strip())
-    gcc = _version(first.get("cxx_compiler_version")) if first.get("cxx_compiler", "gxx") == "gxx" else None
+    gcc = _version_or_none(first.get("cxx_compiler_version")) if first.get("cxx_compiler", "gxx") == "gxx" else None
     common = Combination(
-        tf=_version(tf),
-        serving=_version(serving),
-        cuda=_version(first.get("cuda_compiler_version")),
-        cudnn=_version(first.get("cudnn")),
+        tf=_version_or_none(tf),
+        serving=_version_or_none(serving),
+        cuda=_version_or_none(first.get("cuda_compiler_version")),
+        cudnn=_version_or_none(first.get("cudnn")),
         host=f"gcc {gcc}" if gcc else None,
-        bazel=_version(first.get("bazel")),
+        bazel=_version_or_none(first.get("bazel")),
         built_for=tuple(name for name in listed if is_capability(name)),
     )
     values = variant.get("python", ("",)) if serving is None else ("",)
-    pythons = dict.fromkeys(_version(value.split(".*")[0].split(" ")[0]) for value in values)
+    pythons = dict.fromkeys(_version_or_none(value.split(".*")[0].split(" ")[0]) for value in values)
     return tuple(common.with_versions(python=python) for python in pythons)
 
 
-def _version(text: str | None) -> str | None:
+def _version_or_none(text: str | None) -> str | None:
     return text if text is not None and version_ranges.is_version(text) else None

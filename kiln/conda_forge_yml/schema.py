@@ -68,7 +68,7 @@ class UsedBy(str, Enum):
     OTHERS = "others"
 
     @property
-    def by_kiln(self) -> bool:
+    def is_part_of_kiln(self) -> bool:
         """True for a part of kiln."""
         return self not in {UsedBy.NONE, UsedBy.OTHERS}
 
@@ -181,12 +181,14 @@ class SchemaCheck:
             return
         alternatives = setting.types.split(" | ")
         if not any(self._matches(value, alternative) for alternative in alternatives):
-            expected = " or ".join(_words(alternative) for alternative in alternatives if alternative != "null")
+            expected = " or ".join(
+                _type_description(alternative) for alternative in alternatives if alternative != "null"
+            )
             description = (
                 "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
             )
             text = f"{name or 'conda-forge.yml'} is {description}, expected {expected}"
-            yield SettingFault(path, value, text, _near(value, alternatives))
+            yield SettingFault(path, value, text, _suggested_value(value, alternatives))
         if not isinstance(value, dict):
             return
         known = [other.rpartition(".")[2] for other in types_by_name() if other and other.rpartition(".")[0] == name]
@@ -216,10 +218,14 @@ class SchemaCheck:
             return isinstance(value, dict) and all(self._matches(entry, item) for entry in value.values())
         if alternative.startswith("one of ") or alternative in _SETS:
             # The package formats are numbers or text; no other set has numbers.
-            return not isinstance(value, bool) and isinstance(value, (str, int)) and str(value) in _names(alternative)
-        return self._is_plain(value, alternative)
+            return (
+                not isinstance(value, bool)
+                and isinstance(value, (str, int))
+                and str(value) in _allowed_values(alternative)
+            )
+        return self._matches_plain_type(value, alternative)
 
-    def _is_plain(self, value: Any, kind: str) -> bool:
+    def _matches_plain_type(self, value: Any, kind: str) -> bool:
         if kind == "integer":
             whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
             numeral = self.numerals and isinstance(value, str) and value.isdecimal()
@@ -240,23 +246,23 @@ class SchemaCheck:
         )
 
 
-def _near(value: Any, alternatives: list[str]) -> str:
-    names = [name for alternative in alternatives for name in sorted(_names(alternative))]
+def _suggested_value(value: Any, alternatives: list[str]) -> str:
+    names = [name for alternative in alternatives for name in sorted(_allowed_values(alternative))]
     return did_you_mean(value, names) if isinstance(value, str) else ""
 
 
-def _names(alternative: str) -> frozenset[str]:
+def _allowed_values(alternative: str) -> frozenset[str]:
     if alternative.startswith("one of "):
         return frozenset(alternative.split()[2:])
     return _SETS.get(alternative.removeprefix("list of "), frozenset())
 
 
-def _words(alternative: str) -> str:
+def _type_description(alternative: str) -> str:
     if alternative in _MAPPINGS:
         return "a mapping"
     if alternative.startswith("values of "):
         return "a list of mappings with value:, os:, platform: and provider:"
-    names = ", ".join(sorted(_names(alternative)))
+    names = ", ".join(sorted(_allowed_values(alternative)))
     if alternative.startswith("list of "):
         return f"a list of {names or alternative.removeprefix('list of ')}"
     return f"one of {names}" if names else {"truth": "true or false", "integer": "an integer"}.get(alternative, "text")

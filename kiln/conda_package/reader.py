@@ -96,9 +96,9 @@ class _Bounded(io.RawIOBase):
 @contextlib.contextmanager
 def _info_members(package: Path) -> Iterator[Members]:
     with (
-        _as_broken(package),
+        _errors_as_broken_package(package),
         zipfile.ZipFile(package) as file,
-        contextlib.closing(_unpacked(file, info_member_name(file), LARGEST_INFO)) as members,
+        contextlib.closing(_archive_members(file, info_member_name(file), LARGEST_INFO)) as members,
     ):
         yield members
 
@@ -157,7 +157,7 @@ def strict_json(data: bytes) -> Any:
         ValueError: when it is not.
     """
     try:
-        value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        value = json.loads(data, object_pairs_hook=_object_with_unique_keys, parse_constant=_refuse_constant)
         if rb"\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # fails for half a surrogate pair
     except RecursionError as error:
@@ -165,7 +165,7 @@ def strict_json(data: bytes) -> Any:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("an object has a key twice")
@@ -184,7 +184,7 @@ def read_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[b
         BrokenPackage: when the file is not a .conda package, damaged, or unpacks to more than packages do.
     """
     with (
-        _as_broken(package),
+        _errors_as_broken_package(package),
         zipfile.ZipFile(package) as file,
         contextlib.closing(_members(file, limit=max(LEAST_PAYLOAD, RATIO * package.stat().st_size))) as members,
     ):
@@ -192,18 +192,18 @@ def read_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[b
 
 
 @contextlib.contextmanager
-def _as_broken(package: Path) -> Iterator[None]:
+def _errors_as_broken_package(package: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno not in {None, errno.EINVAL}:  # a decoder's own, and that of an invalid offset
             raise
-        raise _broken(package, error) from error
+        raise _broken_package_error(package, error) from error
     except _BROKEN as error:
-        raise _broken(package, error) from error
+        raise _broken_package_error(package, error) from error
 
 
-def _broken(package: Path, error: Exception) -> BrokenPackage:
+def _broken_package_error(package: Path, error: Exception) -> BrokenPackage:
     return BrokenPackage(
         f"{package} is not a .conda package",
         why=str(error) or type(error).__name__,
@@ -213,12 +213,12 @@ def _broken(package: Path, error: Exception) -> BrokenPackage:
 
 def _members(file: zipfile.ZipFile, *, limit: int) -> Members:
     payload = [name for name in file.namelist() if name.startswith("pkg-") and name.endswith(".tar.zst")]
-    yield from _unpacked(file, info_member_name(file), LARGEST_INFO)
+    yield from _archive_members(file, info_member_name(file), LARGEST_INFO)
     for name in payload:
-        yield from _unpacked(file, name, limit)
+        yield from _archive_members(file, name, limit)
 
 
-def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
+def _archive_members(file: zipfile.ZipFile, name: str, limit: int) -> Members:
     """Yield the members of one archive of a package, which may unpack to ``limit`` bytes."""
     with (
         file.open(name) as packed,

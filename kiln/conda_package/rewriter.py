@@ -41,7 +41,7 @@ def rewrite_info(
         for name in old.namelist():
             member = zipfile.ZipInfo(name, EPOCH)
             if name == info:
-                new.writestr(member, zstd.compress(_edited(old.read(name), edit, added or {}, mtime), level))
+                new.writestr(member, zstd.compress(_edit_info_archive(old.read(name), edit, added or {}, mtime), level))
                 continue
             with old.open(name) as source, new.open(member, "w", force_zip64=True) as sink:
                 if mtime is not None and name.endswith(".tar.zst"):
@@ -69,7 +69,7 @@ def _opened(compressed: bytes) -> tarfile.TarFile:
     return tarfile.open(fileobj=io.BytesIO(plain))
 
 
-def _edited(
+def _edit_info_archive(
     compressed: bytes,
     edit: Callable[[str, bytes], bytes | None],
     added: Mapping[str, InfoFile],

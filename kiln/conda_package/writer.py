@@ -32,7 +32,7 @@ _EPOCH = 315_532_800  # 1980, the first moment that a zip can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackageFacts:
+class PackageMetadata:
     """The metadata of a package; ``run_exports`` is by kind, as ``{"weak": (...)}``."""
 
     name: str
@@ -85,12 +85,12 @@ class Archive:
         """Add a file of exactly ``size`` bytes, read from ``source`` once."""
         reader = _HashingReader(source)
         self._content.addfile(_member(path, size, executable=executable), reader)
-        self._note(path, reader.sha256, size)
+        self._record_path(path, reader.sha256, size)
 
     def add_bytes(self, path: str, data: bytes, *, executable: bool = False) -> None:
         """Add a file; the installer replaces PLACEHOLDER in it by the prefix."""
         self._content.addfile(_member(path, len(data), executable=executable), io.BytesIO(data))
-        self._note(path, hashlib.sha256(data).hexdigest(), len(data), has_prefix=PLACEHOLDER.encode() in data)
+        self._record_path(path, hashlib.sha256(data).hexdigest(), len(data), has_prefix=PLACEHOLDER.encode() in data)
 
     def add_link(self, path: str, target: str) -> None:
         """Add a symbolic link with a target relative to it."""
@@ -104,9 +104,9 @@ class Archive:
         """Add a file below ``info/``, such as a license."""
         self._info[f"info/{path}"] = data
 
-    def finish(self, facts: PackageFacts) -> dict[str, bytes]:
+    def finished_info_files(self, facts: PackageMetadata) -> dict[str, bytes]:
         """Return all files below ``info/``."""
-        paths = [row | self._linked(path) for path, row in sorted(self._paths.items())]
+        paths = [row | self._link_target_hash(path) for path, row in sorted(self._paths.items())]
         about = {**facts.about, "license": facts.license, "extra": {"rehearsal": True, **facts.made_from}}
         self._info["info/index.json"] = _json(_index(facts))
         self._info["info/about.json"] = _json(about)
@@ -116,7 +116,7 @@ class Archive:
             self._info["info/run_exports.json"] = _json({kind: list(v) for kind, v in facts.run_exports.items()})
         return dict(sorted(self._info.items()))
 
-    def _linked(self, path: str) -> dict[str, object]:
+    def _link_target_hash(self, path: str) -> dict[str, object]:
         """Return the hash in a link's row, which clients require: of the file that it leads to in this package.
 
         A link to a folder, or out of the package, has the hash of nothing, as conda-build writes it.
@@ -129,7 +129,7 @@ class Archive:
             path = self._targets[path]
         return {"sha256": self._paths.get(path, {}).get("sha256", _OF_NOTHING)}
 
-    def _note(self, path: str, sha256: str, size: int, *, has_prefix: bool = False) -> None:
+    def _record_path(self, path: str, sha256: str, size: int, *, has_prefix: bool = False) -> None:
         row: dict[str, object] = {"_path": path, "path_type": "hardlink", "sha256": sha256, "size_in_bytes": size}
         if has_prefix:
             row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": "text"}
@@ -138,7 +138,7 @@ class Archive:
 
 
 @contextmanager
-def write_package(folder: Path, facts: PackageFacts) -> Iterator[Archive]:
+def write_package(folder: Path, facts: PackageMetadata) -> Iterator[Archive]:
     """Write ``folder/<name>-<version>-<build>.conda``; it appears when the block ends without an error.
 
     Raises DiskFull.
@@ -154,11 +154,11 @@ def write_package(folder: Path, facts: PackageFacts) -> Iterator[Archive]:
             archive = Archive(content)
             yield archive
         with _tar(outer, f"info-{facts.stem}.tar.zst") as info:
-            for path, data in archive.finish(facts).items():
+            for path, data in archive.finished_info_files(facts).items():
                 info.addfile(_member(path, len(data), executable=False), io.BytesIO(data))
 
 
-def write_metadata_package(folder: Path, facts: PackageFacts) -> Path:
+def write_metadata_package(folder: Path, facts: PackageMetadata) -> Path:
     """Write a package without files into ``folder``, unless it exists, and return its path."""
     path = folder / f"{facts.stem}.conda"
     if not path.is_file():
@@ -213,7 +213,7 @@ def _member(path: str, size: int, *, executable: bool) -> tarfile.TarInfo:
     return member
 
 
-def _index(facts: PackageFacts) -> dict[str, object]:
+def _index(facts: PackageMetadata) -> dict[str, object]:
     return {
         "name": facts.name,
         "version": facts.version,

@@ -49,16 +49,16 @@ class Steps:
     def step(self, title: str) -> Iterator[Step]:
         """Show a step and its time during the block; one that raises is shown as failed."""
         start = time.monotonic()
-        with self._live(title) as status:
+        with self._spinner(title) as status:
             step = Step(title, status)
             try:
                 yield step
             except BaseException:
-                self._end(step, "failed", time.monotonic() - start)
+                self._print_result(step, "failed", time.monotonic() - start)
                 raise
-        self._end(step, "done", time.monotonic() - start)
+        self._print_result(step, "done", time.monotonic() - start)
 
-    def _end(self, step: Step, word: str, seconds: float) -> None:
+    def _print_result(self, step: Step, word: str, seconds: float) -> None:
         if self._animated:
             sign, style = {"done": ("✓", 32), "failed": ("✗", 31)}[word]
             mark = f"\x1b[{style}m{sign}\x1b[0m" if self._color else sign
@@ -72,7 +72,7 @@ class Steps:
         print(text, file=self._stream, flush=True)
 
     @contextlib.contextmanager
-    def _live(self, title: str) -> Iterator[Status | None]:
+    def _spinner(self, title: str) -> Iterator[Status | None]:
         """Show a spinner on a terminal; elsewhere print the title."""
         if not self._animated:
             self._print(f"- {title}")

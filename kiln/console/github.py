@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.plain import compile_summary, failure_text, state_line
-from kiln.console.progress_lines import count_text
+from kiln.console.progress_lines import state_count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, one_line, sanitized
 
@@ -49,7 +49,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         """Print the number of configs."""
         self._state.set_report(report)
         self._single = report.jobs == 1 or len(report.configs) == 1
-        self._print(f"run {report.run}: {count_text(config.state for config in report.configs)}")
+        self._print(f"run {report.run}: {state_count_text(config.state for config in report.configs)}")
 
     def config_changed(self, config: ConfigRun) -> None:
         """Print a new state."""
@@ -65,7 +65,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
             with self._fold(line):
                 self._print(*self._state.tail(config.config))
         else:
-            self._print(_without_commands(line))
+            self._print(_disable_legacy_commands(line))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Print a line, in the fold of its step."""
@@ -82,7 +82,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.update_progress(config, progress):
-            self._print(_without_commands(sanitized(f"{self._state.label(config)}: {text}")))
+            self._print(_disable_legacy_commands(sanitized(f"{self._state.label(config)}: {text}")))
 
     def run_cost(self, cost: RunCost) -> None:
         """Store the cost of a run on workers, which is printed at the end."""
@@ -94,15 +94,16 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         self._state.set_report(report)
         for config in self._state.failures():
             title, *reason = failure_text(self._state, config)
-            self._print(f"::error title={_property(title)}::{_data(chr(10).join(reason) or title)}")
+            text = _escape_command_data("\n".join(reason) or title)
+            self._print(f"::error title={_escape_command_property(title)}::{text}")
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
-        self._print(f"run {report.run} ended: {count_text(config.state for config in report.configs)}{cost}")
+        self._print(f"run {report.run} ended: {state_count_text(config.state for config in report.configs)}{cost}")
 
     @contextlib.contextmanager
     def _fold(self, title: str) -> Iterator[None]:
         """Put output into a fold and disable commands in it; the word that enables them again cannot be guessed."""
         word = secrets.token_hex(16)
-        self._print(f"::group::{_data(one_line(title))}", f"::stop-commands::{word}")
+        self._print(f"::group::{_escape_command_data(one_line(title))}", f"::stop-commands::{word}")
         try:
             yield
         finally:
@@ -114,16 +115,16 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         self._stream.flush()
 
 
-def _without_commands(text: str) -> str:
+def _disable_legacy_commands(text: str) -> str:
     """Break the older syntax of commands, which the runner finds anywhere in a line."""
     return text.replace("##[", "## [")
 
 
-def _data(text: str) -> str:
+def _escape_command_data(text: str) -> str:
     """Return the escaped text of a command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
+def _escape_command_property(text: str) -> str:
     """Return an escaped property of a command."""
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _escape_command_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -107,9 +107,9 @@ class LiveView(AbstractContextManager["LiveView"]):
         with self._lock:
             lines = frame(self._state, now=self._now(), width=width, height=None if whole else height)
         if lines != self._frame:
-            rows = sum(_height(line, columns) for line in self._frame)
+            rows = sum(_terminal_rows(line, columns) for line in self._frame)
             up = f"\x1b[{rows}A" if rows else ""
-            body = "".join(f"{_styled(line, color=self._color)}\x1b[K\n" for line in lines)
+            body = "".join(f"{_ansi_styled(line, color=self._color)}\x1b[K\n" for line in lines)
             self._stream.write(f"{_BEGIN}\r{up}{body}\x1b[J{_END}")
             self._stream.flush()
             self._frame = lines
@@ -136,12 +136,12 @@ def _size_of(stream: IO[str]) -> tuple[int, int]:
     return columns or 100, lines or 30
 
 
-def _height(line: Line, columns: int) -> int:
+def _terminal_rows(line: Line, columns: int) -> int:
     """Return the rows that a line takes now; the terminal may have become narrower since it was drawn."""
     from rich.cells import cell_len
 
     return max(1, -(-sum(cell_len(text) for text, _ in line) // max(1, columns)))
 
 
-def _styled(line: Sequence[tuple[str, str]], *, color: bool) -> str:
+def _ansi_styled(line: Sequence[tuple[str, str]], *, color: bool) -> str:
     return "".join(f"\x1b[{style}m{text}\x1b[0m" if style and color else text for text, style in line).rstrip()

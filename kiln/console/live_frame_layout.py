@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.console.expected_time_text import config_period, moment_text
-from kiln.console.progress_lines import ORDER, SIGNS, count_text
-from kiln.console.text import clock, cost_text, duration, fit, fit_name
+from kiln.console.progress_lines import ORDER, SIGNS, state_count_text
+from kiln.console.text import cost_text, duration, elapsed_text, fit, fit_name
 from kiln.model.run import BAD, GOOD, ConfigState
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ def frame(run: RunState, *, now: float, width: int, height: int | None) -> list[
 
     If there are too many configs, failed and running ones come first, and the rest is counted.
     """
-    configs, others = _visible(run, None if height is None else max(1, height - 3))
-    steps, times = [_step(run, config) for config in configs], _all_times(run, configs, now, width)
-    widths = _widths([run.label(config.config) for config in configs], times, steps, width)
-    lines = [_heading(run, now, width), _bar(run, width)]
+    configs, others = _split_visible_configs(run, None if height is None else max(1, height - 3))
+    steps, times = [_step_or_state(run, config) for config in configs], _time_texts(run, configs, now, width)
+    widths = _fit_column_widths([run.label(config.config) for config in configs], times, steps, width)
+    lines = [_heading(run, now, width), _state_bar(run, width)]
     lines += [_row(run, config, time, widths) for config, time in zip(configs, times, strict=True)]
     if others:
-        lines.append(((fit(f"… and {count_text(config.state for config in others)}", width).rstrip(), DIM),))
+        lines.append(((fit(f"… and {state_count_text(config.state for config in others)}", width).rstrip(), DIM),))
     return lines
 
 
-def _visible(run: RunState, height: int | None) -> tuple[list[ConfigRun], list[ConfigRun]]:
+def _split_visible_configs(run: RunState, height: int | None) -> tuple[list[ConfigRun], list[ConfigRun]]:
     configs = list(run.configs.values())
     if height is None or len(configs) <= height:
         return configs, []
@@ -69,7 +69,7 @@ def _visible(run: RunState, height: int | None) -> tuple[list[ConfigRun], list[C
     return ordered[: height - 1], ordered[height - 1 :]
 
 
-def _widths(labels: Sequence[str], times: Sequence[str], steps: Sequence[str], width: int) -> Widths:
+def _fit_column_widths(labels: Sequence[str], times: Sequence[str], steps: Sequence[str], width: int) -> Widths:
     """Return the widths that fit: the label first, then the times, the step and the output.
 
     The step is at least as wide as the longest of the present ``steps``, with a blank before the longest of ``times``.
@@ -94,12 +94,12 @@ def _heading(run: RunState, now: float, width: int) -> Line:
 
     states = [config.state for config in run.configs.values()]
     finished = sum(state in GOOD for state in states)
-    others = count_text(state for state in states if state not in GOOD)
+    others = state_count_text(state for state in states if state not in GOOD)
     done, rest = f"{finished} of {len(states)} done", f", {others}" if others else ""
     start = run.report.started if run.report else now
     end = run.report.finished if run.report else None
-    time = f"  {clock((end or now) - start)}"
-    remaining = run.remaining(now)
+    time = f"  {elapsed_text((end or now) - start)}"
+    remaining = run.remaining_seconds(now)
     left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
     cost = f", {cost_text(run.cost)}" if run.cost and run.cost.is_charged else ""
     until = f" (until {moment_text(run.cost.end, now)})" if left and run.cost and run.cost.config_ends else ""
@@ -115,7 +115,7 @@ def _heading(run: RunState, now: float, width: int) -> Line:
     return ((fit(next((text for text in texts if cell_len(text) <= width), done), width).rstrip(), "1"),)
 
 
-def _bar(run: RunState, width: int) -> Line:
+def _state_bar(run: RunState, width: int) -> Line:
     """Return the share of each kind of state as a colored line; the heading has the same as text."""
     states = [config.state for config in run.configs.values()]
     kinds = ((GOOD, "32"), (BAD, "31"), ({ConfigState.RUNNING, ConfigState.LOCKED}, "36"))
@@ -135,30 +135,30 @@ def _row(run: RunState, config: ConfigRun, times: str, widths: Widths) -> Line:
         spans.append((times.rjust(widths.time), DIM))
     running = config.state is ConfigState.RUNNING
     if widths.step:
-        spans.append(("  " + fit(_step(run, config), widths.step), style))
+        spans.append(("  " + fit(_step_or_state(run, config), widths.step), style))
     if widths.line:
-        line = run.last_line(config.config) if running else config.reason.partition("\n")[0]
+        line = run.progress_or_last_line(config.config) if running else config.reason.partition("\n")[0]
         spans.append(("  " + fit(line, widths.line), DIM))
     return tuple(spans)
 
 
-def _step(run: RunState, config: ConfigRun) -> str:
+def _step_or_state(run: RunState, config: ConfigRun) -> str:
     """Return the step of a running config, else the config's state."""
     return (run.latest_step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
 
 
-def _all_times(run: RunState, configs: Sequence[ConfigRun], now: float, width: int) -> list[str]:
+def _time_texts(run: RunState, configs: Sequence[ConfigRun], now: float, width: int) -> list[str]:
     """Return the times of configs; on a narrow terminal without the times of day that are expected."""
-    times = [_times(config, now, config_period(run.cost, config, now)) for config in configs]
+    times = [_time_text(config, now, config_period(run.cost, config, now)) for config in configs]
     if max(map(len, times), default=0) < width // _TIMES:
         return times
-    return [_times(config, now) for config in configs]
+    return [_time_text(config, now) for config in configs]
 
 
-def _times(config: ConfigRun, now: float, period: str = "") -> str:
+def _time_text(config: ConfigRun, now: float, period: str = "") -> str:
     """Return a config's elapsed time and, until it is finished, the expected period or its estimate."""
-    elapsed = clock((config.finished or now) - config.started) if config.started else ""
+    elapsed = elapsed_text((config.finished or now) - config.started) if config.started else ""
     if period:
         return f"{elapsed}, {period}" if elapsed else period
-    expected = f"~{clock(config.estimate)}" if config.estimate and config.finished is None else ""
+    expected = f"~{elapsed_text(config.estimate)}" if config.estimate and config.finished is None else ""
     return " / ".join(text for text in (elapsed, expected) if text)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.expected_time_text import config_period, moment_text, waiting_text
-from kiln.console.progress_lines import SIGNS, count_text
+from kiln.console.progress_lines import SIGNS, state_count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, duration, one_line, sanitized
 from kiln.model.run import ConfigState
@@ -57,33 +57,33 @@ class PlainView(AbstractContextManager["PlainView"]):
     def run_began(self, report: MatrixReport) -> None:
         """Print the number of configs, and those that are already finished."""
         self._state.set_report(report)
-        self._print(f"run {report.run}: {_counts(report)}; {report.jobs} in parallel")
+        self._print_unless_quiet(f"run {report.run}: {_state_counts(report)}; {report.jobs} in parallel")
         for config in report.configs:
             if config.state is not ConfigState.WAITING:
-                self._print(state_line(self._state, config, self._now()))
+                self._print_unless_quiet(state_line(self._state, config, self._now()))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Print a new state, but not the same state with new figures."""
         previous = self._state.configs.get(config.config)
         self._state.update(config)
         if previous is None or previous.state is not config.state:
-            self._print(state_line(self._state, config, self._now()))
+            self._print_unless_quiet(state_line(self._state, config, self._now()))
         elif summary := compile_summary(previous, config):
-            self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config.config)}: {summary}")
+            self._print_unless_quiet(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config.config)}: {summary}")
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Print a step when it begins, and its output if that is wanted."""
         output = self._state.outputs.get(config)
         self._state.add_line(config, step, line)
         if step and (output is None or output.step != step):
-            self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {one_line(step)}")
+            self._print_unless_quiet(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {one_line(step)}")
         if line and self._verbosity is Verbosity.VERBOSE:
-            self._print(f"  {self._state.label(config)} | {sanitized(line).rstrip()}")
+            self._print_unless_quiet(f"  {self._state.label(config)} | {sanitized(line).rstrip()}")
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.update_progress(config, progress):
-            self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {text}")
+            self._print_unless_quiet(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {text}")
 
     def run_cost(self, cost: RunCost) -> None:
         """Print the first forecast, and then each tenth of the cost that is spent and each end that differs by much."""
@@ -92,12 +92,16 @@ class PlainView(AbstractContextManager["PlainView"]):
             return
         now, shift = self._now(), 0.0 if self._end is None else cost.end - self._end
         end = moment_text(cost.end, now)
-        if self._end is None or (cost.is_charged and (previous is None or _tenths(cost) != _tenths(previous))):
+        if self._end is None or (
+            cost.is_charged and (previous is None or _spent_tenths(cost) != _spent_tenths(previous))
+        ):
             price = f"cost: {cost_text(cost)}, " if cost.is_charged else ""
             rest = waiting_text(cost, now)
-            self._print(f"{price}the end at about {end}" + (f"; {rest}" if rest else ""))
+            self._print_unless_quiet(f"{price}the end at about {end}" + (f"; {rest}" if rest else ""))
         elif abs(shift) > max(_SHIFT, (cost.end - now) / 10):
-            self._print(f"the end is now expected at about {end}, {duration(abs(shift))} {_than(shift)} than before")
+            self._print_unless_quiet(
+                f"the end is now expected at about {end}, {duration(abs(shift))} {_later_or_earlier(shift)} than before"
+            )
         else:
             return
         self._end = cost.end
@@ -108,21 +112,21 @@ class PlainView(AbstractContextManager["PlainView"]):
         for config in self._state.failures():
             print("", *failure_text(self._state, config), "", sep="\n", file=self._stream)
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
-        self._write(f"run {report.run} ended: {_counts(report)}{cost}")
+        self._print_with_time(f"run {report.run} ended: {_state_counts(report)}{cost}")
 
-    def _print(self, text: str) -> None:
+    def _print_unless_quiet(self, text: str) -> None:
         if self._verbosity is not Verbosity.QUIET:
-            self._write(text)
+            self._print_with_time(text)
 
-    def _write(self, text: str) -> None:
+    def _print_with_time(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
 
 
-def _than(shift: float) -> str:
+def _later_or_earlier(shift: float) -> str:
     return "later" if shift > 0 else "earlier"
 
 
-def _tenths(cost: RunCost) -> int:
+def _spent_tenths(cost: RunCost) -> int:
     return int(10 * cost.spent / cost.expected) if cost.expected else 0
 
 
@@ -154,5 +158,5 @@ def failure_text(run: RunState, config: ConfigRun) -> Iterator[str]:
         yield f"  log: {config.log}"
 
 
-def _counts(report: MatrixReport) -> str:
-    return count_text(config.state for config in report.configs)
+def _state_counts(report: MatrixReport) -> str:
+    return state_count_text(config.state for config in report.configs)

@@ -40,7 +40,7 @@ ORDER = (
 )
 
 
-def count_text(states: Iterable[ConfigState]) -> str:
+def state_count_text(states: Iterable[ConfigState]) -> str:
     """Return the number of configs in each state: ``1 failed, 2 running, 9 done``."""
     counts = Counter(states)
     return ", ".join(f"{counts[state]} {state.value}" for state in ORDER if counts[state])
@@ -49,13 +49,13 @@ def count_text(states: Iterable[ConfigState]) -> str:
 def progress_text(progress: Progress) -> str:
     """Return the progress of a compile in one line: ``1,234 of 5,678 actions, about 42 min left: Compiling a.cc``."""
     if progress.stalled:
-        return one_line(f"stalled at {_counts(progress)}: {progress.stalled}")
+        return one_line(f"stalled at {_action_counts(progress)}: {progress.stalled}")
     remaining = "" if not progress.left else f", about {duration(max(1.0, round(progress.left)))} left"
     current = f": {progress.current}" if progress.current else ""
-    return one_line(f"{_counts(progress)}{remaining}{current}")
+    return one_line(f"{_action_counts(progress)}{remaining}{current}")
 
 
-def _counts(progress: Progress) -> str:
+def _action_counts(progress: Progress) -> str:
     return (
         f"{progress.done:,} actions" if progress.total is None else f"{progress.done:,} of {progress.total:,} actions"
     )

@@ -101,7 +101,7 @@ class RunState:
         """Return the latest step of a config."""
         return one_line(self.outputs[config].step) if config in self.outputs else ""
 
-    def last_line(self, config: str) -> str:
+    def progress_or_last_line(self, config: str) -> str:
         """Return the progress of the compile, or else the last nonempty line of output."""
         output = self.outputs.get(config)
         if output and output.progress:
@@ -117,12 +117,14 @@ class RunState:
         """Return the failed configs."""
         return (config for config in self.configs.values() if config.state in BAD)
 
-    def remaining(self, now: float) -> float | None:
+    def remaining_seconds(self, now: float) -> float | None:
         """Return the estimated seconds until the last config ends, or None without any estimate.
 
         Configs without an estimate count as the mean of the finished and the estimated ones.
         """
-        lengths = [length for config in self.configs.values() if (length := _expected(config)) is not None]
+        lengths = [
+            length for config in self.configs.values() if (length := _actual_or_estimated_seconds(config)) is not None
+        ]
         open_configs = [
             config for config in self.configs.values() if config.state in {ConfigState.RUNNING, ConfigState.WAITING}
         ]
@@ -139,7 +141,7 @@ class RunState:
         return max(slots)
 
 
-def _expected(config: ConfigRun) -> float | None:
+def _actual_or_estimated_seconds(config: ConfigRun) -> float | None:
     """Return the seconds that a config took, or its estimate."""
     if config.state in GOOD and config.started and config.finished:
         return config.finished - config.started

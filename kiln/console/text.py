@@ -79,7 +79,7 @@ def table(
     """
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     if width is not None:
-        widths = _fitted(widths, [len(title) for title in header], width)
+        widths = _fitted_widths(widths, [len(title) for title in header], width)
 
     def line(row: Sequence[str]) -> str:
         texts = (
@@ -97,7 +97,7 @@ def table(
     )
 
 
-def _fitted(widths: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+def _fitted_widths(widths: Sequence[int], least: Sequence[int], width: int) -> list[int]:
     """Return the widths of columns, the widest ones reduced until all fit; unchanged if they cannot."""
     result = list(widths)
     while sum(result) + 2 * (len(result) - 1) > width:
@@ -149,7 +149,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def clock(seconds: float) -> str:
+def elapsed_text(seconds: float) -> str:
     """Return a running time: ``0:07``, ``12:05``, ``3:12:05``."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -32,7 +32,7 @@ def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str,
         *("--name", name, "--pull", "never", "--log-driver", "none"),  # output is read while it comes, not kept twice
         *engine.options,
         *([] if run.platform is None else ["--platform", run.platform]),
-        *_pairs("--label", {**labels, **run.labels}),
+        *_pair_options("--label", {**labels, **run.labels}),
         *_privileges(engine, run),
         *user(engine, run.user),
         *([] if run.network else ["--network", "none"]),
@@ -84,7 +84,7 @@ def user(engine: Engine, owner: User | None) -> tuple[str, ...]:
 
 def variables(environment: Mapping[str, str], secrets: Mapping[str, str]) -> tuple[str, ...]:
     """Return the options of environment variables; the engine's client reads secrets from its own environment."""
-    return (*_pairs("--env", environment), *(word for name in secrets for word in ("--env", name)))
+    return (*_pair_options("--env", environment), *(word for name in secrets for word in ("--env", name)))
 
 
 def _privileges(engine: Engine, run: ContainerRun) -> Iterator[str]:
@@ -116,6 +116,6 @@ def _mount(mount: Mount) -> str:
     return f"type=bind,source={mount.source},target={mount.target}" + (",readonly" if mount.read_only else "")
 
 
-def _pairs(option: str, values: Mapping[str, str]) -> Iterator[str]:
+def _pair_options(option: str, values: Mapping[str, str]) -> Iterator[str]:
     for name, value in values.items():
         yield from (option, f"{name}={value}")

@@ -49,8 +49,8 @@ class Container:
             ContainerFault: when the engine refuses.
         """
         remove_leftovers(self.engine)
-        if not engine_workarounds.is_settled(self.engine):
-            images.ensure(self.engine, self.plan.image)
+        if not engine_workarounds.has_known_options(self.engine):
+            images.fetch_if_missing(self.engine, self.plan.image)
         self.engine = engine_workarounds.workable_engine(self.engine, self.plan.image)
         try:
             self._create()
@@ -63,12 +63,12 @@ class Container:
         """Create the container; look for the image only when the engine lacks it, since each query takes time."""
         argv = self.plan.argv if self.plan.interactive else memory_watch.watched_command(self.plan.argv)
         plan = dataclasses.replace(self.plan, argv=argv)
-        words = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.here())})
-        result = self._command(words)
+        words = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.of_this_process())})
+        result = self._run_client(words)
         if images.is_missing(result):
-            images.ensure(self.engine, plan.image)
-            result = self._command(words)
-        self._must("create", result)
+            images.fetch_if_missing(self.engine, plan.image)
+            result = self._run_client(words)
+        self._require_success("create", result)
 
     def __exit__(self, *_: object) -> None:
         self.remove()
@@ -89,17 +89,17 @@ class Container:
         Raises:
             ContainerFault: when the engine could not start it.
         """
-        hear = None if on_line is None else lambda line: None if memory_watch.is_figure(line) else on_line(line)
+        hear = None if on_line is None else lambda line: None if memory_watch.is_figure_line(line) else on_line(line)
         words = arguments.start(self.engine, self.name)
-        result = self._command(words, log=log, timeout=timeout, on_line=hear, own=own)
+        result = self._run_client(words, log=log, timeout=timeout, on_line=hear, own=own)
         if result.exit_code == process_runner.TIMED_OUT and self._state()["Status"] != "exited":
             self.stop()  # it may not even have started
             return ContainerResult(exit_code=process_runner.TIMED_OUT, tail=result.tail)
-        tail, peak, kills = memory_watch.figures(result.tail)
+        tail, peak, kills = memory_watch.parse_figures(result.tail)
         # Success with figures from the watcher needs no query to the engine.
         state = UNASKED if result.ok and peak is not None else self._state()
         if state["Status"] in {"created", "configured"}:  # Docker, Podman: never started
-            raise self._fault("start", result)
+            raise self._refusal_error("start", result)
         return ContainerResult(
             exit_code=state["ExitCode"],
             tail=tail,
@@ -115,12 +115,14 @@ class Container:
     def stop(self) -> None:
         """Kill the container's programs; their files stay until the container is removed."""
         with contextlib.suppress(ContainerFault):  # it may just have ended
-            self._must("kill", self._ask("kill", self.name))
+            self._require_success("kill", self._run_engine_command("kill", self.name))
 
     def variables(self) -> tuple[str, ...]:
         """Return the names of the container's variables, with those that the engine's client sets."""
-        result = self._ask("inspect", "--type", "container", "--format", "{{json .Config.Env}}", self.name)
-        self._must("inspect", result)
+        result = self._run_engine_command(
+            "inspect", "--type", "container", "--format", "{{json .Config.Env}}", self.name
+        )
+        self._require_success("inspect", result)
         return tuple(entry.partition("=")[0] for entry in json.loads(result.stdout) or ())
 
     def commit(self, tag: str, *, changes: Iterable[str]) -> None:
@@ -132,22 +134,22 @@ class Container:
         quiet = ["--quiet"] if self.engine.kind is EngineKind.PODMAN else []
         options = [word for change in changes for word in ("--change", change)]
         words = (self.engine.executable, "commit", *quiet, *options, self.name, tag)
-        self._must("make an image of", self._command(words))
+        self._require_success("make an image of", self._run_client(words))
 
     def remove(self) -> None:
         """Remove the container with its programs, if it exists."""
         _remove(self.engine, self.name)
 
     def _state(self) -> Mapping[str, Any]:
-        result = self._ask("inspect", "--type", "container", "--format", "{{json .State}}", self.name)
-        self._must("inspect", result)
+        result = self._run_engine_command("inspect", "--type", "container", "--format", "{{json .State}}", self.name)
+        self._require_success("inspect", result)
         state: Mapping[str, Any] = json.loads(result.stdout)
         return state
 
-    def _ask(self, *words: str) -> process_runner.Result:
-        return self.engine.ask(*words)
+    def _run_engine_command(self, *words: str) -> process_runner.Result:
+        return self.engine.run_command(*words)
 
-    def _command(
+    def _run_client(
         self,
         argv: Sequence[str],
         *,
@@ -169,11 +171,11 @@ class Container:
             own=own,
         )
 
-    def _must(self, verb: str, result: process_runner.Result) -> None:
+    def _require_success(self, verb: str, result: process_runner.Result) -> None:
         if not result.ok:
-            raise self._fault(verb, result)
+            raise self._refusal_error(verb, result)
 
-    def _fault(self, verb: str, result: process_runner.Result) -> ContainerFault:
+    def _refusal_error(self, verb: str, result: process_runner.Result) -> ContainerFault:
         output = result.tail or f"exit code {result.exit_code}"
         return ContainerFault(
             f"{self.engine.kind.value} cannot {verb} a container from the image {self.plan.image}",
@@ -184,9 +186,9 @@ class Container:
 
 def remove_leftovers(engine: Engine) -> tuple[str, ...]:
     """Remove the containers of kiln's killed processes, and return the containers' names."""
-    here = Owner.here()
+    here = Owner.of_this_process()
     removed = []
-    for name, label in _owned(engine):
+    for name, label in _owned_containers(engine):
         owner = Owner.parse(label)
         if owner is not None and is_gone(owner, here, Owner.of_process(owner.pid)):
             _remove(engine, name)
@@ -194,10 +196,10 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _owned(engine: Engine) -> Iterator[tuple[str, str]]:
+def _owned_containers(engine: Engine) -> Iterator[tuple[str, str]]:
     """Yield the name and the owner's label of each of kiln's containers."""
     label = f'{{{{index .Labels "{LABEL}"}}}}' if engine.kind is EngineKind.PODMAN else f'{{{{.Label "{LABEL}"}}}}'
-    listed = engine.ask("ps", "--all", "--filter", f"label={LABEL}", "--format", f"{{{{.Names}}}} {label}")
+    listed = engine.run_command("ps", "--all", "--filter", f"label={LABEL}", "--format", f"{{{{.Names}}}} {label}")
     for line in listed.stdout.splitlines():
         name, _, text = line.partition(" ")
         yield name, text
@@ -205,4 +207,4 @@ def _owned(engine: Engine) -> Iterator[tuple[str, str]]:
 
 def _remove(engine: Engine, name: str) -> None:
     at_once = ["--time", "0"] if engine.kind is EngineKind.PODMAN else []  # else it waits ten seconds
-    engine.ask("rm", "--force", "--volumes", *at_once, name)
+    engine.run_command("rm", "--force", "--volumes", *at_once, name)

@@ -76,7 +76,7 @@ class DerivedImage:
         """The name of the image."""
         return f"{NAME}:{self.key[:24]}"
 
-    def plan(self) -> ContainerRun:
+    def install_plan(self) -> ContainerRun:
         """Return the container that installs the packages: as root, with the network, without any mount."""
         return ContainerRun(
             image=self.image,
@@ -117,7 +117,7 @@ def provide(
         if on_line is not None:
             on_line(line)
 
-    with Container(engine, derived.plan()) as container:
+    with Container(engine, derived.install_plan()) as container:
         result = container.run(on_line=record, timeout=SECONDS)
         if result.ok:
             container.commit(derived.tag, changes=restore_instructions(below, container.variables(), derived.packages))
@@ -145,8 +145,8 @@ def restore_instructions(below: Mapping[str, Any], variables: Iterable[str], pac
     """
     config = below.get("Config") or {}
     yield f"USER {config.get('User') or '0:0'}"
-    yield f"ENTRYPOINT {json.dumps(_words(config.get('Entrypoint')))}"
-    yield f"CMD {json.dumps(_words(config.get('Cmd')))}"
+    yield f"ENTRYPOINT {json.dumps(_string_list(config.get('Entrypoint')))}"
+    yield f"CMD {json.dumps(_string_list(config.get('Cmd')))}"
     before = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
     for name in sorted(set(variables)):
         if _PROXY.fullmatch(name):
@@ -160,5 +160,5 @@ def _quoted(value: str) -> str:
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 
 
-def _words(value: object) -> list[str]:
+def _string_list(value: object) -> list[str]:
     return [str(word) for word in value] if isinstance(value, list) else []

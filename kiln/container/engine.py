@@ -64,7 +64,7 @@ class Engine:
         """Return the engine from another process's JSON values."""
         return serialization.from_json_values(cls, {**data, "environment": environment}, (EngineKind,))
 
-    def ask(self, *words: str) -> process_runner.Result:
+    def run_command(self, *words: str) -> process_runner.Result:
         """Run one of the engine's quick commands; the result's ``stdout`` has the output, its ``tail`` the errors."""
         words = (self.executable, *words)
         return process_runner.capture(words, env=self.environment, cwd=ASIDE, timeout=4 * ANSWER_SECONDS)
@@ -123,7 +123,7 @@ def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | N
         UsageError: when the program is another engine than ``kind``.
     """
     program = executable or (kind or EngineKind.DOCKER).value
-    path = _path(program, env, is_named=executable is not None)
+    path = _find_program(program, env, is_named=executable is not None)
     output = process_runner.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()
     actual = next((engine_kind for engine_kind in EngineKind if output.startswith(engine_kind.value)), None)
     if actual is None:
@@ -133,7 +133,7 @@ def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | N
     return engine_from_info(actual, path, _information(path, env), environment=env)
 
 
-def _path(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
+def _find_program(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
     """Return the path of an engine's program; ``is_named`` when the user has named it."""
     try:
         return str(process_runner.find(program, env=env))

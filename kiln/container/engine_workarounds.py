@@ -34,7 +34,7 @@ class Refusal:
 PODMANS_OWN = {"nofile": 1 << 20, "nproc": 1 << 15}
 
 
-def _limits_within_reach(_engine: Engine) -> tuple[str, ...]:
+def _attainable_limit_options(_engine: Engine) -> tuple[str, ...]:
     return tuple(_ulimits({name: machine_resources.hard_limit(name) for name in PODMANS_OWN}))
 
 
@@ -45,7 +45,7 @@ def _ulimits(hard: Mapping[str, int]) -> Iterator[str]:
         yield from ("--ulimit", f"{name}={most}:{most}")
 
 
-def _runc(engine: Engine) -> tuple[str, ...]:
+def _runc_options(engine: Engine) -> tuple[str, ...]:
     path = engine.environment.get("PATH", "")
     program = shutil.which("runc", path=f"{path}:/usr/sbin:/sbin")  # Debian puts it where users do not look
     if program is None:
@@ -61,12 +61,12 @@ REFUSALS = (
     Refusal(
         words=re.compile(r"setting rlimit|setrlimit", re.IGNORECASE),
         note="raising the limits on open files and processes is refused here; containers get those of this process",
-        options=_limits_within_reach,
+        options=_attainable_limit_options,
     ),
     Refusal(
         words=re.compile(r"cgroups in hybrid mode not supported"),
         note="crun refuses to run where both versions of cgroups are mounted; runc is used",
-        options=_runc,
+        options=_runc_options,
     ),
 )
 
@@ -83,26 +83,26 @@ def workable_engine(engine: Engine, image: str, *, platform: str | None = None) 
         MissingTool: when the program that would work is not installed.
     """
     if engine not in _workable:
-        _workable[engine] = _find_options(engine, image, platform)
+        _workable[engine] = _find_workable_engine(engine, image, platform)
     return _workable[engine]
 
 
-def is_settled(engine: Engine) -> bool:
+def has_known_options(engine: Engine) -> bool:
     """Return whether an engine's options are already known."""
     return engine in _workable
 
 
-def trust(engine: Engine) -> Engine:
+def mark_as_workable(engine: Engine) -> Engine:
     """Return an engine that another process has tried, without a further trial."""
     _workable[engine] = engine
     return engine
 
 
-def _find_options(engine: Engine, image: str, platform: str | None = None) -> Engine:
+def _find_workable_engine(engine: Engine, image: str, platform: str | None = None) -> Engine:
     """Run ``true`` until it succeeds, adding options for each known refusal; repeat once after a silent refusal."""
     refusals, silent = list(REFUSALS), 0
     while True:
-        result = engine.ask(*smallest_command(engine, image, platform))
+        result = engine.run_command(*trial_command(engine, image, platform))
         if result.ok:
             return engine
         refusal = next((candidate for candidate in refusals if candidate.words.search(result.tail)), None)
@@ -126,7 +126,7 @@ def avoid_refusal(engine: Engine, refusal: Refusal) -> Engine:
     )
 
 
-def smallest_command(engine: Engine, image: str, platform: str | None = None) -> tuple[str, ...]:
+def trial_command(engine: Engine, image: str, platform: str | None = None) -> tuple[str, ...]:
     """Return the smallest command to run, without the image's own entry point."""
     return (
         *("run", "--rm", "--pull", "never", "--network", "none"),

@@ -25,7 +25,7 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
         UsageError: for an invalid image name.
     """
     require_image_name(image)
-    result = engine.ask("image", "inspect", image)
+    result = engine.run_command("image", "inspect", image)
     if result.ok:
         described: Mapping[str, Any] = json.loads(result.stdout)[0]
         return described
@@ -52,10 +52,10 @@ def digest(engine: Engine, image: str) -> str:
     described = inspect(engine, image)
     if described is None:
         raise ContainerFault(f"image not found: {image}")
-    return digest_of(described)
+    return described_digest(described)
 
 
-def digest_of(described: Mapping[str, Any]) -> str:
+def described_digest(described: Mapping[str, Any]) -> str:
     """Return the digest in an engine's description of an image."""
     of_registries = [name for name in described.get("RepoDigests") or () if not name.startswith(LOCAL)]
     if of_registries:
@@ -63,7 +63,7 @@ def digest_of(described: Mapping[str, Any]) -> str:
     return "sha256:" + str(described["Id"]).removeprefix("sha256:")
 
 
-def platform_of(described: Mapping[str, Any]) -> str:
+def described_platform(described: Mapping[str, Any]) -> str:
     """Return the platform in an engine's description of an image, such as ``linux/arm64``; empty where it has none.
 
     The generation of a 64-bit ARM processor is left out: there is one.
@@ -92,14 +92,14 @@ def labels(engine: Engine, image: str) -> Mapping[str, str]:
     return (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
 
 
-def ensure(engine: Engine, image: str) -> str:
+def fetch_if_missing(engine: Engine, image: str) -> str:
     """Fetch an image unless it is present, and return its digest.
 
     Raises:
         DownloadFailed: when it is missing and cannot be fetched, with a hint.
     """
     described = inspect(engine, image)
-    return pull(engine, image) if described is None else digest_of(described)
+    return pull(engine, image) if described is None else described_digest(described)
 
 
 def pull(
@@ -113,17 +113,19 @@ def pull(
     """
     require_image_name(image)
     if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
-        raise unavailable(engine, image, "images named localhost/... are made on this machine, and none has this name")
+        raise unavailable_error(
+            engine, image, "images named localhost/... are made on this machine, and none has this name"
+        )
     if on_line is not None:
         on_line(f"fetching {image} with {engine.kind.value}")
     options = () if platform is None else ("--platform", platform)
     result = process_runner.run([engine.executable, "pull", *options, image], env=engine.environment, on_line=on_line)
     if not result.ok:
-        raise unavailable(engine, image, result.tail)
+        raise unavailable_error(engine, image, result.tail)
     return digest(engine, image)
 
 
-def unavailable(engine: Engine, image: str, output: str) -> DownloadFailed:
+def unavailable_error(engine: Engine, image: str, output: str) -> DownloadFailed:
     """Return the failure of an image that is missing and cannot be fetched, from the engine's output."""
     output = output.strip()
     last = output.splitlines()[-1] if output else "no reason was given"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln import process_table
-from kiln.operating_system.process_groups import exists
+from kiln.operating_system.process_groups import process_exists
 
 LABEL = "kiln.owner"
 
@@ -39,18 +39,18 @@ class Owner:
         import platform
 
         process = process_table.read_process(pid)
-        if not exists(pid) or (process is not None and process.state in process_table.ENDED):
+        if not process_exists(pid) or (process is not None and process.state in process_table.ENDED):
             return None
         return cls(
             machine=platform.node().replace("/", "-"),
-            boot=_text(Path("/proc/sys/kernel/random/boot_id")),
-            namespace=_link(Path("/proc/self/ns/pid")),
+            boot=_text_or_empty(Path("/proc/sys/kernel/random/boot_id")),
+            namespace=_link_target_or_empty(Path("/proc/self/ns/pid")),
             pid=pid,
             started="" if process is None else str(process.started),
         )
 
     @classmethod
-    def here(cls) -> Owner:
+    def of_this_process(cls) -> Owner:
         """Return this process."""
         me = cls.of_process(os.getpid())
         assert me is not None, "this process runs"
@@ -69,14 +69,14 @@ def is_gone(owner: Owner, here: Owner, now: Owner | None) -> bool:
     return owner.namespace == here.namespace and owner != now
 
 
-def _text(path: Path) -> str:
+def _text_or_empty(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError:  # systems without /proc
         return ""
 
 
-def _link(path: Path) -> str:
+def _link_target_or_empty(path: Path) -> str:
     try:
         return str(path.readlink())
     except OSError:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.convert import facts, keys
-from kiln.convert.facts import Facts
+from kiln.convert.facts import ComparablePackage
 from kiln.convert.package_tests import IMPLICIT
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
@@ -32,7 +32,7 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 _COMPILE_NAMES = ("PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM")
 
 
-def facts_v0(feedstock: Feedstock, config: BuildConfig) -> list[Facts]:
+def packages_of_meta_yaml(feedstock: Feedstock, config: BuildConfig) -> list[ComparablePackage]:
     """Return the packages that are not skipped.
 
     Raises:
@@ -42,10 +42,10 @@ def facts_v0(feedstock: Feedstock, config: BuildConfig) -> list[Facts]:
     rendered = render(feedstock, config)
     system = recipe.platform.system
     pairs = zip(packages, rendered.outputs, strict=True)
-    return [_facts(package, output, rendered, system) for package, output in pairs if not output.skip]
+    return [_comparable_package(package, output, rendered, system) for package, output in pairs if not output.skip]
 
 
-def _facts(package: Metadata, output: Output, rendered: RenderedConfig, system: str) -> Facts:
+def _comparable_package(package: Metadata, output: Output, rendered: RenderedConfig, system: str) -> ComparablePackage:
     build = _section(package, "build")
     values: dict[str, Any] = {
         "package/version": output.version,
@@ -56,37 +56,37 @@ def _facts(package: Metadata, output: Output, rendered: RenderedConfig, system: 
         "build/variant/down_prioritize_variant": len(output.track_features) or None,
         "build/script": _script(output.script),
         "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
-        "build/files": facts.plain_value(package.entry.get("files") or ()),
+        "build/files": facts.plain_value(package.output_entry.get("files") or ()),
         **_requirements(package, output, rendered.config.pin_run_as_build),
         **_tests(package, system),
         **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
         **{f"extra/{key}": facts.plain_value(value) for key, value in _section(package, "extra").items()},
-        **_shared(package, output, rendered),
+        **_source_and_compile_values(package, output, rendered),
     }
-    return Facts(
+    return ComparablePackage(
         name=output.name,
         build_string=output.build_string,
         values=facts.without_defaults(values),
         hash_input=dict(output.used),
-        script_keys=_script_keys(package, output),
-        compile_keys=_compile_keys(package, rendered.staging_of(output)),
+        script_keys=_keys_read_by_script(package, output),
+        compile_keys=_keys_read_by_compile(package, rendered.staging_of(output)),
         bound_python=output.noarch != "python" and bool(_BOUND.intersection(output.requirements.run)),
     )
 
 
-def _script_keys(package: Metadata, output: Output) -> tuple[str, ...]:
+def _keys_read_by_script(package: Metadata, output: Output) -> tuple[str, ...]:
     """Return the keys of the hash that the package's script reads."""
     file = output.script.file
-    return tuple(sorted(package.recipe.scripts.of_file(file) & output.used.keys())) if file else ()
+    return tuple(sorted(package.recipe.scripts.keys_used_by_script(file) & output.used.keys())) if file else ()
 
 
-def _compile_keys(package: Metadata, step: Staging | None) -> tuple[str, ...]:
+def _keys_read_by_compile(package: Metadata, step: Staging | None) -> tuple[str, ...]:
     """Return the keys, and the variables of the package, that the compile of a recipe with outputs reads."""
     recipe = package.recipe
-    if not recipe.outputs_of(package.values):
+    if not recipe.output_entries(package.values):
         return ()
-    own = () if step is None else compile_variables(step, recipe.source.path.parent)
-    return (*own, *sorted(recipe.scripts.of_recipe(recipe.platform.system) - _ALWAYS_SET))
+    own = () if step is None else package_variables_in_script(step, recipe.source.path.parent)
+    return (*own, *sorted(recipe.scripts.keys_used_by_recipe_script(recipe.platform.system) - _ALWAYS_SET))
 
 
 def _section(package: Metadata, name: str) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         value = build[old]
         if old == "ignore_run_exports_from":
-            value = facts.specs([str(item) for item in as_list(value) if item], "run_exports")
+            value = facts.normalized_specs([str(item) for item in as_list(value) if item], "run_exports")
         is_list = old in keys.LISTS or isinstance(value, list)
         items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else facts.plain_value(value)
         yield "/".join(path), items
@@ -125,30 +125,36 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
         texts = []
         for index, spec in enumerate(given):
             open_pin = pins.get((section, index))
-            texts.append(facts.specs([spec], section)[0] if open_pin is None else _pin(open_pin, spec, package))
+            texts.append(
+                facts.normalized_specs([spec], section)[0]
+                if open_pin is None
+                else _pin_as_text(open_pin, spec, package)
+            )
         first, slash, kind = section.partition("/")
         name = f"{first}/{RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
         result[f"requirements/{name}"] = tuple(texts)
     placed = {spec.split()[0] for spec in needs.host or needs.build if " " in spec}
-    result["requirements/run"] = tuple(_bounded(spec, bounds, placed) for spec in result["requirements/run"])
+    result["requirements/run"] = tuple(
+        _with_pin_run_as_build(spec, bounds, placed) for spec in result["requirements/run"]
+    )
     return result
 
 
-def _bounded(spec: str, bounds: Mapping[str, Any], placed: set[str]) -> str:
+def _with_pin_run_as_build(spec: str, bounds: Mapping[str, Any], placed: set[str]) -> str:
     """Return a bare requirement of ``run`` with the pin that the variant's ``pin_run_as_build`` gives it."""
     if spec not in bounds or spec in _BOUND or spec not in placed:
         return spec
     lower, upper = pin_run_as_build_bounds(bounds[spec])
-    return facts.pin(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
+    return facts.pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
 
 
-def _pin(given: Pin, spec: str, package: Metadata) -> str:
+def _pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
     """Return a pin as text; a version of the variant behind its name gives way to the pin once it is closed."""
     words = spec.split()[1:]
     version = package.variant.get(given.name.replace("-", "_"))
     if given.exact or (isinstance(version, str) and words == with_star(f"{given.name} {version}").split()[1:]):
         words = []
-    return facts.pin(
+    return facts.pin_as_text(
         given.name,
         subpackage=given.subpackage,
         lower=given.lower or given.min_pin,
@@ -162,23 +168,28 @@ def _tests(package: Metadata, system: str) -> dict[str, Any]:
     section = _section(package, "test")
     folder = package.recipe.source.path.parent
     named = [str(section["script"])] if section.get("script") else []
-    names = dict.fromkeys([*named, *(name for name in IMPLICIT if _runs(package) and (folder / name).is_file())])
+    names = dict.fromkeys(
+        [*named, *(name for name in IMPLICIT if _runs_recipe_test_files(package) and (folder / name).is_file())]
+    )
     platforms = {"unix": system != "win", "win": system == "win", None: True}
     run = [IMPLICIT[name][1] for name in names if name in IMPLICIT and platforms[IMPLICIT[name][0]]]
-    imports = [f'python -c "import {name}"' for name in _texts(section.get("imports"))]
-    commands = [*run, *_texts(section.get("commands"))]
-    files = {"recipe": [*_texts(section.get("files")), *names], "source": _texts(section.get("source_files"))}
+    imports = [f'python -c "import {name}"' for name in _as_text_list(section.get("imports"))]
+    commands = [*run, *_as_text_list(section.get("commands"))]
+    files = {
+        "recipe": [*_as_text_list(section.get("files")), *names],
+        "source": _as_text_list(section.get("source_files")),
+    }
     return facts.test_values(
-        [*imports, *commands], _texts(section.get("requires")), files, _texts(section.get("downstreams"))
+        [*imports, *commands], _as_text_list(section.get("requires")), files, _as_text_list(section.get("downstreams"))
     )
 
 
-def _runs(package: Metadata) -> bool:
+def _runs_recipe_test_files(package: Metadata) -> bool:
     """Return whether conda-build runs the test files of the recipe's folder for a package."""
-    return not package.recipe.outputs_of(package.values) or not package.is_output
+    return not package.recipe.output_entries(package.values) or not package.is_output
 
 
-def _texts(value: Any) -> list[str]:
+def _as_text_list(value: Any) -> list[str]:
     return [str(item).rstrip("\n") for item in as_list(value) if item is not None]
 
 
@@ -188,21 +199,21 @@ def _about(new: str, value: Any) -> Any:
     )
 
 
-def _shared(package: Metadata, output: Output, rendered: RenderedConfig) -> dict[str, Any]:
+def _source_and_compile_values(package: Metadata, output: Output, rendered: RenderedConfig) -> dict[str, Any]:
     """Return what a package takes from the recipe's top level: its sources, and the compile if it has a script."""
-    runs = bool(output.script.file or output.script.lines or package.entry.get("files"))
-    several = bool(package.recipe.outputs_of(package.values))
+    runs = bool(output.script.file or output.script.lines or package.output_entry.get("files"))
+    several = bool(package.recipe.output_entries(package.values))
     if several and not runs:
         return {}
     result: dict[str, Any] = {"source": tuple(_source(element) for element in as_list(package.values.get("source")))}
     step = rendered.staging_of(output)
     if several and step is not None and (step.script.file or step.script.lines):
         result["compile/script"] = _script(step.script)
-        own = compile_variables(step, package.recipe.source.path.parent)
+        own = package_variables_in_script(step, package.recipe.source.path.parent)
         result["compile/script/env"] = tuple(sorted((*step.script_env, *(f"{key}={own[key]}" for key in own))))
         for section in ("build", "host"):
             given = list(getattr(step.requirements, section))
-            result[f"compile/requirements/{section}"] = facts.specs(given, section)
+            result[f"compile/requirements/{section}"] = facts.normalized_specs(given, section)
     return result
 
 
@@ -215,7 +226,7 @@ def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(pairs))
 
 
-def compile_variables(staging: Staging, recipe_folder: Path) -> dict[str, str]:
+def package_variables_in_script(staging: Staging, recipe_folder: Path) -> dict[str, str]:
     """Return the variables that the script of a compile names, with their values."""
     if staging.package is None:
         return {}

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.convert import facts, keys
 from kiln.convert.expressions import BUILD_NAMES
-from kiln.convert.facts import Facts
+from kiln.convert.facts import ComparablePackage
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_star
 from kiln.recipe_v1.identity import SECTIONS, BuildIdentities
-from kiln.recipe_v1.node_evaluation import text_of
+from kiln.recipe_v1.node_evaluation import rendered_text
 from kiln.recipe_v1.requirement import OpenPin
-from kiln.recipe_v1.variant_exploration import Rendering
-from kiln.render.v1 import _recipe as recipe_of
+from kiln.recipe_v1.variant_exploration import ConfigPackages
+from kiln.render.v1 import _shared_recipe as recipe_of
 from kiln.render.v1 import space_of_config
 from kiln.yamltext import PlacedText
-from kiln.yamltext.typed_text import variant_value
+from kiln.yamltext.typed_text import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,32 +25,36 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.recipe_v1.identity import BuildIdentity
-    from kiln.recipe_v1.recipe import PackageAt
+    from kiln.recipe_v1.recipe import PackageAtVariant
 
 _STANDING = re.compile(r"\$\{\{ (\w+) \}\}")
 _APART = frozenset({"script", "string", "number", "skip", "noarch", "files", "variant"})
 
 
-def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> list[Facts]:
+def packages_of_recipe_yaml(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> list[ComparablePackage]:
     """Return the packages that are not skipped.
 
     Raises:
         KilnError: the recipe or a variant file is invalid.
     """
     recipe = recipe_of(feedstock)
-    rendering = Rendering(recipe, space_of_config(feedstock, config), config.platform, build_platform)
-    identities = BuildIdentities(rendering.pinned)
-    result: dict[tuple[str, str], Facts] = {}
+    rendering = ConfigPackages(recipe, space_of_config(feedstock, config), config.platform, build_platform)
+    identities = BuildIdentities(rendering.pinned_package)
+    result: dict[tuple[str, str], ComparablePackage] = {}
     for package in rendering.packages():
-        facts = _facts(package, identities.of(package), several=recipe.has_outputs)
+        facts = _comparable_package(package, identities.identity_of(package), several=recipe.has_outputs)
         result.setdefault((facts.name, facts.build_string), facts)
     return list(result.values())
 
 
-def _facts(package: PackageAt, identity: BuildIdentity, *, several: bool) -> Facts:
+def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, several: bool) -> ComparablePackage:
     sections = package.sections
     build = sections["build"]
-    pinned = {spec.name for spec in _every(sections["requirements"]) if isinstance(spec, OpenPin) and spec.subpackage}
+    pinned = {
+        spec.name
+        for spec in _all_requirements(sections["requirements"])
+        if isinstance(spec, OpenPin) and spec.subpackage
+    }
     down = build.get("variant", {}).get("down_prioritize_variant")
     values: dict[str, Any] = {
         "package/version": package.version,
@@ -65,9 +69,9 @@ def _facts(package: PackageAt, identity: BuildIdentity, *, several: bool) -> Fac
         **_tests(sections["tests"], package),
         **{f"about/{key}": facts.plain_value(value) for key, value in sections["about"].items()},
         **{f"extra/{key}": facts.plain_value(value) for key, value in sections["extra"].items()},
-        **_shared(package, several=several),
+        **_source_and_compile_values(package, several=several),
     }
-    return Facts(
+    return ComparablePackage(
         name=package.name.lower(),
         build_string=identity.build_string,
         values=facts.without_defaults(values),
@@ -75,7 +79,7 @@ def _facts(package: PackageAt, identity: BuildIdentity, *, several: bool) -> Fac
     )
 
 
-def _every(needs: Mapping[str, Any]) -> Iterator[Any]:
+def _all_requirements(needs: Mapping[str, Any]) -> Iterator[Any]:
     for section in SECTIONS:
         yield from needs.get(section, ())
     exports = needs.get("run_exports", ())
@@ -91,21 +95,21 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, facts.plain_value(value)
 
 
-def _rendered(line: str, package: PackageAt) -> str:
+def _rendered_script_line(line: str, package: PackageAtVariant) -> str:
     """Return a line of a script as the build renders it, with the build's own names as variables of the shell."""
-    with package.scope.standing(BUILD_NAMES):
-        text = text_of(PlacedText(line, 0, 0, plain=False), package.scope)
+    with package.scope.leave_unevaluated(BUILD_NAMES):
+        text = rendered_text(PlacedText(line, 0, 0, plain=False), package.scope)
     return _STANDING.sub(r"$\1", text).rstrip("\n")
 
 
-def _script(path: str, given: Mapping[str, Any] | None, package: PackageAt) -> dict[str, Any]:
+def _script(path: str, given: Mapping[str, Any] | None, package: PackageAtVariant) -> dict[str, Any]:
     script = given or {}
-    lines = tuple(_rendered(line, package) for line in script.get("content", ()))
+    lines = tuple(_rendered_script_line(line, package) for line in script.get("content", ()))
     env = [*(f"{key}={value}" for key, value in script.get("env", {}).items()), *script.get("secrets", ())]
     return {path: (f"file {script['file']}",) if script.get("file") else lines, f"{path}/env": tuple(sorted(env))}
 
 
-def _requirements(package: PackageAt) -> dict[str, Any]:
+def _requirements(package: PackageAtVariant) -> dict[str, Any]:
     needs = package.sections["requirements"]
     result = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in SECTIONS}
     exports = needs.get("run_exports", {})
@@ -116,18 +120,18 @@ def _requirements(package: PackageAt) -> dict[str, Any]:
     ignored = needs.get("ignore_run_exports", {})
     for kind in ("by_name", "from_package"):
         given = list(ignored.get(kind, ()))
-        texts = facts.specs(given, "run_exports") if kind == "from_package" else tuple(given)
+        texts = facts.normalized_specs(given, "run_exports") if kind == "from_package" else tuple(given)
         result[f"requirements/ignore_run_exports/{kind}"] = texts
     return result
 
 
-def _specs(given: Sequence[Any], section: str, package: PackageAt) -> tuple[str, ...]:
+def _specs(given: Sequence[Any], section: str, package: PackageAtVariant) -> tuple[str, ...]:
     return tuple(_spec(entry, section, package) for entry in given)
 
 
-def _spec(given: Any, section: str, package: PackageAt) -> str:
+def _spec(given: Any, section: str, package: PackageAtVariant) -> str:
     if isinstance(given, OpenPin):
-        return facts.pin(
+        return facts.pin_as_text(
             given.name,
             subpackage=given.subpackage,
             lower=given.lower,
@@ -137,12 +141,12 @@ def _spec(given: Any, section: str, package: PackageAt) -> str:
         )
     text = str(given)
     bare = " " not in text and section in {"build", "host"}
-    if bare and (key := package.scope.key_of(text)):
-        return facts.specs([with_star(f"{text} {package.scope.variant[key]}")], section)[0]
+    if bare and (key := package.scope.version_key_of_package(text)):
+        return facts.normalized_specs([with_star(f"{text} {package.scope.variant[key]}")], section)[0]
     return text
 
 
-def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAt) -> dict[str, Any]:
+def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAtVariant) -> dict[str, Any]:
     commands: list[str] = []
     requires: set[str] = set()
     files: dict[str, set[str]] = {"recipe": set(), "source": set()}
@@ -155,14 +159,14 @@ def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAt) -> dict[str, 
                 commands.append(PIP_CHECK)
                 requires.add("pip")
         script = test.get("script", {})
-        commands.extend(_rendered(line, package) for line in script.get("content", ()))
+        commands.extend(_rendered_script_line(line, package) for line in script.get("content", ()))
         requires |= set(_specs(test.get("requirements", {}).get("run", ()), "test", package))
         for kind, names in files.items():
             names |= set(test.get("files", {}).get(kind, ()))
     return facts.test_values(commands, requires, files, (test["downstream"] for test in tests if "downstream" in test))
 
 
-def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
+def _source_and_compile_values(package: PackageAtVariant, *, several: bool) -> dict[str, Any]:
     build = package.sections["build"]
     runs = bool(build.get("script") or build.get("files"))
     if several and not runs:
@@ -172,7 +176,7 @@ def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"source": tuple(_source(entry) for entry in sources)}
     if staging:
         result |= _script("compile/script", staging.sections["build"].get("script"), package)
-        keys_of_variant = {f"{key}={variant_value(value)}" for key, value in package.scope.variant.items()}
+        keys_of_variant = {f"{key}={typed_variant_value(value)}" for key, value in package.scope.variant.items()}
         env = result["compile/script/env"]
         result["compile/script/env"] = tuple(item for item in env if item not in keys_of_variant)
         for section in ("build", "host"):

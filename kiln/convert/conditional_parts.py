@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.recipe_yaml_expressions import (
     ATOM,
-    Cases,
+    ConditionalCases,
     Expr,
     assigned_value,
     conjunction,
@@ -50,7 +50,7 @@ def flat_items(parts: Iterable[Part]) -> list[Part]:
 
 def grouped_by_condition(items: Iterable[Part]) -> list[Part]:
     """Return items with their conditions as ``if``: neighbors with the same condition share one."""
-    groups = [(key, list(group)) for key, group in groupby(items, key=_first)]
+    groups = [(key, list(group)) for key, group in groupby(items, key=_first_condition)]
     result: list[Part] = []
     for key, group in groups:
         if key is None:
@@ -71,7 +71,7 @@ def grouped_by_condition(items: Iterable[Part]) -> list[Part]:
     return result
 
 
-def _first(part: Part) -> str | None:
+def _first_condition(part: Part) -> str | None:
     return part.guards[0].text if part.guards else None
 
 
@@ -86,16 +86,16 @@ def conditional_list(parts: list[Part]) -> ListPart | None:
 
 def list_or_text(parts: list[Part]) -> ListPart | ScalarPart | None:
     """Return a key's values as a list with conditions where one of them is a list, else as one text."""
-    return conditional_list(parts) if any(isinstance(part, ListPart) for part in parts) else chosen_text(parts)
+    return conditional_list(parts) if any(isinstance(part, ListPart) for part in parts) else conditional_text(parts)
 
 
-def chosen_text(parts: list[Part]) -> ScalarPart | None:
+def conditional_text(parts: list[Part]) -> ScalarPart | None:
     """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
 
     Raises:
         Refused: a list or a mapping stands in its place.
     """
-    value: Cases | None = None
+    value: ConditionalCases | None = None
     texts = []
     for part in parts:
         if not isinstance(part, ScalarPart):
@@ -124,13 +124,13 @@ def require_unconditional(part: Part) -> None:
         raise Refused(part.number, f"the condition {part.guards[0].text!r} is on something that has to stay whole")
 
 
-def section(parent: DictPart, key: str) -> DictPart:
+def unconditional_section(parent: DictPart, key: str) -> DictPart:
     """Return a section, empty where it is missing.
 
     Raises:
         Refused: it is not a mapping, stands twice, or has conditions.
     """
-    parts = [part for part in parent.all(key) if not (isinstance(part, ScalarPart) and not part.pieces)]
+    parts = [part for part in parent.values_of_key(key) if not (isinstance(part, ScalarPart) and not part.pieces)]
     if not parts:
         return DictPart()
     if len(parts) > 1 or not isinstance(parts[0], DictPart):
@@ -149,25 +149,25 @@ def literal_text(value: str) -> ScalarPart:
     return ScalarPart(pieces=(value,))
 
 
-def expr_of(given: ScalarPart) -> Expr:
+def scalar_as_expression(given: ScalarPart) -> Expr:
     """Return a text as an expression; a number that is not quoted stays a number."""
     is_number = given.plain and len(given.pieces) == 1 and str(given.pieces[0]).isdigit()
     return literal(int(str(given.pieces[0]))) if is_number else given.expr
 
 
-def substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
+def with_names_substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
     """Return a part with expressions in the place of names; a build string knows the build number itself."""
     if isinstance(part, DictPart):
-        return replace(part, pairs=[(name, substituted(item, values, name)) for name, item in part.pairs])
+        return replace(part, pairs=[(name, with_names_substituted(item, values, name)) for name, item in part.pairs])
     if isinstance(part, ListPart):
-        return replace(part, items=[substituted(item, values, key) for item in part.items])
+        return replace(part, items=[with_names_substituted(item, values, key) for item in part.items])
     if not isinstance(part, ScalarPart):
         return part
 
     known = {name: value for name, value in values.items() if (name, key) != ("build_number", "string")}
 
     def value(match: re.Match[str]) -> str:
-        return known[match[1]].within(ATOM) if match[1] in known else match[1]
+        return known[match[1]].text_at_level(ATOM) if match[1] in known else match[1]
 
     def placed(piece: str | Expr) -> str | Expr:
         if isinstance(piece, str):

@@ -24,8 +24,8 @@ from kiln.convert.recipe_yaml_expressions import (
     UNARY,
     Expr,
     Unsupported,
-    both,
-    choice,
+    and_expression,
+    conditional_expression,
     literal,
     negated,
     pin_arguments,
@@ -115,7 +115,7 @@ class Translator:
     def __init__(self, scope: NameScope) -> None:
         self.scope = scope
 
-    def expr(self, node: nodes.Node) -> Expr:
+    def translate(self, node: nodes.Node) -> Expr:
         """Return the expression of a node.
 
         Raises:
@@ -123,24 +123,24 @@ class Translator:
         """
         makers: dict[type[nodes.Node], Callable[[Any], Expr]] = {
             nodes.Const: lambda each: literal(each.value),
-            nodes.Name: self._name,
-            nodes.List: self._list,
-            nodes.Tuple: self._list,
-            nodes.CondExpr: self._choice,
-            nodes.And: lambda each: both(self.expr(each.left), self.expr(each.right)),
-            nodes.Or: self._or,
-            nodes.Not: lambda each: negated(self.expr(each.node)),
-            nodes.Neg: lambda each: Expr(f"-{self.expr(each.node).within(UNARY)}", UNARY),
-            nodes.Concat: self._concat,
-            nodes.Compare: self._compare,
-            nodes.Filter: self._filter,
-            nodes.Test: self._test,
-            nodes.Call: self._call,
-            nodes.Getitem: self._item,
-            nodes.Getattr: self._attribute,
+            nodes.Name: self._translate_name,
+            nodes.List: self._translate_list,
+            nodes.Tuple: self._translate_list,
+            nodes.CondExpr: self._translate_conditional,
+            nodes.And: lambda each: and_expression(self.translate(each.left), self.translate(each.right)),
+            nodes.Or: self._translate_or,
+            nodes.Not: lambda each: negated(self.translate(each.node)),
+            nodes.Neg: lambda each: Expr(f"-{self.translate(each.node).text_at_level(UNARY)}", UNARY),
+            nodes.Concat: self._translate_concat,
+            nodes.Compare: self._translate_comparison,
+            nodes.Filter: self._translate_filter,
+            nodes.Test: self._translate_test,
+            nodes.Call: self._translate_call,
+            nodes.Getitem: self._translate_subscript,
+            nodes.Getattr: self._refuse_attribute,
         }
         if type(node) in _BINARY:
-            return self._binary(node)
+            return self._translate_binary(node)
         maker = makers.get(type(node))
         if maker is None:
             raise Unsupported(f"{type(node).__name__} has no equivalent in recipe.yaml")
@@ -148,11 +148,11 @@ class Translator:
 
     # -- names ---------------------------------------------------------------------------------------------
 
-    def _name(self, node: nodes.Name) -> Expr:
+    def _translate_name(self, node: nodes.Name) -> Expr:
         own = None if self.scope.selector else self.scope.own(node.name)
-        return own or self._defaulted(node.name, self._named(node.name))
+        return own or self._with_default(node.name, self._name_without_default(node.name))
 
-    def _named(self, name: str) -> Expr:
+    def _name_without_default(self, name: str) -> Expr:
         if name == "undefined":
             return Expr("false" if self.scope.selector else '""')
         own = None if self.scope.selector else self.scope.own(name)
@@ -160,7 +160,7 @@ class Translator:
             return own
         return Expr(*_NAMES[name]) if name in _NAMES else Expr(name)
 
-    def _defaulted(self, name: str, value: Expr) -> Expr:
+    def _with_default(self, name: str, value: Expr) -> Expr:
         """Return a name's value with a default where some config gives it none."""
         if name in self.scope.hidden and name not in self.scope.values and self.scope.selector:
             return Expr("false")
@@ -171,69 +171,71 @@ class Translator:
 
     # -- operators -----------------------------------------------------------------------------------------
 
-    def _list(self, node: nodes.List | nodes.Tuple) -> Expr:
-        items = [self.expr(item) for item in node.items]
+    def _translate_list(self, node: nodes.List | nodes.Tuple) -> Expr:
+        items = [self.translate(item) for item in node.items]
         known = [item.constant for item in items] if all(item.is_constant for item in items) else None
         return Expr(f"[{', '.join(item.text for item in items)}]", constant=known)
 
-    def _choice(self, node: nodes.CondExpr) -> Expr:
-        other = None if node.expr2 is None else self.expr(node.expr2)
-        return choice(self.expr(node.test), self.expr(node.expr1), other)
+    def _translate_conditional(self, node: nodes.CondExpr) -> Expr:
+        other = None if node.expr2 is None else self.translate(node.expr2)
+        return conditional_expression(self.translate(node.test), self.translate(node.expr1), other)
 
-    def _or(self, node: nodes.Or) -> Expr:
-        right = self.expr(node.right)
+    def _translate_or(self, node: nodes.Or) -> Expr:
+        right = self.translate(node.right)
         if isinstance(node.left, nodes.Name) and isinstance(node.right, nodes.Const):
-            left = self._named(node.left.name)
+            left = self._name_without_default(node.left.name)
             if isinstance(node.right.value, str):  # the value itself is meant, not whether it is true
-                return Expr(f"{left.within(FILTER)} | default({right.text}, true)", FILTER)
-        left = self.expr(node.left)
-        return Expr(f"{left.within(OR)} or {right.within(OR)}", OR)
+                return Expr(f"{left.text_at_level(FILTER)} | default({right.text}, true)", FILTER)
+        left = self.translate(node.left)
+        return Expr(f"{left.text_at_level(OR)} or {right.text_at_level(OR)}", OR)
 
-    def _concat(self, node: nodes.Concat) -> Expr:
-        parts = [self.expr(part) for part in node.nodes]
-        return Expr(" ~ ".join(part.within(CONCAT) for part in parts), CONCAT)
+    def _translate_concat(self, node: nodes.Concat) -> Expr:
+        parts = [self.translate(part) for part in node.nodes]
+        return Expr(" ~ ".join(part.text_at_level(CONCAT) for part in parts), CONCAT)
 
-    def _binary(self, node: Any) -> Expr:
+    def _translate_binary(self, node: Any) -> Expr:
         sign, level = _BINARY[type(node)]
-        left, right = self.expr(node.left), self.expr(node.right)
+        left, right = self.translate(node.left), self.translate(node.right)
         if sign == "%" and isinstance(left.constant, str):
             raise Unsupported("recipe.yaml formats no text with %")
-        if sign == "+" and _same_kind(left.constant, right.constant):
+        if sign == "+" and _are_addable_constants(left.constant, right.constant):
             return literal(left.constant + right.constant)
-        return Expr(f"{left.within(level)} {sign} {right.within(level + 1)}", level)
+        return Expr(f"{left.text_at_level(level)} {sign} {right.text_at_level(level + 1)}", level)
 
-    def _compare(self, node: nodes.Compare) -> Expr:
+    def _translate_comparison(self, node: nodes.Compare) -> Expr:
         if len(node.ops) == 1:
-            version = self._compared_version(node.expr, node.ops[0])
+            version = self._version_comparison(node.expr, node.ops[0])
             if version is not None:
                 return version
-        left = self._operand(node.expr, [operand.expr for operand in node.ops])
-        rest = [f"{_SIGNS[op.op]} {self._operand(op.expr, [node.expr]).within(SUM)}" for op in node.ops]
-        return Expr(" ".join([left.within(SUM), *rest]), COMPARE)
+        left = self._comparison_operand(node.expr, [operand.expr for operand in node.ops])
+        rest = [
+            f"{_SIGNS[op.op]} {self._comparison_operand(op.expr, [node.expr]).text_at_level(SUM)}" for op in node.ops
+        ]
+        return Expr(" ".join([left.text_at_level(SUM), *rest]), COMPARE)
 
-    def _operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> Expr:
+    def _comparison_operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> Expr:
         """Return an operand of a comparison: a selector compares texts of digits as numbers, recipe.yaml as texts."""
-        value = self.expr(node)
+        value = self.translate(node)
         if not self.scope.selector:
             return value
-        if isinstance(node, nodes.Name) and any(_is_number(other) for other in others):
+        if isinstance(node, nodes.Name) and any(_is_integer_literal(other) for other in others):
             every = self.scope.values.get(node.name, frozenset())
             if every and all(word.isdigit() for word in every):
-                return Expr(f"{value.within(FILTER)} | int", FILTER)
-        if _is_number(node) and not any(self._all_digits(other) for other in others):
+                return Expr(f"{value.text_at_level(FILTER)} | int", FILTER)
+        if _is_integer_literal(node) and not any(self._has_only_digit_values(other) for other in others):
             return literal(str(value.constant))
         return value
 
-    def _all_digits(self, node: nodes.Expr) -> bool:
+    def _has_only_digit_values(self, node: nodes.Expr) -> bool:
         if not isinstance(node, nodes.Name):
             return True
         every = self.scope.values.get(node.name, frozenset())
         return bool(every) and all(word.isdigit() for word in every)
 
-    def _compared_version(self, left: nodes.Expr, operand: nodes.Operand) -> Expr | None:
+    def _version_comparison(self, left: nodes.Expr, operand: nodes.Operand) -> Expr | None:
         """Return the comparison of ``py`` or ``np`` with a number, which recipe.yaml does by ``match()``."""
         names = {"py": "python", "np": "numpy"}
-        if not (isinstance(left, nodes.Name) and left.name in names and _is_number(operand.expr)):
+        if not (isinstance(left, nodes.Name) and left.name in names and _is_integer_literal(operand.expr)):
             return None
         number = getattr(operand.expr, "value", 0)
         digits = str(number)
@@ -241,113 +243,121 @@ class Translator:
             raise Unsupported(f"{left.name} is compared with {number}, which is not a version such as 310")
         version = f"{digits[0]}.{digits[1:]}"
         sign = _SIGNS[operand.op]
-        spec = {"==": f"{version}.*", "!=": f"!={version}.*", "<=": f"<{_next(version)}", ">": f">={_next(version)}"}
+        spec = {
+            "==": f"{version}.*",
+            "!=": f"!={version}.*",
+            "<=": f"<{_next_version(version)}",
+            ">": f">={_next_version(version)}",
+        }
         return Expr(f'match({names[left.name]}, "{spec.get(sign, sign + version)}")')
 
     # -- filters, tests, calls -----------------------------------------------------------------------------
 
-    def _filter(self, node: nodes.Filter) -> Expr:
+    def _translate_filter(self, node: nodes.Filter) -> Expr:
         if node.name == "default" and isinstance(node.node, nodes.Name):
-            value = self._named(node.node.name)
+            value = self._name_without_default(node.node.name)
             if self.scope.own(node.node.name) is not None:
                 return value  # the recipe has set it
         else:
             assert node.node is not None
-            value = self.expr(node.node)
-        return self._applied(value, node.name, node)
+            value = self.translate(node.node)
+        return self._apply_filter(value, node.name, node)
 
-    def _applied(self, value: Expr, name: str, node: nodes.Filter | nodes.Call) -> Expr:
+    def _apply_filter(self, value: Expr, name: str, node: nodes.Filter | nodes.Call) -> Expr:
         if name == "string":
-            return Expr(f'{value.within(CONCAT)} ~ ""', CONCAT)
+            return Expr(f'{value.text_at_level(CONCAT)} ~ ""', CONCAT)
         if name not in FILTERS:
             raise Unsupported(f"recipe.yaml has no filter {name!r}")
-        known = _folded(name, value, [getattr(arg, "value", None) for arg in node.args])
+        known = _constant_filter_result(name, value, [getattr(arg, "value", None) for arg in node.args])
         if known is not None:
             return known
-        arguments = self._arguments(node)
-        return Expr(f"{value.within(FILTER)} | {name}{f'({arguments})' if arguments else ''}", FILTER)
+        arguments = self._translate_arguments(node)
+        return Expr(f"{value.text_at_level(FILTER)} | {name}{f'({arguments})' if arguments else ''}", FILTER)
 
-    def _arguments(self, node: nodes.Filter | nodes.Test | nodes.Call) -> str:
+    def _translate_arguments(self, node: nodes.Filter | nodes.Test | nodes.Call) -> str:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
             raise Unsupported("recipe.yaml has neither * nor ** in calls")
-        named = [f"{keyword.key}={self.expr(keyword.value).text}" for keyword in node.kwargs]
-        return ", ".join([*(self.expr(arg).text for arg in node.args), *named])
+        named = [f"{keyword.key}={self.translate(keyword.value).text}" for keyword in node.kwargs]
+        return ", ".join([*(self.translate(arg).text for arg in node.args), *named])
 
-    def _test(self, node: nodes.Test) -> Expr:
+    def _translate_test(self, node: nodes.Test) -> Expr:
         if node.name not in TESTS:
             raise Unsupported(f"recipe.yaml has no test {node.name!r}")
         named = isinstance(node.node, nodes.Name) and node.name in {"defined", "undefined"}
-        value = self._named(node.node.name) if named else self.expr(node.node)  # type: ignore[attr-defined]
-        arguments = self._arguments(node)
-        return Expr(f"{value.within(ATOM)} is {node.name}{f'({arguments})' if arguments else ''}", FILTER)
+        value = self._name_without_default(node.node.name) if named else self.translate(node.node)  # type: ignore[attr-defined]
+        arguments = self._translate_arguments(node)
+        return Expr(f"{value.text_at_level(ATOM)} is {node.name}{f'({arguments})' if arguments else ''}", FILTER)
 
-    def _call(self, node: nodes.Call) -> Expr:
+    def _translate_call(self, node: nodes.Call) -> Expr:
         if isinstance(node.node, nodes.Name):
-            return self._function(node.node.name, node)
+            return self._translate_function_call(node.node.name, node)
         if isinstance(node.node, nodes.Getattr):
-            return self._method(node.node, node)
+            return self._translate_method_call(node.node, node)
         raise Unsupported("recipe.yaml calls functions by their names alone")
 
-    def _function(self, name: str, node: nodes.Call) -> Expr:
+    def _translate_function_call(self, name: str, node: nodes.Call) -> Expr:
         if name in _FUNCTIONS:
-            return Expr(f"{name}({self._arguments(node)})")
+            return Expr(f"{name}({self._translate_arguments(node)})")
         if name in _PINS:
-            return Expr(f"{name}({pin_arguments(name, node, lambda each: self.expr(each).text)})")
+            return Expr(f"{name}({pin_arguments(name, node, lambda each: self.translate(each).text)})")
         if name == "str" and len(node.args) == 1:
-            return self.expr(node.args[0])
+            return self.translate(node.args[0])
         if name in _CASTS and len(node.args) == 1:
-            return Expr(f"{self.expr(node.args[0]).within(FILTER)} | {_CASTS[name]}", FILTER)
+            return Expr(f"{self.translate(node.args[0]).text_at_level(FILTER)} | {_CASTS[name]}", FILTER)
         raise Unsupported(f"recipe.yaml has no function {name}()")
 
-    def _method(self, target: nodes.Getattr, node: nodes.Call) -> Expr:
-        if target.attr in {"get", "getenv"} and _is_environ(target):
-            return self._variable(node)
+    def _translate_method_call(self, target: nodes.Getattr, node: nodes.Call) -> Expr:
+        if target.attr in {"get", "getenv"} and _reads_environ(target):
+            return self._environment_variable(node)
         if target.attr == "join" and len(node.args) == 1:
-            value, separator = self.expr(node.args[0]), self.expr(target.node)
-            known = _folded("join", value, [separator.constant])
-            return known or Expr(f"{value.within(FILTER)} | join({separator.text})", FILTER)
-        value = self.expr(target.node)
+            value, separator = self.translate(node.args[0]), self.translate(target.node)
+            known = _constant_filter_result("join", value, [separator.constant])
+            return known or Expr(f"{value.text_at_level(FILTER)} | join({separator.text})", FILTER)
+        value = self.translate(target.node)
         if target.attr in _METHOD_TESTS:
-            return Expr(f"{value.within(ATOM)} is {_METHOD_TESTS[target.attr]}({self._arguments(node)})", FILTER)
+            return Expr(
+                f"{value.text_at_level(ATOM)} is {_METHOD_TESTS[target.attr]}({self._translate_arguments(node)})",
+                FILTER,
+            )
         if target.attr in _METHODS:
-            return self._applied(value, _METHODS[target.attr], node)
+            return self._apply_filter(value, _METHODS[target.attr], node)
         raise Unsupported(f"recipe.yaml has no method .{target.attr}()")
 
-    def _variable(self, node: nodes.Call) -> Expr:
+    def _environment_variable(self, node: nodes.Call) -> Expr:
         """Return a variable of the environment, in which conda-build has the variant's keys, too."""
         name = getattr(node.args[0], "value", "") if node.args else ""
-        default = self.expr(node.args[1]) if len(node.args) > 1 else literal("")
+        default = self.translate(node.args[1]) if len(node.args) > 1 else literal("")
         if name in self.scope.always:
             return Expr(str(name))
         if name in self.scope.values:
             return Expr(f"{name} | default({default.text})", FILTER)
         return Expr(f"env.get({literal(name).text}, default={default.text})")
 
-    def _item(self, node: nodes.Getitem) -> Expr:
-        if _is_environ(node):
+    def _translate_subscript(self, node: nodes.Getitem) -> Expr:
+        if _reads_environ(node):
             raise Unsupported("recipe.yaml reads variables of the environment with env.get() alone")
-        value = self.expr(node.node)
+        value = self.translate(node.node)
         if not isinstance(node.arg, nodes.Slice):
-            index = self.expr(node.arg)
+            index = self.translate(node.arg)
             if isinstance(value.constant, (str, list)) and isinstance(index.constant, int):
-                return _indexed(value.constant, index.constant)
-            return Expr(f"{value.within(ATOM)}[{index.text}]")
+                return _item_of_constant(value.constant, index.constant)
+            return Expr(f"{value.text_at_level(ATOM)}[{index.text}]")
         bounds = [node.arg.start, node.arg.stop, node.arg.step]
-        parts = ["" if bound is None else self.expr(bound).text for bound in bounds]
-        return Expr(f"{value.within(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
+        parts = ["" if bound is None else self.translate(bound).text for bound in bounds]
+        return Expr(f"{value.text_at_level(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
 
-    def _attribute(self, node: nodes.Getattr) -> Expr:
+    def _refuse_attribute(self, node: nodes.Getattr) -> Expr:
         raise Unsupported(f"recipe.yaml has no attribute .{node.attr}")
 
 
-def _indexed(value: Any, index: int) -> Expr:
+def _item_of_constant(value: Any, index: int) -> Expr:
     try:
         return literal(value[index])
     except IndexError as error:
         raise Unsupported(f"the index {index} is out of range") from error
 
 
-def _folded(name: str, value: Expr, arguments: list[Any]) -> Expr | None:
+def _constant_filter_result(name: str, value: Expr, arguments: list[Any]) -> Expr | None:
     """Return the result of a filter on lists whose items are known: their names stand in loops that end here."""
     if name == "join" and isinstance(value.constant, list) and isinstance(arguments[0], str):
         return literal(arguments[0].join(map(str, value.constant)))
@@ -356,21 +366,21 @@ def _folded(name: str, value: Expr, arguments: list[Any]) -> Expr | None:
     return None
 
 
-def _same_kind(left: Any, right: Any) -> bool:
+def _are_addable_constants(left: Any, right: Any) -> bool:
     return type(left) is type(right) and isinstance(left, (int, str, list)) and not isinstance(left, bool)
 
 
-def _is_environ(node: nodes.Getattr | nodes.Getitem) -> bool:
+def _reads_environ(node: nodes.Getattr | nodes.Getitem) -> bool:
     inner = node.node
     if isinstance(inner, nodes.Getattr) and inner.attr == "environ":
         return True
     return isinstance(inner, nodes.Name) and inner.name in {"environ", "os"}
 
 
-def _is_number(node: nodes.Expr) -> bool:
+def _is_integer_literal(node: nodes.Expr) -> bool:
     return isinstance(node, nodes.Const) and isinstance(node.value, int) and not isinstance(node.value, bool)
 
 
-def _next(version: str) -> str:
+def _next_version(version: str) -> str:
     head, _, last = version.rpartition(".")
     return f"{head}.{int(last) + 1}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiln.convert.package_tests import PIP_CHECK
-from kiln.convert.specs import LOOSE, modern
+from kiln.convert.specs import LOOSE, strict_match_spec
 from kiln.matchspec_notation import with_star
 from kiln.recipe_v1.requirement import canonical_spec
 
@@ -24,7 +24,7 @@ _IMPORT = re.compile(r'python -c "import [\w.]+"')
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ComparablePackage:
     """A package: ``values`` by what they are, such as ``requirements/host``, and what went into its hash.
 
     ``script_keys`` are the keys that its script reads as variables, ``compile_keys`` those that the compile reads.
@@ -40,32 +40,32 @@ class Facts:
     bound_python: bool = False
 
     @property
-    def masked(self) -> str:
+    def masked_build_string(self) -> str:
         """The build string without its hash."""
         return _HASH.sub("h#", self.build_string, count=1)
 
     @property
-    def hashed(self) -> Mapping[str, str]:
+    def comparable_hash_input(self) -> Mapping[str, str]:
         """The hash input without the entries that the two formats count differently for all packages."""
         return {key: value for key, value in self.hash_input.items() if key not in _UNEQUAL}
 
 
-def specs(given: list[str], section: str) -> tuple[str, ...]:
+def normalized_specs(given: list[str], section: str) -> tuple[str, ...]:
     """Return requirements in one notation."""
-    return tuple(_spec(spec, section) for spec in given)
+    return tuple(_normalized_spec(spec, section) for spec in given)
 
 
-def _spec(spec: str, section: str) -> str:
+def _normalized_spec(spec: str, section: str) -> str:
     words = " ".join(spec.split())
     if section in LOOSE:
         words = with_star(words)
     try:
-        return canonical_spec(modern(words, section))
+        return canonical_spec(strict_match_spec(words, section))
     except ValueError:
         return words
 
 
-def pin(name: str, *, subpackage: bool, lower: str | None, upper: str | None, exact: bool, build: str) -> str:
+def pin_as_text(name: str, *, subpackage: bool, lower: str | None, upper: str | None, exact: bool, build: str) -> str:
     """Return an open pin as text."""
     kind = "pin_subpackage" if subpackage else "pin_compatible"
     bounds = "exact" if exact else f"{lower or ''} to {upper or ''}"
@@ -80,7 +80,7 @@ def test_values(
     return {
         "tests/imports": tuple(sorted(set(free))),
         "tests/commands": tuple(line for line in commands if line not in free),
-        "tests/requires": tuple(sorted(set(specs(list(requires), "test")))),
+        "tests/requires": tuple(sorted(set(normalized_specs(list(requires), "test")))),
         **{f"tests/files/{kind}": tuple(sorted(set(names))) for kind, names in files.items()},
         "tests/downstream": tuple(downstream),
     }

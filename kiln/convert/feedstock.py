@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import expand, files, limits
-from kiln.convert.comparable_packages_v0 import facts_v0
-from kiln.convert.comparable_packages_v1 import facts_v1
+from kiln.convert.comparable_packages_v0 import packages_of_meta_yaml
+from kiln.convert.comparable_packages_v1 import packages_of_recipe_yaml
 from kiln.convert.meta_yaml_to_recipe_yaml import META, recipe_text
 from kiln.convert.proof import Difference, HashCorrection, Proof, compare_matrices, compare_packages
 from kiln.convert.sections import FeedstockFacts
@@ -27,7 +27,7 @@ from kiln.yamltext import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.convert.facts import Facts
+    from kiln.convert.facts import ComparablePackage
     from kiln.model.build_config import BuildConfig
 
 _TOOL = re.compile(r"^conda_build_tool\s*:.*$", re.MULTILINE)
@@ -60,20 +60,20 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     if is_v1(feedstock) or feedstock.recipe_v1.exists():
         at = Place(file="recipe/recipe.yaml")
         raise ConversionRefused("the feedstock has a recipe.yaml", at=at, hint="remove it to convert meta.yaml again")
-    configs = _configs(feedstock, pinning)
-    old = _of_all(configs, lambda config: facts_v0(feedstock, config))
-    meta, forge = read_text(feedstock.meta, META), _with_tool(feedstock)
-    given = replace(_given(feedstock, configs, old), leave_out=frozenset(leave_out))
-    text = _converted(meta, given)
-    proof = _proved(feedstock, text, forge, configs, old, pinning)
+    configs = _configs_to_compare(feedstock, pinning)
+    old = _packages_by_config(configs, lambda config: packages_of_meta_yaml(feedstock, config))
+    meta, forge = read_text(feedstock.meta, META), _conda_forge_yml_with_build_tool(feedstock)
+    given = replace(_feedstock_facts(feedstock, configs, old), leave_out=frozenset(leave_out))
+    text = _converted_recipe_text(meta, given)
+    proof = _prove_conversion(feedstock, text, forge, configs, old, pinning)
     keys = HashCorrection()
     for _ in range(_ROUNDS):
         if not proof.needed:
             break
         keys |= proof.needed
-        given = replace(given, use_keys=_sorted(keys.use), ignore_keys=_sorted(keys.ignore))
-        text = _converted(meta, given)
-        proof = _proved(feedstock, text, forge, configs, old, pinning)
+        given = replace(given, use_keys=_with_sorted_values(keys.use), ignore_keys=_with_sorted_values(keys.ignore))
+        text = _converted_recipe_text(meta, given)
+        proof = _prove_conversion(feedstock, text, forge, configs, old, pinning)
     return Conversion(recipe=text, forge=forge, proof=proof)
 
 
@@ -85,20 +85,22 @@ def write(feedstock: Feedstock, conversion: Conversion) -> None:
         files.write_text(feedstock.root / FORGE, conversion.forge)
 
 
-def _converted(meta: str, given: FeedstockFacts) -> str:
+def _converted_recipe_text(meta: str, given: FeedstockFacts) -> str:
     return limits.run_bounded(lambda: recipe_text(meta, given))
 
 
-def _of_all(configs: Sequence[BuildConfig], facts: Callable[[BuildConfig], list[Facts]]) -> dict[str, list[Facts]]:
+def _packages_by_config(
+    configs: Sequence[BuildConfig], facts: Callable[[BuildConfig], list[ComparablePackage]]
+) -> dict[str, list[ComparablePackage]]:
     """Return the packages of all configs, some configs at a time within the limits of untrusted input."""
-    result: dict[str, list[Facts]] = {}
+    result: dict[str, list[ComparablePackage]] = {}
     for start in range(0, len(configs), _AT_ONCE):
         part = configs[start : start + _AT_ONCE]
         result |= limits.run_bounded(lambda part=part: {config.name: facts(config) for config in part})  # type: ignore[misc]
     return result
 
 
-def _configs(feedstock: Feedstock, pinning: Path | None) -> Sequence[BuildConfig]:
+def _configs_to_compare(feedstock: Feedstock, pinning: Path | None) -> Sequence[BuildConfig]:
     if pinning is not None:
         return expand.configs(feedstock, pinning, {})
     names = feedstock.config_names
@@ -107,11 +109,11 @@ def _configs(feedstock: Feedstock, pinning: Path | None) -> Sequence[BuildConfig
     return expand.read_all(feedstock, names)
 
 
-def _sorted(keys: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
+def _with_sorted_values(keys: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(values)) for name, values in keys.items()}
 
 
-def _with_tool(feedstock: Feedstock) -> str:
+def _conda_forge_yml_with_build_tool(feedstock: Feedstock) -> str:
     """Return conda-forge.yml with the tool that reads recipe.yaml; everything else stays as it is."""
     path = feedstock.root / FORGE
     text = read_text(path, FORGE) if path.is_file() else ""
@@ -123,8 +125,10 @@ def _with_tool(feedstock: Feedstock) -> str:
 # What the conversion has to know
 
 
-def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[str, Sequence[Facts]]) -> FeedstockFacts:
-    top, beside = limits.run_bounded(lambda: _read(feedstock, configs))
+def _feedstock_facts(
+    feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[str, Sequence[ComparablePackage]]
+) -> FeedstockFacts:
+    top, beside = limits.run_bounded(lambda: _top_name_and_variant_file_keys(feedstock, configs))
     values: dict[str, set[str]] = {}
     known: list[frozenset[str]] = []
     for config in configs:
@@ -142,75 +146,79 @@ def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[st
     )
 
 
-def _read(feedstock: Feedstock, configs: Sequence[BuildConfig]) -> tuple[str, dict[str, dict[str, Sequence[str]]]]:
+def _top_name_and_variant_file_keys(
+    feedstock: Feedstock, configs: Sequence[BuildConfig]
+) -> tuple[str, dict[str, dict[str, Sequence[str]]]]:
     """Return the name of the recipe's top level, and the keys of each config that only the variant file gives."""
-    beside = {config.name: _beside(feedstock, config) for config in configs}
+    beside = {config.name: _variant_file_values(feedstock, config) for config in configs}
     if not configs:
         return "", beside
     recipe, _ = evaluated_recipe(feedstock, configs[0])
-    return recipe.top(recipe.space.first()).name, beside
+    return recipe.top_level_metadata(recipe.space.first_variant()).name, beside
 
 
-def _beside(feedstock: Feedstock, config: BuildConfig) -> dict[str, Sequence[str]]:
+def _variant_file_values(feedstock: Feedstock, config: BuildConfig) -> dict[str, Sequence[str]]:
     """Return the keys that the recipe's own variant file gives a config."""
     path = feedstock.recipe / _VARIANTS
     if not path.is_file():
         return {}
     system, _, arch = config.platform.partition("-")
     file = load_variant_file(path, f"recipe/{_VARIANTS}")
-    given = file.source(Platform(system=system, arch=arch), file.keys).values
+    given = file.source_for_platform(Platform(system=system, arch=arch), file.keys).values
     return {key: list(map(str, items)) for key, items in given.items() if isinstance(items, list) and key != "zip_keys"}
 
 
 # The proof
 
 
-def _proved(
+def _prove_conversion(
     feedstock: Feedstock,
     text: str,
     forge: str,
     configs: Sequence[BuildConfig],
-    old: Mapping[str, Sequence[Facts]],
+    old: Mapping[str, Sequence[ComparablePackage]],
     pinning: Path | None,
 ) -> Proof:
     with tempfile.TemporaryDirectory(prefix="kiln-convert-") as folder:
         candidate = _candidate(feedstock, Path(folder), text, forge, configs)
         try:
-            new = _of_all(configs, lambda config: _rendered(feedstock, candidate, expand.read(candidate, config.name)))
+            new = _packages_by_config(
+                configs, lambda config: _rendered_packages(feedstock, candidate, expand.read(candidate, config.name))
+            )
             proof = compare_packages(old, new)
             if pinning is None:
                 return proof
             expanded = expand.configs(candidate, pinning, {})
             if [config.name for config in expanded] == [config.name for config in configs]:
                 return proof
-            own = _of_all(expanded, lambda config: _rendered(feedstock, candidate, config))
+            own = _packages_by_config(expanded, lambda config: _rendered_packages(feedstock, candidate, config))
             return compare_matrices(proof, (configs, old), (expanded, own))
         except KilnError as error:
-            return _unrendered(error, configs)
+            return _failed_rendering_proof(error, configs)
 
 
 def _candidate(feedstock: Feedstock, folder: Path, text: str, forge: str, configs: Sequence[BuildConfig]) -> Feedstock:
     """Return a feedstock with the new recipe, and with the variant files and the configs of the old one."""
     candidate = Feedstock(root=folder)
     candidate.recipe.mkdir()
-    candidate.configs.mkdir()
+    candidate.config_folder.mkdir()
     candidate.recipe_v1.write_text(text, encoding="utf-8")
     (folder / FORGE).write_text(forge, encoding="utf-8")
     if (feedstock.recipe / _VARIANTS).is_file():
         shutil.copyfile(feedstock.recipe / _VARIANTS, candidate.recipe / _VARIANTS)
-    migrations = feedstock.configs / "migrations"
+    migrations = feedstock.config_folder / "migrations"
     if migrations.is_dir():
-        shutil.copytree(migrations, candidate.configs / "migrations")
+        shutil.copytree(migrations, candidate.config_folder / "migrations")
     for config in configs:
-        (candidate.configs / f"{config.name}.yaml").write_text(expand.text(config), encoding="utf-8")
+        (candidate.config_folder / f"{config.name}.yaml").write_text(expand.text(config), encoding="utf-8")
     return candidate
 
 
-def _rendered(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[Facts]:
-    return facts_v1(candidate, config, build_platform(feedstock, config.platform))
+def _rendered_packages(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[ComparablePackage]:
+    return packages_of_recipe_yaml(candidate, config, build_platform(feedstock, config.platform))
 
 
-def _unrendered(error: KilnError, configs: Sequence[BuildConfig]) -> Proof:
+def _failed_rendering_proof(error: KilnError, configs: Sequence[BuildConfig]) -> Proof:
     """Return the proof's result for a recipe.yaml that cannot be rendered: something was carried over wrongly."""
     names = tuple(config.name for config in configs)
     why = ": ".join(filter(None, (str(error.at or ""), error.what, error.why)))

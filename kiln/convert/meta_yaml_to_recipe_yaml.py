@@ -14,7 +14,7 @@ from kiln.convert.package_tests import PackageTestConverter
 from kiln.convert.recipe import Converter
 from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
-from kiln.convert.statements import expanded
+from kiln.convert.statements import expand_statements
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart, tree_of
 from kiln.errors import ConversionRefused, combined
 from kiln.model.source_position import Place
@@ -37,27 +37,27 @@ def recipe_text(meta: str, given: FeedstockFacts) -> str:
     Raises:
         ConversionRefused: parts of the recipe have no equivalent; each is named with its line.
     """
-    lines = expanded(meta, given.always, given.values)
+    lines = expand_statements(meta, given.always, given.values)
     faults = [Refused(number, why) for number, why in lines.faults]
     try:
         tree = tree_of(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
         sections = SectionConverter(SpecConverter(given.values, constants, given.run_pins), given)
         converter = Converter(lines, tree, sections, PackageTestConverter(sections))
-        recipe = converter.recipe()
+        recipe = converter.converted_recipe()
         faults += sections.faults
     except Refused as refused:
         raise _refusal([*faults, refused]) from refused
     if faults:
         raise _refusal(faults)
-    return _with_comments(recipe, lines.comments.values())
+    return _text_with_lost_comments(recipe, lines.comments.values())
 
 
-def _with_comments(recipe: DictPart, comments: Iterable[str]) -> str:
+def _text_with_lost_comments(recipe: DictPart, comments: Iterable[str]) -> str:
     """Return the text of a recipe; comments whose place has no equivalent are at its end."""
-    text = text_of(recipe)
+    text = serialize_recipe(recipe)
     lost = [comment for comment in comments if comment not in text]
-    return text_of(replace(recipe, below=[*recipe.below, *lost])) if lost else text
+    return serialize_recipe(replace(recipe, below=[*recipe.below, *lost])) if lost else text
 
 
 def _refusal(faults: Iterable[Refused]) -> KilnError:
@@ -74,53 +74,53 @@ def _refusal(faults: Iterable[Refused]) -> KilnError:
     return error
 
 
-def text_of(recipe: DictPart) -> str:
+def serialize_recipe(recipe: DictPart) -> str:
     """Return the text of a recipe; a blank line separates its sections."""
     sections = []
     for key, value in recipe.pairs:
-        sections.append("\n".join(_pair(key, value, "")))
+        sections.append("\n".join(_pair_lines(key, value, "")))
     lines = [*sections, *(["\n".join(recipe.below)] if recipe.below else [])]
     return f"{SCHEMA}\nschema_version: 1\n\n" + "\n\n".join(lines) + "\n"
 
 
-def _pair(key: str, value: Part, indent: str) -> Iterator[str]:
-    yield from _comments(value.above, indent)
+def _pair_lines(key: str, value: Part, indent: str) -> Iterator[str]:
+    yield from _indented_comments(value.above, indent)
     name = scalar(key, plain=True)
     if isinstance(value, ScalarPart):
-        yield from _text(f"{indent}{name}:", value, indent)
+        yield from _scalar_lines(f"{indent}{name}:", value, indent)
         return
     behind = f"  {value.behind}" if value.behind else ""
-    inner = list(_inner(value, indent + _STEP))
+    inner = list(_content_lines(value, indent + _STEP))
     empty = "" if inner else " []" if isinstance(value, ListPart) else " {}"
     yield f"{indent}{name}:{empty}{behind}"
     yield from inner
 
 
-def _inner(value: Part, indent: str) -> Iterator[str]:
+def _content_lines(value: Part, indent: str) -> Iterator[str]:
     if isinstance(value, DictPart):
         for key, item in value.pairs:
-            yield from _pair(key, item, indent)
+            yield from _pair_lines(key, item, indent)
     elif isinstance(value, ListPart):
         for item in value.items:
-            yield from _item(item, indent)
+            yield from _item_lines(item, indent)
 
 
-def _item(value: Part, indent: str) -> Iterator[str]:
-    yield from _comments(value.above, indent)
+def _item_lines(value: Part, indent: str) -> Iterator[str]:
+    yield from _indented_comments(value.above, indent)
     if isinstance(value, ScalarPart):
-        yield from _text(f"{indent}-", value, indent)
+        yield from _scalar_lines(f"{indent}-", value, indent)
     else:
-        as_keys = _branches(value) if isinstance(value, ConditionPart) else value
-        first, *rest = list(_inner(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
+        as_keys = _condition_as_mapping(value) if isinstance(value, ConditionPart) else value
+        first, *rest = list(_content_lines(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
         while first.lstrip().startswith("#") and rest:  # an item begins with its first key, not with a comment
             yield f"{indent}{first.strip()}"
             first, *rest = rest
         yield f"{indent}- {first.strip()}"
         yield from rest
-    yield from _comments(value.below, indent)
+    yield from _indented_comments(value.below, indent)
 
 
-def _branches(value: ConditionPart) -> DictPart:
+def _condition_as_mapping(value: ConditionPart) -> DictPart:
     branches: list[tuple[str, Part]] = [
         ("if", ScalarPart(pieces=(value.condition,), behind=value.behind)),
         ("then", ListPart(items=value.then)),
@@ -128,11 +128,11 @@ def _branches(value: ConditionPart) -> DictPart:
     return DictPart(pairs=[*branches, *([("else", ListPart(items=value.otherwise))] if value.otherwise else [])])
 
 
-def _comments(lines: Iterable[str], indent: str) -> Iterator[str]:
+def _indented_comments(lines: Iterable[str], indent: str) -> Iterator[str]:
     yield from (f"{indent}{line}" for line in lines)
 
 
-def _text(head: str, value: ScalarPart, indent: str) -> Iterator[str]:
+def _scalar_lines(head: str, value: ScalarPart, indent: str) -> Iterator[str]:
     behind = f"  {value.behind}" if value.behind else ""
     setting = value.value
     if setting.endswith("\n\n"):  # in a block it would depend on the lines that follow

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.conditional_parts import (
     ConditionPart,
-    chosen_text,
     conditional_list,
+    conditional_text,
     flat_items,
     grouped_by_condition,
     literal_text,
 )
-from kiln.convert.specs import modern, rewritten
+from kiln.convert.specs import rewritten_pieces, strict_match_spec
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
@@ -58,35 +58,35 @@ class PackageTestConverter:
         for name, part in given.pairs:
             if name not in _KNOWN:
                 raise Refused(part.number, f"test/{name} has no equivalent in recipe.yaml")
-        requires = flat_items(given.all("requires"))
-        commands = flat_items(given.all("commands"))
-        imports = flat_items(given.all("imports"))
-        lines = [*self._files_run(given, implicit=implicit), *commands]
+        requires = flat_items(given.values_of_key("requires"))
+        commands = flat_items(given.values_of_key("commands"))
+        imports = flat_items(given.values_of_key("imports"))
+        lines = [*self._test_file_commands(given, implicit=implicit), *commands]
         tests: list[Part] = []
-        checked = any(_is_check(item) for item in lines)
-        if imports and _is_pythons(requires, checked=checked):
+        checked = any(_is_pip_check(item) for item in lines)
+        if imports and _fits_python_test(requires, checked=checked):
             tests.append(self._python(given, requires, checked=checked))
-            lines = [item for item in lines if not _is_check(item)]
+            lines = [item for item in lines if not _is_pip_check(item)]
         else:
-            lines = [*map(_imported, imports), *lines]
+            lines = [*map(_import_command, imports), *lines]
         if lines:
             tests.append(self._script(given, lines, implicit=implicit))
         downstream = [
             DictPart(pairs=[("downstream", replace(item, guards=()))], guards=item.guards)
-            for item in flat_items(given.all("downstreams"))
+            for item in flat_items(given.values_of_key("downstreams"))
         ]
         return [*tests, *downstream]
 
     def _python(self, given: DictPart, requires: list[Part], *, checked: bool) -> DictPart:
-        body: list[tuple[str, Part]] = [("imports", conditional_list(given.all("imports")) or ListPart())]
+        body: list[tuple[str, Part]] = [("imports", conditional_list(given.values_of_key("imports")) or ListPart())]
         if not checked:
             body.append(("pip_check", literal_text("false")))
         if version := next((item for item in requires if _words(item)[0] == "python"), None):
-            body.append(("python_version", _version(version)))
+            body.append(("python_version", _python_version(version)))
         return DictPart(pairs=[("python", DictPart(pairs=body))])
 
-    def _files_run(self, given: DictPart, *, implicit: bool) -> list[Part]:
-        named = chosen_text(given.all("script"))
+    def _test_file_commands(self, given: DictPart, *, implicit: bool) -> list[Part]:
+        named = conditional_text(given.values_of_key("script"))
         names = [named.value] if named else []
         if named and named.value not in IMPLICIT:
             raise Refused(named.number, f"the test's script {named.value!r} has an unknown kind")
@@ -102,23 +102,23 @@ class PackageTestConverter:
 
     def _script(self, given: DictPart, lines: list[Part], *, implicit: bool) -> DictPart:
         body: list[tuple[str, Part]] = []
-        if requires := self._sections.specs_of(given.all("requires"), "test"):
+        if requires := self._sections.convert_specs(given.values_of_key("requires"), "test"):
             body.append(("requirements", DictPart(pairs=[("run", requires)])))
-        named = chosen_text(given.all("script"))
+        named = conditional_text(given.values_of_key("script"))
         own = [name for name in IMPLICIT if implicit and name in self._sections.facts.files]
         extra = [literal_text(name) for name in dict.fromkeys([*([named.value] if named else []), *own])]
         files: list[tuple[str, Part]] = []
         for key, name in (("source_files", "source"), ("files", "recipe")):
-            items = [*flat_items(given.all(key)), *(extra if name == "recipe" else [])]
+            items = [*flat_items(given.values_of_key(key)), *(extra if name == "recipe" else [])]
             if items:
                 files.append((name, ListPart(items=grouped_by_condition(items))))
         if files:
             body.append(("files", DictPart(pairs=files)))
-        above = [comment for part in given.all("commands") for comment in part.above]
-        return DictPart(pairs=[("script", ListPart(items=_listed(lines), above=above)), *body])
+        above = [comment for part in given.values_of_key("commands") for comment in part.above]
+        return DictPart(pairs=[("script", ListPart(items=_conditions_first(lines), above=above)), *body])
 
 
-def _listed(lines: list[Part]) -> list[Part]:
+def _conditions_first(lines: list[Part]) -> list[Part]:
     whole = [item for item in lines if isinstance(item, ConditionPart)]
     return [*whole, *grouped_by_condition(item for item in lines if not isinstance(item, ConditionPart))]
 
@@ -127,22 +127,24 @@ def _words(part: Part) -> list[str]:
     return part.value.split() if isinstance(part, ScalarPart) and part.value.split() else [""]
 
 
-def _is_pythons(requires: list[Part], *, checked: bool) -> bool:
+def _fits_python_test(requires: list[Part], *, checked: bool) -> bool:
     """Return whether a test of imports brings all that is required: pip for its check, and a version of Python."""
     pip = any(_words(item) == ["pip"] for item in requires)
     return pip is checked and all(_words(item)[0] in {"pip", "python"} and not item.guards for item in requires)
 
 
-def _is_check(part: Part) -> bool:
+def _is_pip_check(part: Part) -> bool:
     return isinstance(part, ScalarPart) and not part.guards and part.value == PIP_CHECK
 
 
-def _imported(part: Part) -> Part:
+def _import_command(part: Part) -> Part:
     if not isinstance(part, ScalarPart):
         raise Refused(part.number, "an import is text")
     return replace(part, pieces=('python -c "import ', *part.pieces, '"'))
 
 
-def _version(part: Part) -> ScalarPart:
+def _python_version(part: Part) -> ScalarPart:
     assert isinstance(part, ScalarPart)
-    return ScalarPart(pieces=rewritten(part.pieces, lambda text: modern(text, "test").partition(" ")[2]))
+    return ScalarPart(
+        pieces=rewritten_pieces(part.pieces, lambda text: strict_match_spec(text, "test").partition(" ")[2])
+    )

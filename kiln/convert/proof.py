@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.convert.facts import Facts
+    from kiln.convert.facts import ComparablePackage
     from kiln.model.build_config import BuildConfig
 
-    Matrix = tuple[Sequence[BuildConfig], Mapping[str, Sequence[Facts]]]
+    Matrix = tuple[Sequence[BuildConfig], Mapping[str, Sequence[ComparablePackage]]]
 
     Packages = dict[tuple[str, str, str], tuple[str, str]]  # by what they are: config and name
 
@@ -45,7 +45,9 @@ class HashCorrection:
         return any(self.use.values()) or any(self.ignore.values())
 
     def __or__(self, other: HashCorrection) -> HashCorrection:
-        return HashCorrection(use=_joined(self.use, other.use), ignore=_joined(self.ignore, other.ignore))
+        return HashCorrection(
+            use=_united_key_sets(self.use, other.use), ignore=_united_key_sets(self.ignore, other.ignore)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +71,18 @@ class Proof:
         return not self.differences and not self.needed
 
 
-Pairs = dict[str, list[tuple["Facts", "Facts"]]]  # by config
+Pairs = dict[str, list[tuple["ComparablePackage", "ComparablePackage"]]]  # by config
 
 
-def compare_packages(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> Proof:
+def compare_packages(
+    old: Mapping[str, Sequence[ComparablePackage]], new: Mapping[str, Sequence[ComparablePackage]]
+) -> Proof:
     """Return the comparison of all packages, by config."""
     collected: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     pairs: Pairs = {}
     for config, packages in old.items():
-        pairs[config] = list(_paired(packages, new[config]))
-        missing = _unpaired(packages, new[config])
+        pairs[config] = list(_package_pairs(packages, new[config]))
+        missing = _name_difference(packages, new[config])
         if missing:
             collected[missing].append(config)
         for one, other in pairs[config]:
@@ -93,51 +97,58 @@ def compare_packages(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Seque
             Difference(package=name, what=what, old=before, new=after, configs=tuple(configs))
             for (name, what, before, after), configs in collected.items()
         ),
-        needed=_needed(every) | _split_inside(old, new),
+        needed=_needed_hash_keys(every) | _keys_splitting_within_config(old, new),
         notes=tuple(_notes(every)),
     )
 
 
-def _identity(package: Facts) -> tuple[str, str]:
-    return package.name, package.masked
+def _name_and_masked_build(package: ComparablePackage) -> tuple[str, str]:
+    return package.name, package.masked_build_string
 
 
-def _paired(old: Sequence[Facts], new: Sequence[Facts]) -> Iterator[tuple[Facts, Facts]]:
+def _package_pairs(
+    old: Sequence[ComparablePackage], new: Sequence[ComparablePackage]
+) -> Iterator[tuple[ComparablePackage, ComparablePackage]]:
     """Pair the packages of a config, those of one name in the order of their build strings and hash inputs."""
-    groups: dict[str, list[Facts]] = defaultdict(list)
-    for package in sorted(new, key=_order):
+    groups: dict[str, list[ComparablePackage]] = defaultdict(list)
+    for package in sorted(new, key=_pairing_sort_key):
         groups[package.name].append(package)
-    for package in sorted(old, key=_order):
+    for package in sorted(old, key=_pairing_sort_key):
         if groups[package.name]:
             yield package, groups[package.name].pop(0)
 
 
-def _order(package: Facts) -> tuple[str, str, list[tuple[str, str]]]:
-    return (*_identity(package), sorted(package.hashed.items()))
+def _pairing_sort_key(package: ComparablePackage) -> tuple[str, str, list[tuple[str, str]]]:
+    return (*_name_and_masked_build(package), sorted(package.comparable_hash_input.items()))
 
 
-def _unpaired(old: Sequence[Facts], new: Sequence[Facts]) -> tuple[str, str, str, str] | None:
+def _name_difference(
+    old: Sequence[ComparablePackage], new: Sequence[ComparablePackage]
+) -> tuple[str, str, str, str] | None:
     one, other = (", ".join(sorted(package.name for package in packages)) for packages in (old, new))
     return None if one == other else ("all packages", "names", one or _MISSING, other or _MISSING)
 
 
-def _differences(old: Facts, new: Facts) -> Iterator[tuple[str, str, str]]:
-    if old.masked != new.masked and old.masked != new.masked.replace("h#", "", 1).lstrip("_"):
-        yield "build string", old.masked, new.masked
+def _differences(old: ComparablePackage, new: ComparablePackage) -> Iterator[tuple[str, str, str]]:
+    if (
+        old.masked_build_string != new.masked_build_string
+        and old.masked_build_string != new.masked_build_string.replace("h#", "", 1).lstrip("_")
+    ):
+        yield "build string", old.masked_build_string, new.masked_build_string
     for what in sorted(old.values.keys() | new.values.keys()):
         before, after = old.values.get(what), new.values.get(what)
         if before != after:
-            yield what, *_shown(before, after)
+            yield what, *_sides_as_text(before, after)
 
 
-def _shown(before: Any, after: Any) -> tuple[str, str]:
+def _sides_as_text(before: Any, after: Any) -> tuple[str, str]:
     """Return both sides as text: of lists, what only one of them has."""
     if isinstance(before, tuple) and isinstance(after, tuple) and sorted(map(str, before)) != sorted(map(str, after)):
-        return _text(_less(before, after)), _text(_less(after, before))
-    return _text(before), _text(after)
+        return _value_as_text(_items_only_in_first(before, after)), _value_as_text(_items_only_in_first(after, before))
+    return _value_as_text(before), _value_as_text(after)
 
 
-def _less(items: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
+def _items_only_in_first(items: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
     rest, result = list(others), []
     for item in items:
         if item in rest:
@@ -147,7 +158,7 @@ def _less(items: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(result)
 
 
-def _text(value: Any) -> str:
+def _value_as_text(value: Any) -> str:
     if value in (None, (), ""):
         return _MISSING
     return " | ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -156,54 +167,62 @@ def _text(value: Any) -> str:
 # Hashes
 
 
-def _needed(pairs: Iterable[tuple[Facts, Facts]]) -> HashCorrection:
+def _needed_hash_keys(pairs: Iterable[tuple[ComparablePackage, ComparablePackage]]) -> HashCorrection:
     """Return the keys that make new packages differ exactly where the old ones do, and that scripts read."""
-    groups: dict[tuple[str, str, str], list[tuple[Facts, Facts]]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[tuple[ComparablePackage, ComparablePackage]]] = defaultdict(list)
     for old, new in pairs:
         groups[old.name, str(old.values.get("package/version")), str(old.values.get("subdir"))].append((old, new))
     needed = HashCorrection()
     for (name, _, _), group in groups.items():
         read = frozenset(key for old, new in group for key in old.script_keys if key not in new.hash_input)
-        split, merged = _changed(group)
+        split, merged = _splitting_and_merging_keys(group)
         needed |= HashCorrection(use={name: read | merged}, ignore={name: split})
     return needed
 
 
-def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> HashCorrection:
+def _keys_splitting_within_config(
+    old: Mapping[str, Sequence[ComparablePackage]], new: Mapping[str, Sequence[ComparablePackage]]
+) -> HashCorrection:
     """Return the keys that make several builds of a package in one config where there was one."""
     ignore: dict[str, frozenset[str]] = {}
     for config, packages in new.items():
-        before = Counter(map(_identity, old[config]))
+        before = Counter(map(_name_and_masked_build, old[config]))
         groups: dict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
         for package in packages:
-            name, masked = _identity(package)
+            name, masked = _name_and_masked_build(package)
             groups[name, masked if before[name, masked] else ""].append(package.hash_input)
         for (name, masked), inputs in groups.items():
             if len(inputs) > max(before[name, masked], 1):
-                ignore[name] = ignore.get(name, frozenset()) | _varying(inputs)
+                ignore[name] = ignore.get(name, frozenset()) | _keys_with_differing_values(inputs)
     return HashCorrection(ignore=ignore)
 
 
-def _changed(group: Sequence[tuple[Facts, Facts]]) -> tuple[frozenset[str], frozenset[str]]:
+def _splitting_and_merging_keys(
+    group: Sequence[tuple[ComparablePackage, ComparablePackage]],
+) -> tuple[frozenset[str], frozenset[str]]:
     """Return the keys that split builds which were one, and those whose lack merges builds which were several."""
     split: set[str] = set()
     merged: set[str] = set()
     for keep, other in ((0, 1), (1, 0)):
-        classes: dict[str, list[tuple[Facts, Facts]]] = defaultdict(list)
+        classes: dict[str, list[tuple[ComparablePackage, ComparablePackage]]] = defaultdict(list)
         for pair in group:
             classes[pair[keep].build_string].append(pair)
         for same in classes.values():
             if len({pair[other].build_string for pair in same}) > 1:
-                (split if other else merged).update(_varying([pair[other].hash_input for pair in same]))
+                (split if other else merged).update(
+                    _keys_with_differing_values([pair[other].hash_input for pair in same])
+                )
     return frozenset(split), frozenset(merged)
 
 
-def _varying(inputs: Sequence[Mapping[str, str]]) -> set[str]:
+def _keys_with_differing_values(inputs: Sequence[Mapping[str, str]]) -> set[str]:
     keys = {key for setting in inputs for key in setting}
     return {key for key in keys if len({setting.get(key) for setting in inputs}) > 1}
 
 
-def _joined(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+def _united_key_sets(
+    one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]
+) -> dict[str, frozenset[str]]:
     joined = {key: one.get(key, frozenset()) | other.get(key, frozenset()) for key in (*one, *other)}
     return {key: values for key, values in joined.items() if values}
 
@@ -211,15 +230,15 @@ def _joined(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str
 # Notes
 
 
-def _notes(pairs: Sequence[tuple[Facts, Facts]]) -> Iterator[str]:
+def _notes(pairs: Sequence[tuple[ComparablePackage, ComparablePackage]]) -> Iterator[str]:
     names = sorted({old.name for old, new in pairs if old.build_string != new.build_string})
     if names:
         yield f"build strings of {', '.join(names)} differ in the hash alone"
     changes: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     for old, new in pairs:
         added, gone = changes[old.name]
-        added |= new.hashed.keys() - old.hashed.keys()
-        gone |= old.hashed.keys() - new.hashed.keys()
+        added |= new.comparable_hash_input.keys() - old.comparable_hash_input.keys()
+        gone |= old.comparable_hash_input.keys() - new.comparable_hash_input.keys()
     for name, (added, gone) in sorted(changes.items()):
         parts = [f"{', '.join(sorted(keys))} {word}" for keys, word in ((added, "added"), (gone, "left out")) if keys]
         if parts:
@@ -234,7 +253,7 @@ def _notes(pairs: Sequence[tuple[Facts, Facts]]) -> Iterator[str]:
 
 def compare_matrices(proof: Proof, old: Matrix, new: Matrix) -> Proof:
     """Return a proof with the comparison of all packages of both matrices, each at its own configs."""
-    before, after = _packages(old), _packages(new)
+    before, after = _packages_by_content(old), _packages_by_content(new)
     if before.keys() == after.keys():
         note = f"the same packages come from {len(new[0])} configs instead of {len(old[0])}: kiln rerender"
         return replace(proof, notes=(*proof.notes, note))
@@ -243,17 +262,17 @@ def compare_matrices(proof: Proof, old: Matrix, new: Matrix) -> Proof:
     matrix = Difference(
         package="all packages",
         what="packages of all configs",
-        old=_shown_places(gone),
-        new=_shown_places(added),
+        old=_places_as_text(gone),
+        new=_places_as_text(added),
         configs=tuple(dict.fromkeys(config for config, _ in gone)),
     )
     return replace(proof, differences=(*proof.differences, matrix))
 
 
-def _packages(matrix: Matrix) -> Packages:
+def _packages_by_content(matrix: Matrix) -> Packages:
     configs, facts = matrix
     return {
-        (config.platform, package.masked, f"{package.name} {sorted(package.values.items())}"): (
+        (config.platform, package.masked_build_string, f"{package.name} {sorted(package.values.items())}"): (
             config.name,
             package.name,
         )
@@ -262,5 +281,5 @@ def _packages(matrix: Matrix) -> Packages:
     }
 
 
-def _shown_places(places: Sequence[tuple[str, str]]) -> str:
+def _places_as_text(places: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({config})" for config, name in places) or "nothing"

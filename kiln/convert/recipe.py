@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from kiln.convert import keys
 from kiln.convert.conditional_parts import (
-    chosen_text,
     conditional_list,
-    expr_of,
+    conditional_text,
     is_empty,
     literal_text,
     require_unconditional,
-    section,
-    substituted,
+    scalar_as_expression,
+    unconditional_section,
+    with_names_substituted,
 )
 from kiln.convert.recipe_yaml_expressions import FILTER, Expr, conjunction, negated, unparenthesized
 from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from kiln.convert.package_tests import PackageTestConverter
-    from kiln.convert.recipe_yaml_expressions import Expanded
+    from kiln.convert.recipe_yaml_expressions import ExpandedRecipe
 
     Kind = TypeVar("Kind", bound=Part)
 
@@ -41,7 +41,7 @@ class Converter:
 
     def __init__(
         self,
-        expanded: Expanded,
+        expanded: ExpandedRecipe,
         tree: DictPart,
         sections: SectionConverter,
         tests: PackageTestConverter,
@@ -51,10 +51,10 @@ class Converter:
         self._sections = sections
         self._tests = tests
         self._facts = sections.facts
-        self._attempt = sections.attempt
+        self._attempt = sections.try_conversion
         self._faults = sections.faults
 
-    def recipe(self) -> DictPart:
+    def converted_recipe(self) -> DictPart:
         """Return the tree of the recipe.yaml; what cannot be carried over is in the faults of the sections."""
         for name, part in self._tree.pairs:
             if name not in _SECTIONS:
@@ -62,9 +62,9 @@ class Converter:
         result = DictPart(below=self._tree.below)
         if self._expanded.settings:
             result.pairs.append(("context", self._context()))
-        outputs = [part for part in self._tree.all("outputs") if not is_empty(part)]
-        result.pairs.extend(self._several(outputs[0]) if outputs else self._single())
-        extra = self._tree.all("extra")
+        outputs = [part for part in self._tree.values_of_key("outputs") if not is_empty(part)]
+        result.pairs.extend(self._multiple_output_sections(outputs[0]) if outputs else self._single_package_sections())
+        extra = self._tree.values_of_key("extra")
         if extra and not is_empty(extra[0]):
             result.pairs.append(("extra", next(iter(require_no_conditions(extra)))))
         return result
@@ -87,26 +87,31 @@ class Converter:
             pairs.append((element.name, part))
         return DictPart(pairs=pairs)
 
-    def _identity(self, given: DictPart) -> DictPart:
+    def _package_section(self, given: DictPart) -> DictPart:
         for name, part in given.pairs:
             if name not in {"name", "version"}:
                 self._faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
         return replace(_name_and_version(given), above=given.above)
 
-    def _named(self, part: DictPart, whole: DictPart) -> DictPart:
+    def _with_package_variables_replaced(self, part: DictPart, whole: DictPart) -> DictPart:
         """Return a package with its name, version and build number in the place of conda-build's names for them."""
-        package, build = section(whole, "package"), section(whole, "build")
+        package, build = unconditional_section(whole, "package"), unconditional_section(whole, "build")
         places = {
-            "PKG_NAME": (part.all("name"), package.all("name")),
-            "PKG_VERSION": (part.all("version"), package.all("version")),
-            "build_number": (_section(part, "build").all("number"), part.all("number"), build.all("number")),
+            "PKG_NAME": (part.values_of_key("name"), package.values_of_key("name")),
+            "PKG_VERSION": (part.values_of_key("version"), package.values_of_key("version")),
+            "build_number": (
+                _first_mapping(part, "build").values_of_key("number"),
+                part.values_of_key("number"),
+                build.values_of_key("number"),
+            ),
         }
         values = {}
         for name, alternatives in places.items():
-            given = next((result for parts in alternatives if (result := chosen_text(parts))), None)
-            values[name] = Expr("0") if given is None else expr_of(given)
+            given = next((result for parts in alternatives if (result := conditional_text(parts))), None)
+            values[name] = Expr("0") if given is None else scalar_as_expression(given)
         pairs = [
-            (key, element if key == "outputs" else substituted(element, values, key)) for key, element in part.pairs
+            (key, element if key == "outputs" else with_names_substituted(element, values, key))
+            for key, element in part.pairs
         ]
         return replace(part, pairs=pairs)
 
@@ -117,14 +122,14 @@ class Converter:
             return [ScalarPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
         return [literal_text(has[0])] if has else []
 
-    def _script(self, build: DictPart) -> Part | None:
+    def _top_level_script(self, build: DictPart) -> Part | None:
         """Return the script of the recipe's top level."""
-        variables, lines = build.all("script_env"), build.all("script")
+        variables, lines = build.values_of_key("script_env"), build.values_of_key("script")
         own = any(not is_empty(part) for part in lines)
         lines = lines if own else self._default_script()
-        return self._attempt(lambda: self._sections.script(lines, variables, of_file=not own))
+        return self._attempt(lambda: self._sections.convert_script(lines, variables, of_file=not own))
 
-    def _add_keys(self, name: str, package: ConvertedPackage) -> None:
+    def _add_hash_keys(self, name: str, package: ConvertedPackage) -> None:
         """Add the keys that the rendering of the package needs for an equal hash."""
         for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
             if name in names:
@@ -134,45 +139,50 @@ class Converter:
 
     # -- one package ----------------------------------------------------------------------------------------
 
-    def _single(self) -> list[tuple[str, Part]]:
-        tree, package = self._named(self._tree, self._tree), ConvertedPackage()
-        identity = section(tree, "package")
-        package.put(("package",), self._identity(identity))
-        package.put(("source",), self._sections.source(tree.all("source")))
-        build = section(tree, "build")
-        self._sections.build(build, package, self._script(build))
-        self._add_keys(_name(identity), package)
-        self._sections.requirements(tree.all("requirements"), package)
-        package.put(("tests",), self._attempt(lambda: self._tests.convert(tree.all("test"), implicit=True)))
-        package.put(("about",), self._sections.about(section(tree, "about")))
-        return _ordered(package, {"build": build, "requirements": tree.all("requirements")})
+    def _single_package_sections(self) -> list[tuple[str, Part]]:
+        tree, package = self._with_package_variables_replaced(self._tree, self._tree), ConvertedPackage()
+        identity = unconditional_section(tree, "package")
+        package.put(("package",), self._package_section(identity))
+        package.put(("source",), self._sections.convert_sources(tree.values_of_key("source")))
+        build = unconditional_section(tree, "build")
+        self._sections.convert_build(build, package, self._top_level_script(build))
+        self._add_hash_keys(_name(identity), package)
+        self._sections.convert_requirements(tree.values_of_key("requirements"), package)
+        package.put(("tests",), self._attempt(lambda: self._tests.convert(tree.values_of_key("test"), implicit=True)))
+        package.put(("about",), self._sections.convert_about(unconditional_section(tree, "about")))
+        return _ordered(package, {"build": build, "requirements": tree.values_of_key("requirements")})
 
     # -- outputs --------------------------------------------------------------------------------------------
 
-    def _several(self, outputs: Part) -> list[tuple[str, Part]]:
-        self._tree = tree = self._named(self._tree, self._tree)
+    def _multiple_output_sections(self, outputs: Part) -> list[tuple[str, Part]]:
+        self._tree = tree = self._with_package_variables_replaced(self._tree, self._tree)
         top = ConvertedPackage()
         if not isinstance(outputs, ListPart):
             raise Refused(outputs.number, "'outputs' is a list")
-        entries = [self._named(self._entry(element), tree) for element in outputs.items]
-        identity, build = section(tree, "package"), section(tree, "build")
+        entries = [
+            self._with_package_variables_replaced(self._require_convertible_output(element), tree)
+            for element in outputs.items
+        ]
+        identity, build = unconditional_section(tree, "package"), unconditional_section(tree, "build")
         name = _name(identity)
         if not any(_name(element) == name for element in entries) and self._facts.top_is_package:
-            entries.append(DictPart(pairs=[("name", part) for part in identity.all("name")]))
+            entries.append(DictPart(pairs=[("name", part) for part in identity.values_of_key("name")]))
         staging = self._staging(identity, build)
-        top.put(("recipe",), self._identity(identity))
+        top.put(("recipe",), self._package_section(identity))
         if staging is None:
-            top.put(("source",), self._sections.source(tree.all("source")))
+            top.put(("source",), self._sections.convert_sources(tree.values_of_key("source")))
         shared = DictPart(
             pairs=[(key, part) for key, part in build.pairs if key in {"number", "skip"}], above=build.above
         )
-        self._sections.build(shared, top, None)
-        whole_about = section(tree, "about")
+        self._sections.convert_build(shared, top, None)
+        whole_about = unconditional_section(tree, "about")
         shares_about = all(
-            _covers(whole_about, section(element, "about")) for element in entries if element.all("about")
+            _overrides_all_keys(whole_about, unconditional_section(element, "about"))
+            for element in entries
+            if element.values_of_key("about")
         )
         if shares_about:
-            top.put(("about",), self._sections.about(whole_about))
+            top.put(("about",), self._sections.convert_about(whole_about))
         parts: list[Part] = [] if staging is None else [staging]
         parts.extend(self._output(element, name, staging, None if shares_about else whole_about) for element in entries)
         pairs = _ordered(top, {"build": build})
@@ -183,86 +193,86 @@ class Converter:
             *about,
         ]
 
-    def _entry(self, given: Part) -> DictPart:
+    def _require_convertible_output(self, given: Part) -> DictPart:
         if not isinstance(given, DictPart):
             raise Refused(given.number, "an output is a mapping")
         for name, part in given.pairs:
             if name not in _OUTPUT:
                 self._faults.append(Refused(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
-        kind = chosen_text(given.all("type"))
+        kind = conditional_text(given.values_of_key("type"))
         if kind is not None and kind.value not in {"conda", "conda_v2"}:
             raise Refused(kind.number, f"an output of the type {kind.value!r} has no equivalent")
         return given
 
     def _staging(self, identity: DictPart, build: DictPart) -> DictPart | None:
         """Return the staging output that does what the recipe's top level does; None where that has no script."""
-        script = self._script(build)
-        has_script = any(not is_empty(part) for part in build.all("script")) or bool(self._default_script())
-        name = chosen_text(identity.all("name"))
+        script = self._top_level_script(build)
+        has_script = any(not is_empty(part) for part in build.values_of_key("script")) or bool(self._default_script())
+        name = conditional_text(identity.values_of_key("name"))
         if script is None or not has_script or name is None:
             return None
         result = ConvertedPackage()
         result.put(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
-        result.put(("source",), self._sections.source(self._tree.all("source")))
-        result.put(("build", "script"), self._with_keys(script, identity, build))
-        requirements = [_only(part, ("build", "host")) for part in self._tree.all("requirements")]
-        self._sections.requirements(list(requirements), result)
-        if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
+        result.put(("source",), self._sections.convert_sources(self._tree.values_of_key("source")))
+        result.put(("build", "script"), self._with_compile_keys_in_env(script, identity, build))
+        requirements = [_with_only_keys(part, ("build", "host")) for part in self._tree.values_of_key("requirements")]
+        self._sections.convert_requirements(list(requirements), result)
+        if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.values_of_key(key)]:
             for key in ignored:
-                result.put(keys.LISTS[key], conditional_list(build.all(key)))
-        given = {"build": build, "requirements": self._tree.all("requirements")}
+                result.put(keys.LISTS[key], conditional_list(build.values_of_key(key)))
+        given = {"build": build, "requirements": self._tree.values_of_key("requirements")}
         return DictPart(pairs=_ordered(result, given), above=[_ABOVE_STAGING])
 
-    def _with_keys(self, script: Part, identity: DictPart, build: DictPart) -> Part:
+    def _with_compile_keys_in_env(self, script: Part, identity: DictPart, build: DictPart) -> Part:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
         if not self._facts.compile_keys:
             return script
         given = script if isinstance(script, DictPart) else DictPart(pairs=[("content", script)])
-        env = _section(given, "env")
+        env = _first_mapping(given, "env")
         names = {name for name, _ in env.pairs}
         own = {
-            "PKG_NAME": identity.all("name"),
-            "PKG_VERSION": identity.all("version"),
-            "PKG_BUILDNUM": build.all("number"),
+            "PKG_NAME": identity.values_of_key("name"),
+            "PKG_VERSION": identity.values_of_key("version"),
+            "PKG_BUILDNUM": build.values_of_key("number"),
         }
         pairs = [
-            (key, self._own_value(own[key]) if key in own else self._key_value(key))
+            (key, self._package_variable_text(own[key]) if key in own else self._variant_key_expression(key))
             for key in self._facts.compile_keys
             if key not in names
         ]
         rest = [pair for pair in given.pairs if pair[0] != "env"]
         return DictPart(pairs=[*rest, ("env", DictPart(pairs=[*env.pairs, *pairs]))])
 
-    def _key_value(self, key: str) -> Part:
+    def _variant_key_expression(self, key: str) -> Part:
         return ScalarPart(pieces=(Expr(key) if key in self._facts.always else Expr(f'{key} | default("")', FILTER),))
 
-    def _own_value(self, parts: list[Part]) -> Part:
+    def _package_variable_text(self, parts: list[Part]) -> Part:
         """Return a variable of the package as text, as variables are; without a value it is 0, as a build number is."""
-        value = chosen_text(parts)
+        value = conditional_text(parts)
         return literal_text("0") if value is None else replace(value, plain=False, above=[], behind="")
 
     def _output(self, entry: DictPart, top: str, staging: DictPart | None, about: DictPart | None) -> DictPart:
         tree, package = self._tree, ConvertedPackage()
         is_top = _name(entry) == top
-        own_files = any(not is_empty(part) for key in _FILES for part in entry.all(key))
+        own_files = any(not is_empty(part) for key in _FILES for part in entry.values_of_key(key))
         package.put(("package",), _name_and_version(entry))
-        build = self._build(entry, is_top=is_top)
-        runs = own_files or any(not is_empty(part) for part in build.all("script"))
+        build = self._output_build_section(entry, is_top=is_top)
+        runs = own_files or any(not is_empty(part) for part in build.values_of_key("script"))
         if staging is not None and runs:
             package.put(("inherit",), self._inherit(staging))
-        self._sections.build(build, package, self._own_script(entry, build))
-        self._add_keys(_name(entry), package)
-        package.put(("build", "files"), _files(entry.all("files")))
-        requirements = entry.all("requirements")
+        self._sections.convert_build(build, package, self._output_script(entry, build))
+        self._add_hash_keys(_name(entry), package)
+        package.put(("build", "files"), _files(entry.values_of_key("files")))
+        requirements = entry.values_of_key("requirements")
         if is_top:
-            requirements = [_merged(requirements, tree.all("requirements"))]
-        self._sections.requirements(requirements, package)
-        tests = tree.all("test") if is_top else entry.all("test")
+            requirements = [_merged_requirements(requirements, tree.values_of_key("requirements"))]
+        self._sections.convert_requirements(requirements, package)
+        tests = tree.values_of_key("test") if is_top else entry.values_of_key("test")
         package.put(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
         package.put(("about",), self._about(entry, about, is_top=is_top))
         above = entry.above
         return DictPart(
-            pairs=_ordered(package, {"build": build, "requirements": entry.all("requirements")}), above=above
+            pairs=_ordered(package, {"build": build, "requirements": entry.values_of_key("requirements")}), above=above
         )
 
     def _inherit(self, staging: DictPart) -> DictPart:
@@ -270,9 +280,9 @@ class Converter:
         assert isinstance(named, DictPart)
         return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", literal_text("false"))])
 
-    def _build(self, entry: DictPart, *, is_top: bool) -> DictPart:
+    def _output_build_section(self, entry: DictPart, *, is_top: bool) -> DictPart:
         """Return an output's build section with what it inherits from the top level, as conda-build has it."""
-        whole, own = section(self._tree, "build"), section(entry, "build")
+        whole, own = unconditional_section(self._tree, "build"), unconditional_section(entry, "build")
         direct_keys = [(key, part) for key, part in entry.pairs if key in keys.OUTPUT_BUILD]
         if is_top:
             names = {key for key, _ in own.pairs}
@@ -282,51 +292,60 @@ class Converter:
                 if key not in names | {"number", "skip", "script", "script_env"}
             ]
             pairs = [*own.pairs, *inherited]
-        elif entry.all("build"):
+        elif entry.values_of_key("build"):
             pairs = own.pairs
         else:
             excluded = _NOT_INHERITED | {key for key, _ in direct_keys} | {"script_env"}
-            pairs = [*direct_keys, *((key, _bare(part)) for key, part in whole.pairs if key not in excluded)]
+            pairs = [
+                *direct_keys,
+                *((key, _without_comments(part)) for key, part in whole.pairs if key not in excluded),
+            ]
         condition = conjunction(entry.guards)
         if condition is not None:
             test = negated(condition)
             pairs = [*pairs, ("skip", ScalarPart(number=entry.number, pieces=("true",), guards=(test,)))]
         return DictPart(pairs=list(pairs), above=own.above)
 
-    def _own_script(self, entry: DictPart, build: DictPart) -> Part | None:
-        named = [part for part in entry.all("script") if not is_empty(part)]
-        variables = build.all("script_env")
+    def _output_script(self, entry: DictPart, build: DictPart) -> Part | None:
+        named = [part for part in entry.values_of_key("script") if not is_empty(part)]
+        variables = build.values_of_key("script_env")
         if named:
-            return self._sections.script(named, variables, of_file=all(isinstance(part, ScalarPart) for part in named))
-        return self._sections.script(build.all("script"), variables)
+            return self._sections.convert_script(
+                named, variables, of_file=all(isinstance(part, ScalarPart) for part in named)
+            )
+        return self._sections.convert_script(build.values_of_key("script"), variables)
 
     def _about(self, entry: DictPart, whole: DictPart | None, *, is_top: bool) -> DictPart | None:
-        own = section(entry, "about")
+        own = unconditional_section(entry, "about")
         if is_top:
-            top = section(self._tree, "about")
+            top = unconditional_section(self._tree, "about")
             names = {key for key, _ in own.pairs}
-            own = DictPart(pairs=[*own.pairs, *((key, _bare(part)) for key, part in top.pairs if key not in names)])
-            return self._sections.about(own) if whole is not None or entry.all("about") else None
+            own = DictPart(
+                pairs=[*own.pairs, *((key, _without_comments(part)) for key, part in top.pairs if key not in names)]
+            )
+            return self._sections.convert_about(own) if whole is not None or entry.values_of_key("about") else None
         if own.pairs:
-            return self._sections.about(own)
-        return None if whole is None else self._sections.about(_bare(whole))
+            return self._sections.convert_about(own)
+        return None if whole is None else self._sections.convert_about(_without_comments(whole))
 
 
-def _section(parent: DictPart, key: str) -> DictPart:
-    result = parent.all(key)
+def _first_mapping(parent: DictPart, key: str) -> DictPart:
+    result = parent.values_of_key(key)
     return result[0] if result and isinstance(result[0], DictPart) else DictPart()
 
 
 def _name(given: DictPart) -> str:
-    name = chosen_text(given.all("name"))
+    name = conditional_text(given.values_of_key("name"))
     return "" if name is None else unparenthesized(name.value)
 
 
 def _name_and_version(given: DictPart) -> DictPart:
-    return DictPart(pairs=[(key, text) for key in ("name", "version") if (text := chosen_text(given.all(key)))])
+    return DictPart(
+        pairs=[(key, text) for key in ("name", "version") if (text := conditional_text(given.values_of_key(key)))]
+    )
 
 
-def _covers(whole: DictPart, own: DictPart) -> bool:
+def _overrides_all_keys(whole: DictPart, own: DictPart) -> bool:
     return {key for key, _ in whole.pairs} <= {key for key, _ in own.pairs}
 
 
@@ -336,16 +355,18 @@ def _files(parts: list[Part]) -> Part | None:
         return conditional_list(parts)
     require_unconditional(parts[0])
     names = dict.fromkeys(name for name, _ in parts[0].pairs)
-    return replace(parts[0], pairs=[(name, items) for name in names if (items := conditional_list(parts[0].all(name)))])
+    return replace(
+        parts[0], pairs=[(name, items) for name in names if (items := conditional_list(parts[0].values_of_key(name)))]
+    )
 
 
-def _only(part: Part, names: tuple[str, ...]) -> Part:
+def _with_only_keys(part: Part, names: tuple[str, ...]) -> Part:
     return (
         replace(part, pairs=[pair for pair in part.pairs if pair[0] in names]) if isinstance(part, DictPart) else part
     )
 
 
-def _merged(own: list[Part], whole: list[Part]) -> DictPart:
+def _merged_requirements(own: list[Part], whole: list[Part]) -> DictPart:
     """Return an output's requirements with those sections of the top level that it has not."""
     parts = [part for part in (*own, *whole) if not is_empty(part)]
     result = DictPart()
@@ -357,13 +378,13 @@ def _merged(own: list[Part], whole: list[Part]) -> DictPart:
     return result
 
 
-def _bare(part: Kind) -> Kind:
+def _without_comments(part: Kind) -> Kind:
     """Return a part without comments, for a second place."""
     bare = replace(part, above=[], behind="", below=[])
     if isinstance(bare, ListPart):
-        bare.items = [_bare(element) for element in bare.items]
+        bare.items = [_without_comments(element) for element in bare.items]
     elif isinstance(bare, DictPart):
-        bare.pairs = [(key, _bare(element)) for key, element in bare.pairs]
+        bare.pairs = [(key, _without_comments(element)) for key, element in bare.pairs]
     return bare
 
 

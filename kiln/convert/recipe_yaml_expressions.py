@@ -44,7 +44,7 @@ class Expr:
         """True if the value is known."""
         return self.constant is not None
 
-    def within(self, level: int) -> str:
+    def text_at_level(self, level: int) -> str:
         """Return the text for a place that binds at least so tightly, in parentheses where it needs them."""
         return self.text if self.level >= level else f"({self.text})"
 
@@ -60,16 +60,16 @@ def literal(value: Any) -> Expr:
     return Expr(json.dumps(value, ensure_ascii=False), constant=value)
 
 
-def choice(test: Expr, yes: Expr, other: Expr | None) -> Expr:
+def conditional_expression(test: Expr, yes: Expr, other: Expr | None) -> Expr:
     """Return the expression that is one value where a test holds, and else another or nothing."""
     if other is None:
-        return Expr(f"{yes.within(OR)} if {test.within(OR)}", CHOICE)
-    return Expr(f"{yes.within(OR)} if {test.within(OR)} else {other.within(CHOICE)}", CHOICE)
+        return Expr(f"{yes.text_at_level(OR)} if {test.text_at_level(OR)}", CHOICE)
+    return Expr(f"{yes.text_at_level(OR)} if {test.text_at_level(OR)} else {other.text_at_level(CHOICE)}", CHOICE)
 
 
-def both(one: Expr, other: Expr) -> Expr:
+def and_expression(one: Expr, other: Expr) -> Expr:
     """Return the expression that holds where two do."""
-    return Expr(f"{one.within(AND)} and {other.within(AND)}", AND)
+    return Expr(f"{one.text_at_level(AND)} and {other.text_at_level(AND)}", AND)
 
 
 def negated(test: Expr) -> Expr:
@@ -80,7 +80,7 @@ def negated(test: Expr) -> Expr:
         for sign, other in _OPPOSITE.items():
             if test.text.count(sign) == 1 and not any(word in test.text for word in (" < ", " > ", " in ")):
                 return Expr(test.text.replace(sign, other), COMPARE)
-    return Expr(f"not {test.within(COMPARE)}", NOT)
+    return Expr(f"not {test.text_at_level(COMPARE)}", NOT)
 
 
 def unparenthesized(text: str) -> str:
@@ -126,7 +126,7 @@ class ContextEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expanded:
+class ExpandedRecipe:
     """A recipe without statements; ``faults`` are what has no equivalent, by line; ``comments`` are whole lines."""
 
     lines: tuple[RecipeLine, ...]
@@ -140,7 +140,7 @@ class Expanded:
 
 
 @dataclass(frozen=True, slots=True)
-class Cases:
+class ConditionalCases:
     """A value that depends on conditions: the first case that holds counts, and otherwise another value or nothing."""
 
     cases: tuple[tuple[Expr, Expr], ...]
@@ -152,28 +152,30 @@ class Cases:
         """The value as one expression."""
         result = self.otherwise
         for test, value in reversed(self.cases):
-            result = choice(test, value, result)
+            result = conditional_expression(test, value, result)
         return result or literal("")
 
 
-def assigned_value(old: Cases | None, guard: Expr | None, value: Expr, number: int = 0) -> Cases:
+def assigned_value(old: ConditionalCases | None, guard: Expr | None, value: Expr, number: int = 0) -> ConditionalCases:
     """Return a value after an assignment, which may have a condition."""
     if guard is None:
-        return Cases((), value, number)
+        return ConditionalCases((), value, number)
     if old is None:
-        return Cases(((guard, value),), None, number)
+        return ConditionalCases(((guard, value),), None, number)
     if len(old.cases) == 1 and old.otherwise is None and negated(guard).text == old.cases[0][0].text:
-        return Cases(old.cases, value, number)
+        return ConditionalCases(old.cases, value, number)
     if value.level == CHOICE:
         value = Expr(f"({value.text})")
-    return Cases(((guard, value), *(case for case in old.cases if case[0].text != guard.text)), old.otherwise, number)
+    return ConditionalCases(
+        ((guard, value), *(case for case in old.cases if case[0].text != guard.text)), old.otherwise, number
+    )
 
 
 def conjunction(guards: Guards) -> Expr | None:
     """Return the expression that holds where all conditions do; None for none."""
     result: Expr | None = None
     for guard in guards:
-        result = guard if result is None else both(result, guard)
+        result = guard if result is None else and_expression(result, guard)
     return result
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
 from kiln.convert.conditional_parts import (
-    chosen_text,
     conditional_list,
+    conditional_text,
     flat_items,
     grouped_by_condition,
     is_empty,
@@ -83,7 +84,7 @@ class SectionConverter:
         self.facts = facts
         self.faults: list[Refused] = []
 
-    def attempt(self, convert: Callable[[], Result]) -> Result | None:
+    def try_conversion(self, convert: Callable[[], Result]) -> Result | None:
         """Return what a conversion returns; one that is refused is collected, so that all are reported at once."""
         try:
             return convert()
@@ -93,7 +94,7 @@ class SectionConverter:
 
     # -- build ----------------------------------------------------------------------------------------------
 
-    def build(self, given: DictPart, package: ConvertedPackage, script: Part | None) -> None:
+    def convert_build(self, given: DictPart, package: ConvertedPackage, script: Part | None) -> None:
         """Convert a build section; ``script`` is the script's part, which may come from elsewhere.
 
         Raises:
@@ -102,39 +103,39 @@ class SectionConverter:
         names = list(dict.fromkeys(name for name, _ in given.pairs))
         for name in sorted(names, key=lambda each: _ORDER.index(each) if each in _ORDER else len(_ORDER)):
             if name not in {"script", "script_env"}:
-                self.attempt(lambda name=name: self._build_key(name, given.all(name), package))  # type: ignore[misc]
+                self.try_conversion(lambda name=name: self._convert_build_key(name, given.values_of_key(name), package))  # type: ignore[misc]
             elif name == "script" or "script" not in names:
                 package.put(("build", "script"), script)
                 script = None
         package.put(("build", "script"), script)
 
-    def _build_key(self, name: str, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_build_key(self, name: str, parts: list[Part], package: ConvertedPackage) -> None:
         special: dict[str, Callable[[list[Part], ConvertedPackage], None]] = {
-            "skip": self._skip,
-            "run_exports": self._run_exports,
-            "track_features": self._track_features,
-            "detect_binary_files_with_prefix": self._detection,
-            "noarch_python": self._noarch_python,
+            "skip": self._convert_skip,
+            "run_exports": self._convert_run_exports,
+            "track_features": self._convert_track_features,
+            "detect_binary_files_with_prefix": self._convert_prefix_detection,
+            "noarch_python": self._convert_noarch_python,
         }
         if name in special:
             special[name](parts, package)
         elif name in keys.TEXTS:
-            package.put(keys.TEXTS[name], chosen_text(parts))
+            package.put(keys.TEXTS[name], conditional_text(parts))
         elif name in keys.LISTS:
             package.put(keys.LISTS[name], conditional_list(parts))
         elif name in keys.FLAGS_OR_LISTS:
             package.put(keys.FLAGS_OR_LISTS[name], list_or_text(parts))
         elif not all(map(is_empty, parts)) and f"build/{name}" not in self.facts.leave_out:
-            raise _unknown("build", name, parts)
+            raise _unknown_key_error("build", name, parts)
 
-    def _skip(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_skip(self, parts: list[Part], package: ConvertedPackage) -> None:
         tests = []
         for part in parts:
             if not isinstance(part, ScalarPart) or (value := part.value.lower()) in _FALSE:
                 raise Refused(part.number, "only 'skip: true' can be carried over")
             test = conjunction(part.guards)
             if value not in _TRUE:
-                own = part.alone
+                own = part.sole_expression
                 if own is None:
                     raise Refused(part.number, "'skip' is neither true nor an expression")
                 test = own if test is None else conjunction((*part.guards, own))
@@ -143,27 +144,27 @@ class SectionConverter:
         if tests:
             package.put(("build", "skip"), ListPart(items=list(tests)))
 
-    def _noarch_python(self, parts: list[Part], package: ConvertedPackage) -> None:
-        value = chosen_text(parts)
+    def _convert_noarch_python(self, parts: list[Part], package: ConvertedPackage) -> None:
+        value = conditional_text(parts)
         if value is not None and value.value.lower() in _TRUE:
             package.put(("build", "noarch"), literal_text("python"))
         elif value is not None and value.value.lower() not in _FALSE:
             raise Refused(value.number, "'noarch_python' depends on conditions")
 
-    def _detection(self, parts: list[Part], package: ConvertedPackage) -> None:
-        value = chosen_text(parts)
+    def _convert_prefix_detection(self, parts: list[Part], package: ConvertedPackage) -> None:
+        value = conditional_text(parts)
         if value is None:
             return
         words = value.value.lower()
         if words not in _TRUE | _FALSE:
-            own = value.alone
+            own = value.sole_expression
             if own is None:
                 raise Refused(value.number, "it is neither true nor false")
             package.put(keys.DETECTION, replace(value, pieces=(negated(own),)))
         elif words in _FALSE:
             package.put(keys.DETECTION, replace(value, pieces=("true",)))
 
-    def _track_features(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_track_features(self, parts: list[Part], package: ConvertedPackage) -> None:
         """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
         items = flat_items(parts)
         if not items:
@@ -179,26 +180,28 @@ class SectionConverter:
         )
         package.put(("build", "variant", "down_prioritize_variant"), value)
 
-    def _run_exports(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_run_exports(self, parts: list[Part], package: ConvertedPackage) -> None:
         path = ("requirements", "run_exports")
         mappings = [part for part in parts if isinstance(part, DictPart)]
         if not mappings:
-            package.put(path, self.specs_of(parts, "run_exports"))
+            package.put(path, self.convert_specs(parts, "run_exports"))
             return
         for mapping in mappings:
             require_unconditional(mapping)
             for kind in dict.fromkeys(name for name, _ in mapping.pairs):
                 if kind not in RUN_EXPORTS:
-                    raise Refused(mapping.all(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent")
-                package.put((*path, RUN_EXPORTS[kind]), self.specs_of(mapping.all(kind), "run_exports"))
+                    raise Refused(
+                        mapping.values_of_key(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent"
+                    )
+                package.put((*path, RUN_EXPORTS[kind]), self.convert_specs(mapping.values_of_key(kind), "run_exports"))
 
     # -- scripts --------------------------------------------------------------------------------------------
 
-    def script(self, parts: list[Part], variables: list[Part], *, of_file: bool = False) -> Part | None:
+    def convert_script(self, parts: list[Part], variables: list[Part], *, of_file: bool = False) -> Part | None:
         """Return a script with its environment; ``of_file`` says that its text is the name of a file."""
-        env = self._environment(variables)
+        env = self._env_and_secrets(variables)
         if of_file:
-            file = chosen_text(parts)
+            file = conditional_text(parts)
             body: list[tuple[str, Part]] = [("file", file)] if file else []
         else:
             lines = conditional_list(parts)
@@ -207,7 +210,7 @@ class SectionConverter:
             body = [("content", lines)] if lines else []
         return DictPart(pairs=[*body, *env]) if body or env else None
 
-    def _environment(self, parts: list[Part]) -> list[tuple[str, Part]]:
+    def _env_and_secrets(self, parts: list[Part]) -> list[tuple[str, Part]]:
         values, secrets = DictPart(), ListPart()
         for part in flat_items(parts):
             name, equals, _ = part.value.partition("=") if isinstance(part, ScalarPart) else ("", "", "")
@@ -222,65 +225,69 @@ class SectionConverter:
             result = tuple(piece for piece in pieces if piece != "")
             values.pairs.append((name, replace(part, pieces=result, plain=False)))
         return [
-            *([("env", self._variables(values))] if values.pairs else []),
+            *([("env", self._merged_variables(values))] if values.pairs else []),
             *([("secrets", secrets)] if secrets.items else []),
         ]
 
-    def _variables(self, values: DictPart) -> DictPart:
+    def _merged_variables(self, values: DictPart) -> DictPart:
         names = dict.fromkeys(name for name, _ in values.pairs)
-        return DictPart(pairs=[(name, value) for name in names if (value := chosen_text(values.all(name)))])
+        return DictPart(
+            pairs=[(name, value) for name in names if (value := conditional_text(values.values_of_key(name)))]
+        )
 
     # -- requirements, about, source ------------------------------------------------------------------------
 
-    def requirements(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def convert_requirements(self, parts: list[Part], package: ConvertedPackage) -> None:
         """Convert a requirements section; a bare list counts for host and run."""
         for part in parts:
             if isinstance(part, ListPart):
                 for name in ("host", "run"):
-                    package.put(("requirements", name), self.specs_of([part], name))
+                    package.put(("requirements", name), self.convert_specs([part], name))
             elif isinstance(part, DictPart):
                 require_unconditional(part)
-                self._requirement_sections(part, package)
+                self._convert_requirement_sections(part, package)
             elif not is_empty(part):
                 raise Refused(part.number, "requirements are a mapping of sections")
 
-    def _requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
+    def _convert_requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
         names = list(dict.fromkeys(name for name, _ in given.pairs))
         for name in names:
             if name not in keys.REQUIREMENTS:
-                raise Refused(given.all(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml")
+                raise Refused(
+                    given.values_of_key(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml"
+                )
         for name, new in keys.REQUIREMENTS.items():
-            package.put(("requirements", new), self.specs_of(given.all(name), name))
+            package.put(("requirements", new), self.convert_specs(given.values_of_key(name), name))
 
-    def specs_of(self, parts: list[Part], section: str) -> ListPart | None:
+    def convert_specs(self, parts: list[Part], section: str) -> ListPart | None:
         """Return the requirements of a section, or of a test."""
-        tried = [self.attempt(lambda each=each: self._specs.convert(each, section)) for each in flat_items(parts)]  # type: ignore[misc]
-        converted = [each for each in tried if each is not None]
+        tried = [self.try_conversion(partial(self._specs.convert, item, section)) for item in flat_items(parts)]
+        converted = [item for item in tried if item is not None]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
         return ListPart(items=grouped_by_condition(converted), above=above) if converted else None
 
-    def about(self, given: DictPart) -> DictPart | None:
+    def convert_about(self, given: DictPart) -> DictPart | None:
         """Convert an about section."""
         result = DictPart(above=given.above)
         for name in dict.fromkeys(name for name, _ in given.pairs):
-            value = self.attempt(lambda name=name: self._about(name, given.all(name)))  # type: ignore[misc]
+            value = self.try_conversion(lambda name=name: self._convert_about_key(name, given.values_of_key(name)))  # type: ignore[misc]
             if value is not None:
                 result.pairs.append((keys.ABOUT[name], value))
         return result if result.pairs else None
 
-    def _about(self, name: str, parts: list[Part]) -> Part | None:
+    def _convert_about_key(self, name: str, parts: list[Part]) -> Part | None:
         if name not in keys.ABOUT and f"about/{name}" in self.facts.leave_out:
             return None
         if name not in keys.ABOUT:
-            raise _unknown("about", name, parts)
+            raise _unknown_key_error("about", name, parts)
         value = list_or_text(parts)
         if isinstance(value, ListPart) and name != "license_file":
             raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
         return value
 
-    def source(self, parts: list[Part]) -> Part | None:
+    def convert_sources(self, parts: list[Part]) -> Part | None:
         """Convert the sources."""
-        tried = [self.attempt(lambda each=each: self._source(each)) for each in flat_items(parts)]  # type: ignore[misc]
+        tried = [self.try_conversion(lambda each=each: self._convert_source(each)) for each in flat_items(parts)]  # type: ignore[misc]
         items = [each for each in tried if each is not None]
         result = grouped_by_condition(items)
         if len(result) == 1 and isinstance(result[0], DictPart):
@@ -288,22 +295,24 @@ class SectionConverter:
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
         return ListPart(items=result, above=above) if result else None
 
-    def _source(self, given: Part) -> DictPart:
+    def _convert_source(self, given: Part) -> DictPart:
         if not isinstance(given, DictPart):
             raise Refused(given.number, "a source is a mapping")
         result = replace(given, pairs=[])
         for name in dict.fromkeys(name for name, _ in given.pairs):
-            parts = given.all(name)
+            parts = given.values_of_key(name)
             if name not in keys.SOURCE:
                 raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
-            as_list_or_text = conditional_list if name == "patches" else list_or_text if name == "url" else chosen_text
+            as_list_or_text = (
+                conditional_list if name == "patches" else list_or_text if name == "url" else conditional_text
+            )
             value = as_list_or_text(parts)
             if value is not None:
                 result.pairs.append((keys.SOURCE[name], value))
         return result
 
 
-def _unknown(section: str, name: str, parts: list[Part]) -> Refused:
+def _unknown_key_error(section: str, name: str, parts: list[Part]) -> Refused:
     hint = f"kiln convert --leave-out {section}/{name}, if the packages may do without"
     return Refused(parts[0].number, f"{section}/{name} has no equivalent in recipe.yaml", hint)
 

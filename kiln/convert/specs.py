@@ -31,7 +31,7 @@ _EXPORTING = frozenset({"python", "r-base"})  # languages whose packages export 
 LOOSE = frozenset({"build", "host", "run", "test"})
 
 
-def modern(spec: str, section: str, plain: Callable[[str], bool] = lambda _: True) -> str:
+def strict_match_spec(spec: str, section: str, plain: Callable[[str], bool] = lambda _: True) -> str:
     """Return a match spec as rattler-build takes it; ``plain`` says whether a token is a version without operators.
 
     A bare version matches its patches, too, where conda-build adds an asterisk to it, and elsewhere exactly.
@@ -44,17 +44,17 @@ def modern(spec: str, section: str, plain: Callable[[str], bool] = lambda _: Tru
     words = spec.split(" ")
     if len(words) < 2:
         return spec
-    words[1] = "".join(_version(part, section, plain, alone=len(words) == 2) for part in _PARTS.split(words[1]))
+    words[1] = "".join(_strict_version(part, section, plain, alone=len(words) == 2) for part in _PARTS.split(words[1]))
     return " ".join(words)
 
 
-def _version(part: str, section: str, plain: Callable[[str], bool], *, alone: bool) -> str:
+def _strict_version(part: str, section: str, plain: Callable[[str], bool], *, alone: bool) -> str:
     if not _BARE.fullmatch(part) or not all(map(plain, _TOKEN.findall(part))):
         return part
     return f"{part}.*" if section in LOOSE and alone else f"=={part}"
 
 
-def rewritten(pieces: Pieces, rewrite: Callable[[str], str]) -> Pieces:
+def rewritten_pieces(pieces: Pieces, rewrite: Callable[[str], str]) -> Pieces:
     """Return pieces after a change of their text, in which numbered tokens stand for the expressions."""
     exprs = [piece for piece in pieces if isinstance(piece, Expr)]
     numbers = count()
@@ -92,10 +92,12 @@ class SpecConverter:
             bounds = f'lower_bound="{lower}", upper_bound="{upper}"'
             return replace(part, pieces=(Expr(f'pin_compatible("{part.value}", {bounds})'),))
         if isinstance(first, Expr):
-            return self._of_expression(part, first) if _PIN.match(first.text) else self._of_text(part, section)
-        return self._of_text(part, section)
+            return (
+                self._converted_pin(part, first) if _PIN.match(first.text) else self._converted_text_spec(part, section)
+            )
+        return self._converted_text_spec(part, section)
 
-    def _of_expression(self, part: ScalarPart, pin: Expr) -> ScalarPart:
+    def _converted_pin(self, part: ScalarPart, pin: Expr) -> ScalarPart:
         rest = [piece for piece in part.pieces[1:] if not isinstance(piece, str) or piece.strip()]
         if not rest:
             return replace(part, pieces=(pin,))
@@ -103,19 +105,20 @@ class SpecConverter:
         build = ScalarPart(pieces=stripped).expr
         if any(isinstance(piece, str) and " " in piece for piece in stripped):
             raise Refused(part.number, "a pin is followed by more than a build string")
-        return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={self._build(build)})"),))
+        return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={self._build_argument(build)})"),))
 
-    def _build(self, build: Expr) -> str:
+    def _build_argument(self, build: Expr) -> str:
         return build.text if build.is_constant else f"({build.text}) or none"
 
-    def _of_text(self, part: ScalarPart, section: str) -> ScalarPart:
+    def _converted_text_spec(self, part: ScalarPart, section: str) -> ScalarPart:
         exprs = [piece for piece in part.pieces if isinstance(piece, Expr)]
-        pieces = rewritten(
-            part.pieces, lambda text: modern(text, section, lambda token: self._is_plain(exprs[int(token[1:-1])]))
+        pieces = rewritten_pieces(
+            part.pieces,
+            lambda text: strict_match_spec(text, section, lambda token: self._is_bare_version(exprs[int(token[1:-1])])),
         )
         return replace(part, pieces=pieces)
 
-    def _is_plain(self, expr: Expr) -> bool:
+    def _is_bare_version(self, expr: Expr) -> bool:
         """Return whether the values of an expression are bare versions, as far as they are known."""
         known = self._values.get(expr.text, frozenset())
         if expr.text in self._constants:

@@ -15,9 +15,9 @@ from jinja2 import nodes
 
 from kiln.convert.expressions import NameScope, Translator, parse_selector
 from kiln.convert.recipe_yaml_expressions import (
-    Cases,
+    ConditionalCases,
     ContextEntry,
-    Expanded,
+    ExpandedRecipe,
     Expr,
     Guards,
     RecipeLine,
@@ -26,7 +26,7 @@ from kiln.convert.recipe_yaml_expressions import (
     conjunction,
     negated,
 )
-from kiln.template.selectors import lines_of
+from kiln.template.selectors import lines_with_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,12 +59,12 @@ class _Buffer:
     def write(self, text: str, guards: Guards) -> None:
         """Write a piece of text, which may hold line breaks and the marks of lines."""
         first, *others = text.split("\n")
-        self._piece(first, guards)
+        self._append_piece(first, guards)
         for piece in others:
-            self.end()
-            self._piece(piece, guards)
+            self.end_line()
+            self._append_piece(piece, guards)
 
-    def _piece(self, piece: str, guards: Guards) -> None:
+    def _append_piece(self, piece: str, guards: Guards) -> None:
         if mark := _MARKS.search(piece):
             self.number = int(mark[1])
             piece = _MARKS.sub("", piece)
@@ -72,7 +72,7 @@ class _Buffer:
             self.guards = guards
         self.parts.append(piece)
 
-    def end(self) -> None:
+    def end_line(self) -> None:
         """End a line."""
         if len(self.lines) > _MOST_LINES:
             raise _TooLong(f"its loops make more than {_MOST_LINES:,} lines")
@@ -95,11 +95,11 @@ class StatementWalker:
         self._uses: dict[str, list[frozenset[str]]] = {}
         self._outer: Guards = ()
         self._raw = text.splitlines()
-        self._lines = lines_of(text)
+        self._lines = lines_with_selectors(text)
         self._always = always
         self._values = values
         self._hidden = frozenset(w for entry in _SET.findall(text) for w in re.findall(r"\w+", entry)) - values.keys()
-        self._versions: dict[str, list[Cases]] = {}
+        self._versions: dict[str, list[ConditionalCases]] = {}
         self._lists: dict[str, Items] = {}
         self._loops: dict[str, Expr] = {}
         self._order: list[tuple[str, int]] = []
@@ -108,25 +108,25 @@ class StatementWalker:
         self._faults: list[tuple[int, str]] = []
 
     @property
-    def shared(self) -> dict[str, frozenset[str]]:
+    def shared_conditions(self) -> dict[str, frozenset[str]]:
         """The conditions under which a name is set and used, each time: where they do not hold, it does not matter."""
         return {name: frozenset.intersection(*conditions) for name, conditions in self._uses.items()}
 
-    def run(self) -> Expanded:
+    def run(self) -> ExpandedRecipe:
         """Return the recipe without statements."""
         try:
-            tree = _ENVIRONMENT.parse(self._marked())
+            tree = _ENVIRONMENT.parse(self._text_with_line_marks())
         except jinja2.TemplateSyntaxError as error:
-            return self._result([(error.lineno, f"malformed Jinja: {error.message}")])
+            return self._expanded_recipe([(error.lineno, f"malformed Jinja: {error.message}")])
         try:
             self._walk(tree.body, ())
-            self._buffer.end()
+            self._buffer.end_line()
         except (_TooLong, RecursionError) as error:
             self._outer = ()
             self._faults.append((0, str(error)))
-        return self._result(self._faults)
+        return self._expanded_recipe(self._faults)
 
-    def _marked(self) -> str:
+    def _text_with_line_marks(self) -> str:
         """Return the text without selectors and comments, each line outside statements with its number."""
         inside, lines = False, []
         for line in self._lines:
@@ -158,7 +158,7 @@ class StatementWalker:
         if isinstance(node, nodes.Output):
             self._output(node, guards)
         elif isinstance(node, nodes.Assign):
-            self._assign(node, (*guards, *self._selector(node.lineno)))
+            self._assign(node, (*guards, *self._selector_guards(node.lineno)))
         elif isinstance(node, nodes.If):
             self._if(node, guards)
         elif isinstance(node, nodes.For):
@@ -172,7 +172,7 @@ class StatementWalker:
                 self._buffer.write(part.data, guards)
                 continue
             try:
-                self._placeholder(self._translator().expr(part), guards)
+                self._placeholder(self._translator().translate(part), guards)
             except Unsupported as error:
                 self._faults.append((self._buffer.number or part.lineno, str(error)))
 
@@ -186,55 +186,57 @@ class StatementWalker:
     def _if(self, node: nodes.If, guards: Guards) -> None:
         before: Guards = ()
         for branch in (node, *node.elif_):
-            test = self._translator().expr(branch.test)
-            self._walk(branch.body, _extended(guards, (*before, test)))
+            test = self._translator().translate(branch.test)
+            self._walk(branch.body, _extended_guards(guards, (*before, test)))
             before = (*before, negated(test))
-        self._walk(node.else_, _extended(guards, before))
+        self._walk(node.else_, _extended_guards(guards, before))
 
     def _for(self, node: nodes.For, guards: Guards) -> None:
-        items = self._items(node.iter)
+        items = self._list_items(node.iter)
         if items is None or not isinstance(node.target, nodes.Name) or node.test is not None:
             raise Unsupported("a loop over anything but a list of the recipe has no equivalent in recipe.yaml")
         name = node.target.name
         for item, conditions in items:
             outer = self._loops
             self._loops = {**outer, name: item}
-            self._walk(node.body, _extended(guards, conditions))
+            self._walk(node.body, _extended_guards(guards, conditions))
             self._loops = outer
 
     # -- names ----------------------------------------------------------------------------------------------
 
     def _assign(self, node: nodes.Assign, guards: Guards) -> None:
         if isinstance(node.target, nodes.Name):
-            items = self._items(node.node)
+            items = self._list_items(node.node)
             if items is not None:
                 self._set_list(node.target.name, items, guards)
             else:
-                self._set(node.target.name, self._translator(node.target.name).expr(node.node), guards, node.lineno)
+                self._set_name(
+                    node.target.name, self._translator(node.target.name).translate(node.node), guards, node.lineno
+                )
             return
         if not isinstance(node.target, nodes.Tuple):
             raise Unsupported("this assignment has no equivalent in recipe.yaml")
-        value = self._translator().expr(node.node)
+        value = self._translator().translate(node.node)
         for index, target in enumerate(node.target.items):
             if isinstance(target, nodes.Name):
-                self._set(target.name, Expr(f"({value.text})[{index}]"), guards, node.lineno)
+                self._set_name(target.name, Expr(f"({value.text})[{index}]"), guards, node.lineno)
 
-    def _set(self, name: str, value: Expr, guards: Guards, number: int) -> None:
-        self._use(name)
+    def _set_name(self, name: str, value: Expr, guards: Guards, number: int) -> None:
+        self._record_use(name)
         guards = tuple(guard for guard in guards if guard.text not in self._shared.get(name, ()))
         self._lists.pop(name, None)
         versions = self._versions.setdefault(name, [])
         old = versions[-1] if versions else None
         guard = conjunction(guards)
         if guard is not None and old is None and name in self._values:
-            old = Cases((), Expr(name))
+            old = ConditionalCases((), Expr(name))
         elif guard is not None and f"\ue010{name}\ue012" in value.text:
-            old = Cases((), self._reference(name))
+            old = ConditionalCases((), self._version_reference(name))
         assigned = assigned_value(old, guard, value, number)
         versions.append(assigned)
         self._order.append((name, len(versions) - 1))
 
-    def _reference(self, name: str) -> Expr:
+    def _version_reference(self, name: str) -> Expr:
         version = len(self._versions[name]) - 1
         return Expr(f"\ue010{name}\ue012{version}\ue011")
 
@@ -244,22 +246,22 @@ class StatementWalker:
         if guard is None:
             self._lists[name] = items
         elif old and items[: len(old)] == old:
-            self._lists[name] = [*old, *((item, _extended(own, guards)) for item, own in items[len(old) :])]
+            self._lists[name] = [*old, *((item, _extended_guards(own, guards)) for item, own in items[len(old) :])]
         else:
-            others = [(item, _extended(own, (negated(guard),))) for item, own in old]
-            self._lists[name] = [*((item, _extended(own, guards)) for item, own in items), *others]
+            others = [(item, _extended_guards(own, (negated(guard),))) for item, own in old]
+            self._lists[name] = [*((item, _extended_guards(own, guards)) for item, own in items), *others]
 
-    def _items(self, node: nodes.Node) -> Items | None:
+    def _list_items(self, node: nodes.Node) -> Items | None:
         """Return the items of a list with their conditions; None if it is not a list that the recipe writes down."""
         if isinstance(node, (nodes.List, nodes.Tuple)):
-            return [(self._translator().expr(item), ()) for item in node.items]
+            return [(self._translator().translate(item), ()) for item in node.items]
         if isinstance(node, nodes.Name):
             return self._lists.get(node.name)
         if isinstance(node, nodes.Add):
-            left, right = self._items(node.left), self._items(node.right)
+            left, right = self._list_items(node.left), self._list_items(node.right)
             return None if left is None or right is None else [*left, *right]
         if isinstance(node, nodes.Mul) and isinstance(node.left, nodes.Compare):
-            items, test = self._items(node.right), self._translator().expr(node.left)
+            items, test = self._list_items(node.right), self._translator().translate(node.left)
             return None if items is None else [(item, (test, *own)) for item, own in items]
         return None
 
@@ -268,51 +270,57 @@ class StatementWalker:
             if name in self._loops:
                 return self._loops[name]
             if name in self._lists:
-                return self._list(name)
+                return self._list_expression(name)
             if name not in self._versions:
                 return None
-            self._use(name)
+            self._record_use(name)
             last = self._versions[name][-1]
-            return last.expr if name == assigned and not last.cases and last.expr.is_constant else self._reference(name)
+            return (
+                last.expr
+                if name == assigned and not last.cases and last.expr.is_constant
+                else self._version_reference(name)
+            )
 
         return Translator(NameScope(own=own, always=self._always, values=self._values, hidden=self._hidden))
 
-    def _use(self, name: str) -> None:
+    def _record_use(self, name: str) -> None:
         self._uses.setdefault(name, []).append(frozenset(guard.text for guard in self._outer))
 
-    def _list(self, name: str) -> Expr:
+    def _list_expression(self, name: str) -> Expr:
         items = self._lists[name]
         if any(guards for _, guards in items):
             raise Unsupported(f"the list {name!r} depends on conditions, and is used other than in a loop")
         return Expr(f"[{', '.join(item.text for item, _ in items)}]")
 
-    def _selector(self, number: int) -> Guards:
+    def _selector_guards(self, number: int) -> Guards:
         line = self._lines[number - 1] if number else None
-        return () if line is None or line.selector is None else (self._test(line.selector),)
+        return () if line is None or line.selector is None else (self._selector_expression(line.selector),)
 
-    def _test(self, selector: str) -> Expr:
+    def _selector_expression(self, selector: str) -> Expr:
         scope = NameScope(
             own=lambda _: None, always=self._always, values=self._values, hidden=self._hidden, selector=True
         )
-        return Translator(scope).expr(parse_selector(selector))
+        return Translator(scope).translate(parse_selector(selector))
 
     # -- the result -----------------------------------------------------------------------------------------
 
-    def _result(self, faults: list[tuple[int, str]]) -> Expanded:
-        lines = tuple(self._guarded(faults))
-        references = _references(entry.text for entry in self._expressions) | _references(
+    def _expanded_recipe(self, faults: list[tuple[int, str]]) -> ExpandedRecipe:
+        lines = tuple(self._lines_with_selector_guards(faults))
+        references = _version_references(entry.text for entry in self._expressions) | _version_references(
             guard.text for line in lines for guard in line.guards
         )
-        settings = list(self._settings(references))
+        settings = list(self._context_entries(references))
         comments = {n: raw.strip() for n, raw in enumerate(self._raw, 1) if raw.lstrip().startswith("#")}
-        above = {entry.number: _directly_above(comments, entry.numbers) for entry in settings}
+        above = {entry.number: _comments_directly_above(comments, entry.numbers) for entry in settings}
         for texts in above.values():
             for number in texts:
                 comments.pop(number, None)
-        return Expanded(
-            lines=tuple(replace(line, guards=tuple(map(self._resolved, line.guards))) for line in lines),
-            expressions=tuple(map(self._resolved, self._expressions)),
-            settings=tuple(replace(entry, value=self._resolved(entry.value)) for entry in settings),
+        return ExpandedRecipe(
+            lines=tuple(
+                replace(line, guards=tuple(map(self._with_references_resolved, line.guards))) for line in lines
+            ),
+            expressions=tuple(map(self._with_references_resolved, self._expressions)),
+            settings=tuple(replace(entry, value=self._with_references_resolved(entry.value)) for entry in settings),
             raw=tuple(self._raw),
             comments=comments,
             above={number: tuple(texts.values()) for number, texts in above.items()},
@@ -320,17 +328,17 @@ class StatementWalker:
             faults=tuple(faults),
         )
 
-    def _guarded(self, faults: list[tuple[int, str]]) -> Iterator[RecipeLine]:
+    def _lines_with_selector_guards(self, faults: list[tuple[int, str]]) -> Iterator[RecipeLine]:
         for line in self._buffer.lines:
             try:
-                yield replace(line, guards=_extended(line.guards, self._selector(line.number)))
+                yield replace(line, guards=_extended_guards(line.guards, self._selector_guards(line.number)))
             except Unsupported as error:
                 faults.append((line.number, str(error)))
 
-    def _settings(self, references: set[tuple[str, int]]) -> Iterator[ContextEntry]:
+    def _context_entries(self, references: set[tuple[str, int]]) -> Iterator[ContextEntry]:
         for name, version in reversed(self._order):
             if (name, version) in references:
-                references |= _references([self._versions[name][version].expr.text])
+                references |= _version_references([self._versions[name][version].expr.text])
         numbers: dict[str, tuple[int, ...]] = {}
         for name, version in self._order:
             value = self._versions[name][version]
@@ -341,7 +349,7 @@ class StatementWalker:
             if last or not value.expr.is_constant:
                 yield ContextEntry(name if last else f"{name}_{version}", value.expr, numbers.pop(name))
 
-    def _resolved(self, expr: Expr) -> Expr:
+    def _with_references_resolved(self, expr: Expr) -> Expr:
         def name(match: re.Match[str]) -> str:
             versions, version = self._versions[match[1]], int(match[2])
             if version == len(versions) - 1:
@@ -360,11 +368,11 @@ class StatementWalker:
                     yield line.number, remark
 
 
-def expanded(text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> Expanded:
+def expand_statements(text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> ExpandedRecipe:
     """Return a recipe without its statements; ``always`` and ``values`` are as in NameScope."""
     first = StatementWalker(text, always, values)
     first.run()
-    return StatementWalker(text, always, values, first.shared).run()
+    return StatementWalker(text, always, values, first.shared_conditions).run()
 
 
 def _remark(raw: str, line: SelectorLine) -> str:
@@ -374,16 +382,16 @@ def _remark(raw: str, line: SelectorLine) -> str:
     return f"# {words}" if words else ""
 
 
-def _references(texts: Iterable[str]) -> set[tuple[str, int]]:
+def _version_references(texts: Iterable[str]) -> set[tuple[str, int]]:
     return {(name, int(version)) for text in texts for name, version in _VERSION.findall(text)}
 
 
-def _extended(guards: Guards, more: Guards) -> Guards:
+def _extended_guards(guards: Guards, more: Guards) -> Guards:
     known = {guard.text for guard in guards}
     return (*guards, *(guard for guard in more if guard.text not in known))
 
 
-def _directly_above(comments: Mapping[int, str], numbers: Iterable[int]) -> dict[int, str]:
+def _comments_directly_above(comments: Mapping[int, str], numbers: Iterable[int]) -> dict[int, str]:
     """Return the comments that stand without a gap above one of some lines."""
     result = {}
     for line in numbers:

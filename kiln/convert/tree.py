@@ -14,7 +14,7 @@ from kiln.convert.statements import CLOSE, OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.convert.recipe_yaml_expressions import Expanded, Guards, RecipeLine
+    from kiln.convert.recipe_yaml_expressions import ExpandedRecipe, Guards, RecipeLine
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")
@@ -56,7 +56,7 @@ class ScalarPart(Part):
         )
 
     @property
-    def alone(self) -> Expr | None:
+    def sole_expression(self) -> Expr | None:
         """The expression that is all of the text, if one is."""
         pieces = [piece for piece in self.pieces if not isinstance(piece, str) or piece.strip()]
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], Expr) else None
@@ -70,7 +70,7 @@ class ScalarPart(Part):
         if not self.pieces:
             return literal("")
         parts = [literal(item) if isinstance(item, str) else item for item in self.pieces]
-        return Expr(" ~ ".join(part.within(CONCAT + 1) for part in parts), CONCAT)
+        return Expr(" ~ ".join(part.text_at_level(CONCAT + 1) for part in parts), CONCAT)
 
 
 @dataclass(kw_only=True)
@@ -86,12 +86,12 @@ class DictPart(Part):
 
     pairs: list[tuple[str, Part]] = field(default_factory=list)
 
-    def all(self, key: str) -> list[Part]:
+    def values_of_key(self, key: str) -> list[Part]:
         """Return every value of a key."""
         return [value for name, value in self.pairs if name == key]
 
 
-def tree_of(expanded: Expanded) -> DictPart:
+def tree_of(expanded: ExpandedRecipe) -> DictPart:
     """Return the tree of a recipe.
 
     Raises:
@@ -110,15 +110,15 @@ def tree_of(expanded: Expanded) -> DictPart:
     if not isinstance(node, yaml.MappingNode):
         raise Refused(0, "a recipe is a mapping of sections")
     builder = _TreeBuilder(expanded)
-    result = builder.keys(node, ())
-    result.below = builder.rest
+    result = builder.build_mapping(node, ())
+    result.below = builder.remaining_comments
     return result
 
 
 class _TreeBuilder:
     """Builds the parts of nodes, and hands out the comments in the order of lines."""
 
-    def __init__(self, expanded: Expanded) -> None:
+    def __init__(self, expanded: ExpandedRecipe) -> None:
         self._expanded = expanded
         self._lines = expanded.lines
         self._comments = dict(sorted(expanded.comments.items()))
@@ -126,69 +126,71 @@ class _TreeBuilder:
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
-    def keys(self, node: yaml.MappingNode, outer: Guards) -> DictPart:
+    def build_mapping(self, node: yaml.MappingNode, outer: Guards) -> DictPart:
         """Return the part of a mapping."""
-        result = DictPart(number=self._number(node), guards=self._guards(node, outer))
+        result = DictPart(number=self._line_number(node), guards=self._item_guards(node, outer))
         inner = (*outer, *result.guards)
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise Refused(self._number(key), "a key that is not text")
-            result.pairs.append((self._key(key), self._pair(key, value, inner)))
+                raise Refused(self._line_number(key), "a key that is not text")
+            result.pairs.append((self._key_text(key), self._build_pair_value(key, value, inner)))
         return result
 
-    def _key(self, key: yaml.ScalarNode) -> str:
+    def _key_text(self, key: yaml.ScalarNode) -> str:
         if OPEN in key.value:
-            raise Refused(self._number(key), "a key that a template writes")
+            raise Refused(self._line_number(key), "a key that a template writes")
         return str(key.value)
 
-    def _pair(self, key: yaml.ScalarNode, value: yaml.Node, outer: Guards) -> Part:
-        above = self._above(key)
-        guards = self._less(self._line(key).guards, outer)
-        part = self._part(value, (*outer, *guards))
-        part.number, part.guards = self._number(key), guards + tuple(g for g in part.guards if g not in guards)
+    def _build_pair_value(self, key: yaml.ScalarNode, value: yaml.Node, outer: Guards) -> Part:
+        above = self._pop_comments_above(key)
+        guards = self._guards_without_outer(self._line_of_node(key).guards, outer)
+        part = self._build_part(value, (*outer, *guards))
+        part.number, part.guards = self._line_number(key), guards + tuple(g for g in part.guards if g not in guards)
         part.above = [*above, *part.above]
         if not isinstance(value, yaml.ScalarNode) or value.style in {"|", ">"}:
-            part.behind = self._behind(key, key.end_mark)
+            part.behind = self._comment_behind(key, key.end_mark)
         return part
 
-    def _part(self, node: yaml.Node, outer: Guards) -> Part:
+    def _build_part(self, node: yaml.Node, outer: Guards) -> Part:
         self._count += 1
         if self._count > _MOST_NODES:
-            raise Refused(self._number(node), f"more than {_MOST_NODES:,} values")
+            raise Refused(self._line_number(node), f"more than {_MOST_NODES:,} values")
         if isinstance(node, yaml.MappingNode):
-            return self.keys(node, outer)
+            return self.build_mapping(node, outer)
         if isinstance(node, yaml.SequenceNode):
-            return self._items(node, outer)
+            return self._build_list(node, outer)
         assert isinstance(node, yaml.ScalarNode)
-        return self._text(node, outer)
+        return self._build_scalar(node, outer)
 
-    def _items(self, node: yaml.SequenceNode, outer: Guards) -> ListPart:
-        result = ListPart(number=self._number(node))
+    def _build_list(self, node: yaml.SequenceNode, outer: Guards) -> ListPart:
+        result = ListPart(number=self._line_number(node))
         for item in node.value:
-            above = self._above(item)
-            part = self._part(item, outer)
+            above = self._pop_comments_above(item)
+            part = self._build_part(item, outer)
             part.above = [*above, *part.above]
             result.items.append(part)
         if result.items:
-            result.items[-1].below = self._below(node)
+            result.items[-1].below = self._pop_comments_below(node)
         return result
 
-    def _text(self, node: yaml.ScalarNode, outer: Guards) -> ScalarPart:
+    def _build_scalar(self, node: yaml.ScalarNode, outer: Guards) -> ScalarPart:
         first, last = node.start_mark.line, node.end_mark.line
         block = node.style in {"|", ">"}
         if (not block and last > first) or block:
-            self._whole(range(first + block, min(last + (not block), len(self._lines))), outer, block=block)
-        guards = self._less(self._line(node).guards, outer)
+            self._refuse_inner_conditions(
+                range(first + block, min(last + (not block), len(self._lines))), outer, block=block
+            )
+        guards = self._guards_without_outer(self._line_of_node(node).guards, outer)
         null = node.style is None and node.value in {"~", "null", "Null", "NULL", ""}
         return ScalarPart(
-            number=self._number(node),
+            number=self._line_number(node),
             guards=guards,
             pieces=() if null else tuple(self._pieces(node.value)),
             plain=node.style is None,
-            behind="" if block else self._behind(node, node.end_mark),
+            behind="" if block else self._comment_behind(node, node.end_mark),
         )
 
-    def _whole(self, indexes: range, outer: Guards, *, block: bool) -> None:
+    def _refuse_inner_conditions(self, indexes: range, outer: Guards, *, block: bool) -> None:
         """Refuse conditions inside a text; those of its first line are its own."""
         known = {guard.text for guard in outer}
         for index in indexes:
@@ -209,39 +211,39 @@ class _TreeBuilder:
 
     # -- conditions -----------------------------------------------------------------------------------------
 
-    def _line(self, node: yaml.Node) -> RecipeLine:
+    def _line_of_node(self, node: yaml.Node) -> RecipeLine:
         return self._lines[node.start_mark.line]
 
-    def _number(self, node: yaml.Node) -> int:
-        return self._line(node).number
+    def _line_number(self, node: yaml.Node) -> int:
+        return self._line_of_node(node).number
 
-    def _less(self, guards: Guards, outer: Guards) -> Guards:
+    def _guards_without_outer(self, guards: Guards, outer: Guards) -> Guards:
         known = {guard.text for guard in outer}
         return tuple(guard for guard in guards if guard.text not in known)
 
-    def _guards(self, node: yaml.MappingNode, outer: Guards) -> Guards:
+    def _item_guards(self, node: yaml.MappingNode, outer: Guards) -> Guards:
         """Return the conditions of an item of a list that is a mapping: those that all of its lines have.
 
         A selector on its first line alone would leave the other lines behind.
         """
-        first = self._less(self._line(node).guards, outer)
+        first = self._guards_without_outer(self._line_of_node(node).guards, outer)
         keys = [key for key, _ in node.value]
-        every = [{guard.text for guard in self._line(key).guards} for key in keys]
+        every = [{guard.text for guard in self._line_of_node(key).guards} for key in keys]
         common = tuple(guard for guard in first if all(guard.text in texts for texts in every))
-        in_list = self._line(node).text.lstrip().startswith("- ")
+        in_list = self._line_of_node(node).text.lstrip().startswith("- ")
         if in_list and len(common) < len(first):
             why = "a condition on the first line of an item, which its other lines do not have"
-            raise Refused(self._number(node), why)
+            raise Refused(self._line_number(node), why)
         return common if in_list else ()
 
     # -- comments -------------------------------------------------------------------------------------------
 
-    def _above(self, node: yaml.Node) -> list[str]:
+    def _pop_comments_above(self, node: yaml.Node) -> list[str]:
         """Return the comments between the line before and a node, with those that stood at statements."""
-        number = self._number(node)
+        number = self._line_number(node)
         return [self._comments.pop(n) for n in list(self._comments) if n < number]
 
-    def _below(self, node: yaml.SequenceNode) -> list[str]:
+    def _pop_comments_below(self, node: yaml.SequenceNode) -> list[str]:
         """Return the comments that follow a list's last item and are indented as the list is."""
         end = min(node.end_mark.line, len(self._lines) - 1)
         following = next((line.number for line in self._lines[end:] if line.number), 1 << 30)
@@ -253,14 +255,14 @@ class _TreeBuilder:
         raw = self._expanded.raw[number - 1]
         return len(raw) - len(raw.lstrip())
 
-    def _behind(self, node: yaml.Node, mark: yaml.Mark) -> str:
-        line = self._lines[mark.line] if mark.line < len(self._lines) else self._line(node)
+    def _comment_behind(self, node: yaml.Node, mark: yaml.Mark) -> str:
+        line = self._lines[mark.line] if mark.line < len(self._lines) else self._line_of_node(node)
         own = _COMMENT.fullmatch(line.text[mark.column :])
         result = [own[1]] if own else []
         remark = self._expanded.remarks.get(line.number, "")
         return "  ".join([*result, *([remark] if remark and remark not in result else [])])
 
     @property
-    def rest(self) -> list[str]:
+    def remaining_comments(self) -> list[str]:
         """The comments that stand below everything."""
         return list(self._comments.values())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.executor.container import ContainerExecutor
     from kiln.executor.host import HostExecutor
-    from kiln.job.job_context import Task
+    from kiln.job.job_context import JobContext
 
     # Paths of ``packages`` and ``queue`` are as this process sees them, those of all else as the programs do.
     Executor: TypeAlias = ContainerExecutor | HostExecutor
@@ -33,17 +33,17 @@ class ProcessOutcome:
     starved: bool
 
 
-def message_mark(task: Task) -> str:
+def message_mark(task: JobContext) -> str:
     """Return the first character of the build process's messages; empty for another engine, which sends none."""
-    return "" if task.is_foreign else MARK
+    return "" if task.uses_other_engine else MARK
 
 
-def process_failure(task: Task, name: str, exit_code: int, tail: str) -> KilnError:
+def build_process_error(task: JobContext, name: str, exit_code: int, tail: str) -> KilnError:
     """Return the error of a build process that ended without a result: on a full disk, for example.
 
     For another engine it is that engine's own error.
     """
-    if task.is_foreign and exit_code > 0:
-        return conda_build_run.failure(task.job.options.engine, exit_code, tail, Path(task.job.log))
+    if task.uses_other_engine and exit_code > 0:
+        return conda_build_run.engine_error(task.job.options.engine, exit_code, tail, Path(task.job.log))
     kind = engine_failures.kind("", tail)
     return kind.error(f"{name} ended with exit code {exit_code}", why=f"it said\n{with_margin(tail)}", hint=kind.hint)

@@ -55,11 +55,11 @@ def write_script(
     """
     files.remove(folder)
     config = rendered.config.name
-    conda = expand.conda_settings(feedstock.settings)
+    conda = expand.conda_settings(feedstock.conda_forge_yml)
     call = conda_build_command.Call(
         engine=engine,
         recipe=inside(feedstock.recipe),
-        variant_file=inside(feedstock.configs / f"{config}.yaml"),
+        variant_file=inside(feedstock.config_folder / f"{config}.yaml"),
         clobber_file=inside(folder / f"clobber_{config}.yaml"),
         condarc=inside(folder / "condarc"),
         croot=inside(folder / "croot"),
@@ -76,7 +76,7 @@ def write_script(
         subdir=rendered.config.build_platform,
     )
     make_caches(folder, cache)
-    files.write_text(folder / f"clobber_{config}.yaml", conda_build_command.clobber(rendered))
+    files.write_text(folder / f"clobber_{config}.yaml", conda_build_command.clobber_file_text(rendered))
     files.write_text(folder / "condarc", conda_build_command.condarc(call), mode=0o600)
     files.write_text(folder / "build.sh", conda_build_command.script(call, debug=debug))
     return folder / "build.sh"
@@ -95,7 +95,7 @@ def make_caches(folder: Path, cache: Path) -> None:
     (folder / FETCHED / INDEXES).symlink_to(os.path.relpath(indexes, folder / FETCHED))
 
 
-def share_fetched(folder: Path, cache: Path) -> None:
+def share_fetched_packages(folder: Path, cache: Path) -> None:
     """Move the packages that the engine fetched to the shared cache; its own packages stay with the config.
 
     Only on the host, where builds may write there anyway. A package is complete once conda has written its record, and
@@ -113,12 +113,12 @@ def share_fetched(folder: Path, cache: Path) -> None:
                     file.rename(cache / SHARED / file.name)
 
 
-def failure(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
+def engine_error(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
     """Return the error of an engine, from the end of the config's log, or from ``tail`` without a log."""
-    return conda_build_command.failure_reason(engine, exit_code, _end(log) or tail)
+    return conda_build_command.engine_error(engine, exit_code, _log_tail(log) or tail)
 
 
-def _end(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     """Return the end of a config's log, without the times; empty without a log."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_OF_LOG))
@@ -132,7 +132,7 @@ def failure_lines(error: KilnError | None, log: Path) -> list[str]:
 
     After a traceback, which is long, they are repeated.
     """
-    if error is None or conda_build_command.TRACEBACK not in _end(log):
+    if error is None or conda_build_command.TRACEBACK not in _log_tail(log):
         return []
     return [line.strip(" |") for line in error.why.splitlines()]
 
@@ -143,10 +143,10 @@ def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[
     packages = [file for subdir in existing_subdirs(croot) for file in sorted((croot / subdir).glob("*.conda"))]
     for file in packages:
         open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
-    return [to_json(_report(file, folder, config, tested=tested)) for file in packages]
+    return [to_json(_package_report(file, folder, config, tested=tested)) for file in packages]
 
 
-def _report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageReport:
+def _package_report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageReport:
     index = reader.read_json_object(file, "index.json")
     if not all(isinstance(index.get(key), str) for key in ("name", "version", "build")):
         raise BrokenPackage(

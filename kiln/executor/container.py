@@ -14,7 +14,7 @@ from kiln.build import conda_build_command
 from kiln.container import Container, Engine, engine_workarounds
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
-from kiln.executor.base import ProcessOutcome, message_mark, process_failure
+from kiln.executor.base import ProcessOutcome, build_process_error, message_mark
 from kiln.executor.mounts import Folders
 from kiln.job.messages import StepReporter
 from kiln.job.required_channels_and_network import needs_network
@@ -26,7 +26,7 @@ from kiln.store.rehearsal_layout import RehearsalLayout
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.job.job_context import Task
+    from kiln.job.job_context import JobContext
     from kiln.job.log import BuildLog
     from kiln.model.container import ContainerResult
 
@@ -53,13 +53,13 @@ exit {conda_forge_env.NO_ENGINE}
 class ContainerExecutor:
     """Runs the programs of one config in containers."""
 
-    task: Task
+    task: JobContext
     on_host: ClassVar[bool] = False
 
     @property
-    def packages(self) -> Path:
+    def package_cache(self) -> Path:
         """The cache of fetched packages: the config's own where scripts run in parallel, and could write it."""
-        return self.task.folder / "cache" if self.queue is None else self.task.layout.container_cache
+        return self.task.folder / "cache" if self.script_queue is None else self.task.layout.container_cache
 
     @property
     def compile_cache(self) -> Path:
@@ -72,21 +72,21 @@ class ContainerExecutor:
         return None if self.task.job.options.distdir is None else conda_forge_env.DISTDIR_INSIDE
 
     @property
-    def queue(self) -> Path | None:
+    def script_queue(self) -> Path | None:
         """The folder that passes on scripts, where the engine needs the network and scripts have none."""
         task, job = self.task, self.task.job
-        if task.is_foreign or job.options.rehearsal or job.options.network == "always":
+        if task.uses_other_engine or job.options.rehearsal or job.options.network == "always":
             return None
-        return task.folder / "scripts" if needs_network(task.rendered) or task.secrets else None
+        return task.folder / "scripts" if needs_network(task.rendered) or task.compile_secrets else None
 
-    def inside(self, path: Path) -> Path:
+    def path_inside(self, path: Path) -> Path:
         """Return a path of the feedstock as the container sees it."""
         return conda_forge_env.container_path(path, self.task.feedstock)
 
-    def start(self, job_file: Path, module: str) -> tuple[str, ...]:
+    def module_command(self, job_file: Path, module: str) -> tuple[str, ...]:
         """Return the command that runs a module with a job file, by the first Python of the image with the engine."""
         main = conda_forge_env.MAIN.format(module=module)
-        return ("sh", "-c", START, "kiln", str(self.inside(job_file)), main)
+        return ("sh", "-c", START, "kiln", str(self.path_inside(job_file)), main)
 
     def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
         """Run a program in a container to its end.
@@ -96,17 +96,19 @@ class ContainerExecutor:
         """
         job = self.task.job
         assert job.engine_data is not None, "the run has chosen an engine"
-        engine = engine_workarounds.trust(Engine.from_json(job.engine_data, environment=os.environ))
+        engine = engine_workarounds.mark_as_workable(Engine.from_json(job.engine_data, environment=os.environ))
         folders = self.folders(reads)
-        outcome = self._run(engine, self.plan(engine, words, folders), log)
+        outcome = self._run_containers(engine, self.plan(engine, words, folders), log)
         if outcome.exit_code == conda_forge_env.NO_ENGINE and (
             python := engine_injection.python_of_image(outcome.tail)
         ):
-            outcome = self._run(engine, self.plan(engine, words, folders, self._injected_engine(python)), log)
+            outcome = self._run_containers(
+                engine, self.plan(engine, words, folders, self._injected_engine_mount(python)), log
+            )
         if outcome.exit_code == conda_forge_env.NO_ENGINE:
             package = conda_build_command.PACKAGES.get(job.options.engine, "py-rattler-build")
-            raise no_engine(job.image, package, lendable=not self.task.is_foreign)
-        error = None if outcome.ok else process_failure(self.task, "the container", outcome.exit_code, outcome.tail)
+            raise missing_engine_error(job.image, package, lendable=not self.task.uses_other_engine)
+        error = None if outcome.ok else build_process_error(self.task, "the container", outcome.exit_code, outcome.tail)
         return ProcessOutcome(error=error, peak_memory=outcome.peak_memory, starved=outcome.memory_kills > 0)
 
     def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
@@ -120,13 +122,15 @@ class ContainerExecutor:
         with Container(engine, plan) as running:
             return running.run_on_terminal()
 
-    def _run(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
-        return self._run_with_scripts(engine, plan, log) if self.queue else self._run_one(engine, plan, log)
+    def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+        return (
+            self._run_with_scripts(engine, plan, log) if self.script_queue else self._run_container(engine, plan, log)
+        )
 
-    def _run_one(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
-        return run_in(Container(engine, plan), log, mark=message_mark(self.task))
+    def _run_container(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+        return run_and_remove(Container(engine, plan), log, mark=message_mark(self.task))
 
-    def _injected_engine(self, python: str) -> Mount:
+    def _injected_engine_mount(self, python: str) -> Mount:
         """Return the mount of kiln's own engine for an image's Python, fetched if it is missing."""
         layout = self.task.layout
         subdir = self.task.rendered.config.build_platform
@@ -137,7 +141,7 @@ class ContainerExecutor:
                 StepReporter().step(title) as step,
                 build_cache.hold_lock(layout.lock("engines"), seconds=build_cache.LONG),
             ):
-                engine_injection.fetch(python, layout.engines, subdir, env=os.environ, on_line=step.line)
+                engine_injection.fetch(python, layout.engines, subdir, env=os.environ, on_line=step.pass_on_line)
         return Mount(source=folder, target=conda_forge_env.ENGINE_INSIDE)
 
     def plan(self, engine: Engine, words: tuple[str, ...], folders: Folders, *more: Mount) -> ContainerRun:
@@ -149,7 +153,7 @@ class ContainerExecutor:
             argv=words,
             platform=job.image_platform,
             environment={**job.variables, **conda_forge_env.INSIDE},
-            secrets={**task.scripted, **task.secrets},
+            secrets={**task.caller_script_variables, **task.compile_secrets},
             user=User(uid=users.uid(), gid=users.gid()),
             limits=ContainerLimits()
             if engine.lacks
@@ -158,12 +162,12 @@ class ContainerExecutor:
                 memory=None if job.memory is None else min(job.memory, engine.memory or job.memory),
                 processes=conda_forge_env.PROCESSES,
             ),
-            network=task.network,
+            network=task.has_network,
             workdir=conda_forge_env.HOME,
             options=(*conda_forge_env.NO_ENTRY, *job.options.run_arguments),
             mounts=(
-                *mounts.of_scripts(task.feedstock, task.rendered, folders),
-                *mounts.of_engine(task.feedstock, task.rendered.config, folders),
+                *mounts.script_container_mounts(task.feedstock, task.rendered, folders),
+                *mounts.engine_container_mounts(task.feedstock, task.rendered.config, folders),
                 *((Mount(source=Path(home), target=home),) if (home := job.python_home) else ()),
                 *more,
             ),
@@ -173,12 +177,14 @@ class ContainerExecutor:
         """Return the folders that the container uses, and create missing ones; a rehearsal has no compile cache."""
         task, key = self.task, self.task.job.cache_key
         if task.job.options.rehearsal:
-            return Folders(work=task.folder, packages=self.packages, wheels=RehearsalLayout(config=task.folder).wheels)
+            return Folders(
+                work=task.folder, packages=self.package_cache, wheels=RehearsalLayout(config=task.folder).wheels
+            )
         caches = task.layout.compile_caches
-        caches.prepare(key)
+        caches.create_folder(key)
         return Folders(
             work=task.folder,
-            packages=self.packages,
+            packages=self.package_cache,
             compile_cache=caches.folder(key),
             distdir=task.job.options.distdir,
             shared_packages=reads,
@@ -186,14 +192,14 @@ class ContainerExecutor:
 
     def _run_with_scripts(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
         """Run the engine's container, and in parallel one without the network for the scripts."""
-        queue = self.queue
+        queue = self.script_queue
         assert queue is not None, "scripts run in a container of their own"
-        with network_isolation.shared_queue(queue) as close, ThreadPoolExecutor(1) as pool:
+        with network_isolation.shared_script_queue(queue) as close, ThreadPoolExecutor(1) as pool:
             script_container = Container(engine, self._script_container(plan, queue))
-            scripts = pool.submit(run_in, script_container)
+            scripts = pool.submit(run_and_remove, script_container)
             scripts.add_done_callback(lambda _: close())  # else the engine would wait forever for its script
             try:
-                outcome = self._run_one(engine, plan, log)
+                outcome = self._run_container(engine, plan, log)
                 close()
                 wait([scripts], timeout=TIDYING)
             finally:
@@ -204,8 +210,8 @@ class ContainerExecutor:
 
     def _script_container(self, plan: ContainerRun, queue: Path) -> ContainerRun:
         """Return the container of the scripts: without the network, and without the engine's packages."""
-        script_mounts = mounts.of_scripts(self.task.feedstock, self.task.rendered, self.folders())
-        loop = network_isolation.isolated_command(self.inside(queue))  # each script has its own variables
+        script_mounts = mounts.script_container_mounts(self.task.feedstock, self.task.rendered, self.folders())
+        loop = network_isolation.isolated_command(self.path_inside(queue))  # each script has its own variables
         return dataclasses.replace(plan, network=False, mounts=script_mounts, argv=loop, secrets={})
 
 
@@ -216,13 +222,13 @@ def combined_outcome(engine: ContainerResult, scripts: ContainerResult) -> Conta
     return dataclasses.replace(engine, peak_memory=max(peaks, default=None), memory_kills=kills)
 
 
-def run_in(container: Container, log: BuildLog | None = None, *, mark: str = "") -> ContainerResult:
+def run_and_remove(container: Container, log: BuildLog | None = None, *, mark: str = "") -> ContainerResult:
     """Run a container to its end, and remove it."""
     with container as running:
         return running.run(on_line=None if log is None else log.record_line, own=mark)
 
 
-def no_engine(image: str | None, package: str, *, lendable: bool) -> MissingTool:
+def missing_engine_error(image: str | None, package: str, *, lendable: bool) -> MissingTool:
     """Return the error of an image without the engine; ``lendable`` when kiln's own could have been mounted."""
     no_python = "nor a Python from 3.10 on, for which kiln could mount its own"
     return MissingTool(

@@ -12,14 +12,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.bootstrap.kiln_checkout import lock_file
+from kiln.bootstrap.kiln_checkout import requirements_file
 from kiln.errors import DownloadFailed, with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-REQUIREMENTS = lock_file("run.txt")
+REQUIREMENTS = requirements_file("run.txt")
 TAGS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")  # those of the wheels, PEP 600
 MACHINES = {"64": "x86_64"}  # the machine's name, where it is not that in a subdir
 WORDS = "no rattler-build in this image; kiln can mount its own for Python"

@@ -13,13 +13,13 @@ from kiln import process_runner
 from kiln.build import conda_build_command
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env
-from kiln.executor.base import ProcessOutcome, message_mark, process_failure
-from kiln.process_table import held_memory, kill_descendants, memory_kills
+from kiln.executor.base import ProcessOutcome, build_process_error, message_mark
+from kiln.process_table import kill_descendants, oom_kill_count, process_tree_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.job.job_context import Task
+    from kiln.job.job_context import JobContext
     from kiln.job.log import BuildLog
 
 
@@ -37,11 +37,11 @@ class MemoryMonitor:
         self.limit = limit
         self.exceeded = False
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._watch_memory, daemon=True)
 
-    def _look(self) -> None:
+    def _watch_memory(self) -> None:
         while not self._over.wait(LOOK):
-            size = held_memory(os.getpid())
+            size = process_tree_memory(os.getpid())
             self.most = max(self.most, size)
             if self.limit is not None and size > self.limit:
                 self.exceeded = True
@@ -60,12 +60,12 @@ class MemoryMonitor:
 class HostExecutor:
     """Runs the programs of one config on this host, where paths need no translation."""
 
-    task: Task
+    task: JobContext
     on_host: ClassVar[bool] = True
-    queue: ClassVar[None] = None  # all scripts run where the engine runs
+    script_queue: ClassVar[None] = None  # all scripts run where the engine runs
 
     @property
-    def packages(self) -> Path:
+    def package_cache(self) -> Path:
         """The cache of fetched packages."""
         return self.task.layout.cache
 
@@ -79,11 +79,11 @@ class HostExecutor:
         """The folder of downloads."""
         return self.task.job.options.distdir
 
-    def inside(self, path: Path) -> Path:
+    def path_inside(self, path: Path) -> Path:
         """Return the path, which programs on the host see unchanged."""
         return path
 
-    def start(self, job_file: Path, module: str) -> tuple[str, ...]:
+    def module_command(self, job_file: Path, module: str) -> tuple[str, ...]:
         """Return the command that runs a module with a job file."""
         return (sys.executable, "-c", conda_forge_env.MAIN.format(module=module), str(job_file))
 
@@ -93,8 +93,8 @@ class HostExecutor:
         Raises:
             MissingTool: when the engine is not on this machine.
         """
-        environment = {**self.environment, **self.task.scripted, **self.task.secrets}
-        kills = memory_kills()
+        environment = {**self.environment, **self.task.caller_script_variables, **self.task.compile_secrets}
+        kills = oom_kill_count()
         with MemoryMonitor(self.task.job.memory) as monitor:
             result = process_runner.run(
                 words,
@@ -103,10 +103,12 @@ class HostExecutor:
                 on_line=log.record_line,
                 own=message_mark(self.task),
             )
-        if self.task.is_foreign and result.exit_code == conda_forge_env.NO_ENGINE:
-            raise no_engine(self.task.job.options.engine, environment["PATH"])
-        error = None if result.ok else process_failure(self.task, "the build's process", result.exit_code, result.tail)
-        starved = monitor.exceeded or memory_kills() > kills
+        if self.task.uses_other_engine and result.exit_code == conda_forge_env.NO_ENGINE:
+            raise missing_engine_error(self.task.job.options.engine, environment["PATH"])
+        error = (
+            None if result.ok else build_process_error(self.task, "the build's process", result.exit_code, result.tail)
+        )
+        starved = monitor.exceeded or oom_kill_count() > kills
         return ProcessOutcome(error=error, peak_memory=monitor.most or None, starved=starved)
 
     def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
@@ -123,7 +125,7 @@ class HostExecutor:
         return {**environment, **self.task.job.variables, "PATH": path}
 
 
-def no_engine(engine: str, path: str) -> MissingTool:
+def missing_engine_error(engine: str, path: str) -> MissingTool:
     """Return the error of a host without the engine."""
     return MissingTool(
         f"{conda_build_command.PROGRAMS[engine]} is not on this machine",

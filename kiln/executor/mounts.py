@@ -55,7 +55,7 @@ class Folders:
     shared_packages: tuple[Path, ...] = ()
 
 
-def of_scripts(feedstock: Feedstock, rendered: RenderedConfig, folders: Folders) -> tuple[Mount, ...]:
+def script_container_mounts(feedstock: Feedstock, rendered: RenderedConfig, folders: Folders) -> tuple[Mount, ...]:
     """Return the mounts of every container of a config; a container of scripts has only these.
 
     Raises:
@@ -63,13 +63,13 @@ def of_scripts(feedstock: Feedstock, rendered: RenderedConfig, folders: Folders)
     """
     read_only = {
         RECIPE: feedstock.recipe,
-        **{container_path(path, feedstock): path for path in (feedstock.recipe, feedstock.configs)},
+        **{container_path(path, feedstock): path for path in (feedstock.recipe, feedstock.config_folder)},
         Path(PACKAGE_INSIDE, "kiln"): PACKAGE_ROOT / "kiln",
         **({} if folders.distdir is None else {DISTDIR_INSIDE: folders.distdir}),
         **({} if folders.wheels is None else {container_path(folders.wheels, feedstock): folders.wheels}),
-        **_outside_recipe(feedstock, rendered),
+        **_paths_outside_recipe(feedstock, rendered),
     }
-    for path in (feedstock.recipe, feedstock.configs):
+    for path in (feedstock.recipe, feedstock.config_folder):
         _require_inside(path.resolve(), feedstock, str(path.relative_to(feedstock.root)), rendered.file)
     cache = folders.compile_cache
     return (
@@ -79,12 +79,12 @@ def of_scripts(feedstock: Feedstock, rendered: RenderedConfig, folders: Folders)
     )
 
 
-def of_engine(feedstock: Feedstock, config: BuildConfig, folders: Folders) -> tuple[Mount, ...]:
+def engine_container_mounts(feedstock: Feedstock, config: BuildConfig, folders: Folders) -> tuple[Mount, ...]:
     """Return the further mounts of the engine's container: packages and channels."""
     packages = folders.packages
     return (
         *(Mount(source=path, target=str(container_path(path, feedstock))) for path in folders.shared_packages),
-        *_channels(feedstock, config),
+        *_local_channel_mounts(feedstock, config),
         *(
             ()
             if packages.is_relative_to(folders.work)
@@ -93,7 +93,7 @@ def of_engine(feedstock: Feedstock, config: BuildConfig, folders: Folders) -> tu
     )
 
 
-def _outside_recipe(feedstock: Feedstock, rendered: RenderedConfig) -> dict[Path, Path]:
+def _paths_outside_recipe(feedstock: Feedstock, rendered: RenderedConfig) -> dict[Path, Path]:
     """Return the paths outside its own folder that the recipe names, by their paths in the container."""
     root, recipe = feedstock.root.resolve(), feedstock.recipe.resolve()
     places: dict[Path, Path] = {}
@@ -101,7 +101,7 @@ def _outside_recipe(feedstock: Feedstock, rendered: RenderedConfig) -> dict[Path
         place = (recipe / name).resolve()
         if not place.is_relative_to(recipe) and place.exists():
             _require_inside(place, feedstock, name, rendered.file)
-            places |= {ROOT / path.relative_to(root): path for path in _visible(place, root)}
+            places |= {ROOT / path.relative_to(root): path for path in _visible_entries(place, root)}
     return places
 
 
@@ -135,7 +135,7 @@ def _require_inside(place: Path, feedstock: Feedstock, name: str, file: str) -> 
     )
 
 
-def _visible(place: Path, root: Path) -> Iterator[Path]:
+def _visible_entries(place: Path, root: Path) -> Iterator[Path]:
     """Yield a path; for the feedstock's root, each entry that is not hidden."""
     if place != root:
         yield place
@@ -145,10 +145,10 @@ def _visible(place: Path, root: Path) -> Iterator[Path]:
             yield entry
 
 
-def _channels(feedstock: Feedstock, config: BuildConfig) -> Iterator[Mount]:
+def _local_channel_mounts(feedstock: Feedstock, config: BuildConfig) -> Iterator[Mount]:
     """Yield the parts of the channels on this machine, under their own paths; a channel has an index."""
     for name in channel_sources(config):
-        folder = _local(name)
+        folder = _local_channel_folder(name)
         if folder is None:
             continue
         inside = folder.is_relative_to(ROOT)  # a path in the container
@@ -158,7 +158,7 @@ def _channels(feedstock: Feedstock, config: BuildConfig) -> Iterator[Mount]:
                 yield Mount(source=place / part, target=str(folder / part))
 
 
-def _local(channel: str) -> Path | None:
+def _local_channel_folder(channel: str) -> Path | None:
     """Return the folder of a channel on this machine; None for a remote one."""
     if channel.startswith("file:"):
         channel = unquote(urlsplit(channel).path)

@@ -93,7 +93,7 @@ exit 0
 
 
 @contextlib.contextmanager
-def shared_queue(queue: Path) -> Iterator[Callable[[], None]]:
+def shared_script_queue(queue: Path) -> Iterator[Callable[[], None]]:
     """Make the folder that both containers see; yield a function that ends the loop, and may be called repeatedly.
 
     The function uses descriptors from before the containers' start: scripts can replace folder and pipe by links.
@@ -106,7 +106,7 @@ def shared_queue(queue: Path) -> Iterator[Callable[[], None]]:
     folder = os.open(queue, os.O_RDONLY | file_operations.FOLDER | file_operations.PRIVATE)
     bell = os.open("bell", os.O_RDWR | file_operations.NO_LINK, dir_fd=folder)
     try:
-        yield partial(_close, folder, bell)
+        yield partial(_end_script_loop, folder, bell)
     finally:
         os.close(bell)
         os.close(folder)
@@ -117,7 +117,7 @@ def isolated_command(queue: Path) -> tuple[str, ...]:
     return (BASH, "-c", LOOP, "kiln", str(queue))
 
 
-def _close(folder: int, bell: int) -> None:
+def _end_script_loop(folder: int, bell: int) -> None:
     """End the loop after its current script; a shell that still waits for a script reports that the container ended."""
     with contextlib.suppress(OSError):  # a script has removed the folder, and ends with its container
         with contextlib.suppress(FileNotFoundError):
@@ -127,7 +127,7 @@ def _close(folder: int, bell: int) -> None:
         os.write(bell, b"\n")
 
 
-def environment(queue: Path, variables: Mapping[str, str]) -> dict[str, str]:
+def environment_with_queue_shell(queue: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which bash is the program that passes scripts on."""
     return {**variables, "PATH": f"{queue / 'bin'}{os.pathsep}{variables.get('PATH', os.defpath)}"}
 

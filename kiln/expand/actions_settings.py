@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln.conda_forge_yml import WORKFLOW, TypedSettings
 from kiln.errors import RecipeFault, did_you_mean
 from kiln.expand import ci_limits
-from kiln.expand.secret_names import require_free, secret_names
+from kiln.expand.secret_names import require_unreserved_names, secret_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,63 +48,63 @@ class ActionsSettings:
 
     def __init__(self, path: Path) -> None:
         self.whole = TypedSettings.read(path)
-        self._github = self.whole.nested(GITHUB)
-        self.timeout = self._github.number("timeout_minutes", MINUTES)
-        self.max_parallel = self._github.number("max_parallel", 0)
-        self.retention = self._github.number("artifact_retention_days", DAYS)
-        self.cancel = self._github.flag("cancel_in_progress", default=True)
-        self.self_hosted = self._github.flag("self_hosted", default=False)
-        self.clone_depth = self.whole.text("clone_depth", "")
-        self.branch = self.whole.text("upload_on_branch", "")
+        self._github = self.whole.get_nested(GITHUB)
+        self.timeout = self._github.get_number("timeout_minutes", MINUTES)
+        self.max_parallel = self._github.get_number("max_parallel", 0)
+        self.retention = self._github.get_number("artifact_retention_days", DAYS)
+        self.cancel = self._github.get_flag("cancel_in_progress", default=True)
+        self.self_hosted = self._github.get_flag("self_hosted", default=False)
+        self.clone_depth = self.whole.get_text("clone_depth", "")
+        self.branch = self.whole.get_text("upload_on_branch", "")
         self.secrets = secret_names(self.whole)
         if self.secrets:
-            require_free(self.secrets, "secrets", self.whole.place("secrets"))
-        self.run_arguments = self.whole.nested("docker").text("run_args", "")
-        self._own = self.whole.nested(OWN)
+            require_unreserved_names(self.secrets, "secrets", self.whole.place_of("secrets"))
+        self.run_arguments = self.whole.get_nested("docker").get_text("run_args", "")
+        self._own = self.whole.get_nested(OWN)
         self.publication = self._publication()
         if self.publication is not None:
-            self._require_uploads(self.publication.channel)
+            self._require_uploads_allowed(self.publication.channel)
         self.cache_size = self._cache_size()
         self.publish_minutes = self.timeout
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
 
     def _publication(self) -> PublicationSettings | None:
-        if not self._own.text("publish_to", ""):
+        if not self._own.get_text("publish_to", ""):
             return None
         from kiln.expand.publishing_job_settings import PublicationSettings
 
         return PublicationSettings.read(self._own)
 
-    def _require_uploads(self, channel: str) -> None:
+    def _require_uploads_allowed(self, channel: str) -> None:
         """Refuse a job that `kiln publish` would refuse after all builds.
 
         Raises:
             RecipeFault: another setting forbids its uploads.
         """
-        if not self._github.flag("upload_packages", default=True):
+        if not self._github.get_flag("upload_packages", default=True):
             raise RecipeFault(
                 f"{GITHUB}.upload_packages is false, and kiln: publish_to names a channel",
-                at=self.whole.place(GITHUB),
+                at=self.whole.place_of(GITHUB),
                 hint="remove one of the two",
             )
-        if channel.startswith("anaconda:") and self.whole.flag("private_upload", default=False):
+        if channel.startswith("anaconda:") and self.whole.get_flag("private_upload", default=False):
             raise RecipeFault(
                 "private_upload is true, and kiln cannot ask anaconda.org for it",
-                at=self.whole.place("private_upload"),
+                at=self.whole.place_of("private_upload"),
                 hint="remove kiln: publish_to, or publish to another channel",
             )
 
     @property
     def publish_branch(self) -> str:
         """The branch that publishes: upload_on_branch, else the repository's."""
-        branch = self.branch or self.whole.nested("github").text("branch_name", "main")
+        branch = self.branch or self.whole.get_nested("github").get_text("branch_name", "main")
         if not re.fullmatch(r"[\w./-]+", branch):
             raise RecipeFault(f"kiln: publish_to: {branch!r} is not a branch that a workflow can compare", hint="main")
         return branch
 
     def _cache_size(self) -> int:
-        size, most = self._own.number("compile_cache_size", 0), ci_limits.limit(GITHUB, "cache size")
+        size, most = self._own.get_number("compile_cache_size", 0), ci_limits.limit(GITHUB, "cache size")
         if not 0 <= size <= most.value:
             raise RecipeFault(
                 f"kiln: compile_cache_size: {size} is not between 0 and {most.value}",
@@ -112,13 +112,13 @@ class ActionsSettings:
             )
         return size
 
-    def links(self, group: str) -> int:
+    def chain_job_count(self, group: str) -> int:
         """Return how many jobs of a chain a config of a group may take, by its estimated hours; 1 for a single job.
 
         Raises:
             RecipeFault: jobs of a chain would have no time to compile, or the chain is longer than a run may be.
         """
-        hours = self._of_keys("build_hours", _group_keys(group))
+        hours = self._value_of_first_key("build_hours", _group_keys(group))
         if not hours:
             return 1
         minutes = 60 * int(str(hours))
@@ -136,7 +136,7 @@ class ActionsSettings:
             )
         return math.ceil(minutes / (self.timeout - LOST))
 
-    def minutes_of_jobs(self, links: int) -> int:
+    def chain_build_minutes(self, links: int) -> int:
         """Return the minutes that a build has in all jobs of a chain, or in a single job."""
         return self.build_minutes if links == 1 else links * (self.timeout - LOST)
 
@@ -148,26 +148,26 @@ class ActionsSettings:
         if group.startswith("cpu"):
             return ""
         keys = [key for key in _group_keys(group) if ("-" in key) == ("-" in group)]
-        return str(self._of_keys("gpu_runners", keys) or "")
+        return str(self._value_of_first_key("gpu_runners", keys) or "")
 
-    def _of_keys(self, name: str, keys: Iterable[str]) -> Any:
+    def _value_of_first_key(self, name: str, keys: Iterable[str]) -> Any:
         """Return the value of the first of the keys that a setting has, or the setting's one value for all."""
         value = self._own.get(name)
         return next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
 
     @property
-    def skips(self) -> tuple[str, ...]:
+    def skipped_paths(self) -> tuple[str, ...]:
         """The files and folders that the feedstock keeps itself."""
-        return tuple(name for name in self.whole.items("skip_render", []) if name.strip("./"))
+        return tuple(name for name in self.whole.get_list("skip_render", []) if name.strip("./"))
 
     @property
     def triggers(self) -> list[str]:
         """The events that start a run."""
-        triggers = [trigger for trigger in self._github.items("triggers", []) if trigger != "workflow_dispatch"]
+        triggers = [trigger for trigger in self._github.get_list("triggers", []) if trigger != "workflow_dispatch"]
         if invalid := [trigger for trigger in triggers if trigger not in EVENTS]:
             raise RecipeFault(
                 f"github_actions: triggers: {invalid[0]!r} is not an event that a workflow can name alone",
-                at=self.whole.place(GITHUB),
+                at=self.whole.place_of(GITHUB),
                 why=REFUSED_EVENTS.get(invalid[0], "GitHub has no such event"),
                 hint=did_you_mean(invalid[0], EVENTS) or "triggers: [push, pull_request]",
             )
@@ -189,17 +189,17 @@ class ActionsSettings:
         """Return whether a job keeps its packages as an artifact."""
         if self._is_set("store_build_artifacts"):
             return bool(self._for_platform("store_build_artifacts", platform))
-        return self._github.flag("store_build_artifacts", default=False)
+        return self._github.get_flag("store_build_artifacts", default=False)
 
     def swap(self, platform: str) -> int:
         """Return the size of a job's swap file in GiB; 0 for none."""
         return int(self._for_platform("pagefile_size", platform) or 0)
 
     def _is_set(self, name: str) -> bool:
-        return self.whole.mapping(WORKFLOW).get(name) is not None
+        return self.whole.get_mapping(WORKFLOW).get(name) is not None
 
     def _for_platform(self, name: str, platform: str) -> Any:
-        return self.whole.for_platform(name, provider=GITHUB, platform=platform)
+        return self.whole.get_workflow_setting(name, provider=GITHUB, platform=platform)
 
 
 def _group_keys(group: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from kiln.expand.actions_settings import GITHUB, SKIP, ActionsSettings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.expand.workflow import Job
+    from kiln.expand.workflow import WorkflowJob
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
@@ -32,16 +32,16 @@ class _Excess(NamedTuple):
 
 def notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Return for each service and limit a line about the config that exceeds it most."""
-    place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.settings)
+    place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.conda_forge_yml)
     configs = list(configs)
     if not configs or not place.is_file():  # opening a ledger creates it
         return []
     jobs = {job.config: job for job in workflow.jobs_of(feedstock, configs, settings)}
-    services = {job.name: job.provider for job in matrix_settings.read(feedstock.settings).jobs}
+    services = {job.platform_name: job.provider for job in matrix_settings.read(feedstock.conda_forge_yml).jobs}
     from kiln.ledger import Ledger
 
     with Ledger(place) as ledger:
-        seconds, disk = ledger.estimates(), ledger.disk_use()
+        seconds, disk = ledger.last_build_seconds(), ledger.last_build_disk_use()
     worst: dict[tuple[str, str], _Excess] = {}
     for config in configs:
         job, service = jobs.get(config.name), services.get(config.platform.replace("-", "_"), "")
@@ -55,12 +55,12 @@ def notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
 
 
 def _excesses(
-    config: str, job: Job | None, service: str, settings: ActionsSettings, seconds: float, disk: int
+    config: str, job: WorkflowJob | None, service: str, settings: ActionsSettings, seconds: float, disk: int
 ) -> Iterator[tuple[str, _Excess]]:
     limits = ci_limits.all_limits()
     if job is not None:
-        if seconds > 60 * settings.minutes_of_jobs(job.links):
-            yield JOB_MINUTES, _Excess(seconds, _github_minutes(config, seconds))
+        if seconds > 60 * settings.chain_build_minutes(job.links):
+            yield JOB_MINUTES, _Excess(seconds, _build_hours_note(config, seconds))
     elif (minutes := limits.get((service, JOB_MINUTES))) is not None and seconds > 60 * minutes.value:
         took = f"{config} took {math.ceil(seconds / 60)} min when it was last built here, and {service} allows"
         note = f"{took} {minutes.value} {minutes.unit}: build it over several, with --budget and --handover"
@@ -72,13 +72,13 @@ def _excesses(
         yield DISK, _Excess(disk, f"{took} {room.value} {room.unit}: {_more_disk(job)}")
 
 
-def _github_minutes(config: str, seconds: float) -> str:
+def _build_hours_note(config: str, seconds: float) -> str:
     hours = math.ceil(seconds / 3600)
     took = f"{config} took {hours} h when it was last built here, longer than its jobs in the workflow may"
     return f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"
 
 
-def _more_disk(job: Job | None) -> str:
+def _more_disk(job: WorkflowJob | None) -> str:
     """Return what gives a job more room on the disk."""
     another = "another runner (the variant key github_actions_labels)"
     if job is None:

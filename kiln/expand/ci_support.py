@@ -56,14 +56,14 @@ class Drift:
 
 def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Return the differences of the files in .ci_support from those of the configs."""
-    existing, generated = _existing(feedstock), _generated(configs)
+    existing, generated = _existing_texts(feedstock), _generated_texts(configs)
     names = sorted(generated.keys() | existing.keys())
     pairs = ((f".ci_support/{name}", existing.get(name), generated.get(name)) for name in names)
-    lines = tuple(line for pair in pairs for line in difference(*pair))
-    return replace(_changes(existing, generated), lines=lines)
+    lines = tuple(line for pair in pairs for line in unified_diff_lines(*pair))
+    return replace(_changed_files(existing, generated), lines=lines)
 
 
-def _changes(existing: Mapping[str, str], generated: Mapping[str, str]) -> Drift:
+def _changed_files(existing: Mapping[str, str], generated: Mapping[str, str]) -> Drift:
     common = sorted(generated.keys() & existing.keys())
     return Drift(
         missing=tuple(sorted(generated.keys() - existing.keys())),
@@ -75,33 +75,36 @@ def _changes(existing: Mapping[str, str], generated: Mapping[str, str]) -> Drift
 
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Write exactly the configs' files to .ci_support, each atomically; return the changes."""
-    for folder in (feedstock.configs, feedstock.root / ".github" / "workflows"):  # checked before anything is written
+    for folder in (
+        feedstock.config_folder,
+        feedstock.root / ".github" / "workflows",
+    ):  # checked before anything is written
         files.safe_path_inside(folder, feedstock.root)
     recipe = feedstock.meta if feedstock.meta.is_file() else feedstock.recipe_v1
     limits.record_place(f"{recipe.parent.name}/{recipe.name}")  # its matrix is at fault if the time ends meanwhile
     with files.folder_locked(feedstock.root):
-        return _write(feedstock, _generated(configs))
+        return _write(feedstock, _generated_texts(configs))
 
 
 def _write(feedstock: Feedstock, generated: Mapping[str, str]) -> Drift:
-    changes = _changes(_existing(feedstock), generated)
+    changes = _changed_files(_existing_texts(feedstock), generated)
     for name in (*changes.missing, *changes.changed):
-        files.write_text(feedstock.configs / name, generated[name])
+        files.write_text(feedstock.config_folder / name, generated[name])
     for name in changes.stale:
-        files.remove(feedstock.configs / name)
+        files.remove(feedstock.config_folder / name)
     return changes
 
 
-def _generated(configs: Iterable[BuildConfig]) -> dict[str, str]:
+def _generated_texts(configs: Iterable[BuildConfig]) -> dict[str, str]:
     return {f"{config.name}.yaml": text(config) for config in configs}
 
 
-def _existing(feedstock: Feedstock) -> dict[str, str]:
-    files = [path for path in feedstock.configs.glob("*.yaml") if path.is_file()]
+def _existing_texts(feedstock: Feedstock) -> dict[str, str]:
+    files = [path for path in feedstock.config_folder.glob("*.yaml") if path.is_file()]
     return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in files}
 
 
-def difference(name: str, before: str | None, after: str | None) -> Iterator[str]:
+def unified_diff_lines(name: str, before: str | None, after: str | None) -> Iterator[str]:
     """Yield the unified diff of a file's texts before and after; None is no file."""
     if before == after:
         return
@@ -128,13 +131,13 @@ def matrix_difference(feedstock: Feedstock) -> str:
 def _matrix_changes(feedstock: Feedstock) -> str:
     own_pinning = matrix_settings.exclusive_config_file(feedstock)
     if own_pinning is None and missing_pinning.keys_without_value(feedstock):
-        return _changed_values(feedstock)
+        return _keys_with_changed_values(feedstock)
     return drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
 
 
-def _changed_values(feedstock: Feedstock) -> str:
+def _keys_with_changed_values(feedstock: Feedstock) -> str:
     """Return the keys whose values in .ci_support are not among those of the feedstock's own variant file."""
-    migrations = (feedstock.configs / "migrations").glob("*.yaml")
+    migrations = (feedstock.config_folder / "migrations").glob("*.yaml")
     skipped = _COMPUTED.union(*(load_variant_file(path, path.name).keys for path in migrations))
     names = feedstock.config_names
     configs = config_file.read_all(feedstock, names)

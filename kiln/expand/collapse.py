@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.metadata import Metadata
-    from kiln.recipe_v1.recipe import PackageAt
+    from kiln.recipe_v1.recipe import PackageAtVariant
     from kiln.variants.space import Space, Variant
 
     Config = dict[str, Any]
@@ -61,25 +61,25 @@ class PackagePart:
     used_with_top: frozenset[str]
 
     @classmethod
-    def of(cls, part: Space, package: Metadata) -> PackagePart:
+    def from_metadata(cls, part: Space, package: Metadata) -> PackagePart:
         """Return the package of some metadata, without a reference to the metadata's values."""
         return cls(
             part=part,
             variant=package.variant,
             dist=package.dist,
-            feedstock=str(package.value("extra", "feedstock-name") or package.name),
+            feedstock=str(package.section_value("extra", "feedstock-name") or package.name),
             noarch=bool(package.noarch),
-            used=package.used(),
-            used_with_top=package.used(top=True),
+            used=package.used_keys(),
+            used_with_top=package.used_keys(top=True),
         )
 
     @classmethod
-    def of_v1(cls, part: Space, package: PackageAt) -> PackagePart:
+    def from_recipe_v1(cls, part: Space, package: PackageAtVariant) -> PackagePart:
         """The package of a recipe.yaml; a feedstock that extra does not name is ``None`` to conda-smithy there."""
         used = package.used - ({"target_platform"} if package.noarch else set())
         return cls(
             part=part,
-            variant=part.first(),
+            variant=part.first_variant(),
             dist=f"{package.name}-{package.version}",
             feedstock=str(package.sections["extra"].get("feedstock-name")),
             noarch=bool(package.noarch),
@@ -103,27 +103,27 @@ def job_variants(packages: PlatformPackages, *, labels: bool) -> tuple[list[Conf
 
     ``labels`` keeps the labels of GitHub's runners.
     """
-    used = _used(packages)
+    used = _used_keys(packages)
     top = frozenset.intersection(*{package.used_with_top for package in packages.packages})
-    loops = top & packages.space.loops
+    loops = top & packages.space.varying_keys
     if "target_platform" in used:
         loops |= {"target_platform"}
-    only_top = (top & packages.space.loops) - used
+    only_top = (top & packages.space.varying_keys) - used
     keep = used | ALWAYS | top
     if not all(package.noarch for package in packages.packages):
         keep |= {"target_platform"}
     if labels:
         keep |= {"github_actions_labels"}
-    all_columns = _merged(space_columns(packages.space), packages.space)
+    all_columns = _columns_with_raised_macos(space_columns(packages.space), packages.space)
     used_columns = _used_columns(packages)
     values = _kept_columns(all_columns, used_columns, keep, only_top)
-    values = _grouped(values, packages.space.frame.groups)
-    settings = _settings(packages.space.frame.settings, keep, values, pins_numpy=packages.pins_numpy)
+    values = _in_group_order(values, packages.space.frame.groups)
+    settings = _config_settings(packages.space.frame.settings, keep, values, pins_numpy=packages.pins_numpy)
     existing = {tuple([package.variant.get(key) for key in sorted(loops)]) for package in packages.packages}
     return list(_split_into_configs(values, settings, loops, existing)), loops
 
 
-def _used(packages: PlatformPackages) -> frozenset[str]:
+def _used_keys(packages: PlatformPackages) -> frozenset[str]:
     used = frozenset[str]().union(*{package.used for package in packages.packages})
     if "mpi" in used:
         used |= set(_MPI)  # the choice of mpi determines their versions
@@ -140,11 +140,11 @@ def space_columns(space: Space) -> Columns:
 def _used_columns(packages: PlatformPackages) -> Columns:
     """Return the rows that some package's job covers."""
     parts = {id(package.part): package.part for package in packages.packages}.values()
-    all_columns = _merged(space_columns(packages.space), packages.space)
-    if _raises(packages.space):
+    all_columns = _columns_with_raised_macos(space_columns(packages.space), packages.space)
+    if _needs_raised_macos_versions(packages.space):
         used_columns: Columns = {}
         for part in parts:
-            for keys, rows in _merged(space_columns(part), part).items():
+            for keys, rows in _columns_with_raised_macos(space_columns(part), part).items():
                 used_columns.setdefault(keys, {}).update(rows)
         return used_columns
     used_columns = {keys: rows for keys, rows in all_columns.items() if len(rows) == 1}
@@ -154,22 +154,22 @@ def _used_columns(packages: PlatformPackages) -> Columns:
     return used_columns
 
 
-def _raises(space: Space) -> bool:
+def _needs_raised_macos_versions(space: Space) -> bool:
     """Return whether macOS's versions need to be raised."""
     target = space.dimension("target_platform")
     systems = () if target is None else target.values("target_platform")
     return any(subdir.startswith("osx") for subdir in systems) and space.dimension(_STDLIB) is not None
 
 
-def _merged(given_columns: Columns, space: Space) -> Columns:
+def _columns_with_raised_macos(given_columns: Columns, space: Space) -> Columns:
     """Return the columns with macOS's deployment target and SDK raised to the newest that any key requires."""
-    if not _raises(space):
+    if not _needs_raised_macos_versions(space):
         return given_columns
     involved = list({d.keys: d for key in (_STDLIB, _TARGET, _SDK) if (d := space.dimension(key))}.values())
     merged: Columns = {dimension.keys: {} for dimension in involved}
     for rows in product(*(dimension.rows for dimension in involved)):
         values = {k: v for d, row in zip(involved, rows, strict=True) for k, v in zip(d.keys, row, strict=True)}
-        raised = values | _raised(values)
+        raised = values | _raised_macos_versions(values)
         for dimension in involved:
             merged[dimension.keys][tuple(raised[key] for key in dimension.keys)] = None
         for key in (_TARGET, _SDK):
@@ -178,7 +178,7 @@ def _merged(given_columns: Columns, space: Space) -> Columns:
     return given_columns | merged
 
 
-def _raised(values: Mapping[str, str]) -> dict[str, str]:
+def _raised_macos_versions(values: Mapping[str, str]) -> dict[str, str]:
     stdlib = values[_STDLIB]
     target, sdk = values.get(_TARGET, stdlib), values.get(_SDK, stdlib)
     try:
@@ -210,7 +210,7 @@ def _selected_columns(row: Row, keys: tuple[str, ...], kept_keys: tuple[str, ...
     return row if keys == kept_keys else tuple(item for key, item in zip(keys, row, strict=True) if key in kept_keys)
 
 
-def _grouped(given_columns: Columns, groups: Iterable[tuple[str, ...]]) -> Columns:
+def _in_group_order(given_columns: Columns, groups: Iterable[tuple[str, ...]]) -> Columns:
     """Return the columns, zipped keys in their group's order."""
     order = {key: index for group in groups for index, key in enumerate(group)}
     return {
@@ -219,7 +219,7 @@ def _grouped(given_columns: Columns, groups: Iterable[tuple[str, ...]]) -> Colum
     }
 
 
-def _settings(settings: Mapping[str, Any], keep: frozenset[str], values: Columns, *, pins_numpy: bool) -> Config:
+def _config_settings(settings: Mapping[str, Any], keep: frozenset[str], values: Columns, *, pins_numpy: bool) -> Config:
     """Return the settings of every file: the remaining zipped groups, pins of used packages, other kept settings."""
     present = {key for keys in values for key in keys}
     zipped = sorted([list(keys) for keys in values if len(keys) > 1])
@@ -242,7 +242,7 @@ def _split_into_configs(
     values: Columns, settings: Config, loops: frozenset[str], existing: set[tuple[Any, ...]]
 ) -> Iterator[Config]:
     """Yield one configuration for each combination of the looping keys' values that some package has."""
-    parts = [_parts(keys, rows, loops) for keys, rows in values.items()]
+    parts = [_rows_by_loop_values(keys, rows, loops) for keys, rows in values.items()]
     fixed = [part[0] for part in parts if len(part) == 1]
     varying = [part for part in parts if len(part) > 1]
     common = {**settings, **{key: value for part in fixed for key, value in part.items()}}
@@ -259,7 +259,7 @@ def _split_into_configs(
             yield config
 
 
-def _parts(keys: tuple[str, ...], rows: Iterable[Row], loops: frozenset[str]) -> list[Config]:
+def _rows_by_loop_values(keys: tuple[str, ...], rows: Iterable[Row], loops: frozenset[str]) -> list[Config]:
     """Return the rows of one column, split by the combinations of its looping keys."""
     separate: dict[Row, list[Row]] = {}
     for row in rows:

@@ -70,28 +70,28 @@ def package_settings(path: Path) -> PackageSettings:
     Raises:
         KilnError: the file is malformed, or asks for packages that this engine does not make.
     """
-    settings = _read(path)
-    conda_build = settings.nested("conda_build")
-    form = conda_build.text("pkg_format", _CONDA) or _CONDA
+    settings = _read_settings(path)
+    conda_build = settings.get_nested("conda_build")
+    form = conda_build.get_text("pkg_format", _CONDA) or _CONDA
     if form not in {_CONDA, ".conda"}:
         raise RecipeFault(
             f"conda_build/pkg_format is {form!r}",
-            at=settings.place("conda_build"),
+            at=settings.place_of("conda_build"),
             why="this engine makes .conda files, which are format 2",
             hint="remove the setting, or build with --engine conda-build",
         )
-    level = conda_build.number("zstd_compression_level", LEVEL)
+    level = conda_build.get_number("zstd_compression_level", LEVEL)
     if level not in _LEVELS:
         raise RecipeFault(
             f"conda_build/zstd_compression_level is {str(level)!r}",
-            at=settings.place("conda_build"),
+            at=settings.place_of("conda_build"),
             why=f"zstd has the levels {_LEVELS[0]} to {_LEVELS[-1]}",
             hint=f"{LEVEL} is the default",
         )
     return PackageSettings(
         level=level,
-        channel_priority=settings.text("channel_priority", _STRICT),
-        error_overlinking=conda_build.flag("error_overlinking", default=False),
+        channel_priority=settings.get_text("channel_priority", _STRICT),
+        error_overlinking=conda_build.get_flag("error_overlinking", default=False),
     )
 
 
@@ -103,12 +103,12 @@ def require_supported_priority(path: Path, channels: Iterable[tuple[str, ...]]) 
     Raises:
         RecipeFault: the priority is flexible, and a config has several channels.
     """
-    settings = _read(path)
+    settings = _read_settings(path)
     several = next((each for each in channels if len(each) > 1), None)
-    if several is not None and settings.text("channel_priority", _STRICT) == _FLEXIBLE:
+    if several is not None and settings.get_text("channel_priority", _STRICT) == _FLEXIBLE:
         raise RecipeFault(
             f"channel_priority is {_FLEXIBLE}, with the channels {', '.join(several)}",
-            at=settings.place("channel_priority"),
+            at=settings.place_of("channel_priority"),
             why="rattler-build has the priorities strict and disabled",
             hint="disabled takes the newest package of all channels; or build with --engine conda-build",
         )
@@ -120,7 +120,7 @@ def conda_build_only(path: Path) -> tuple[str, ...]:
     Raises:
         KilnError: the file is malformed.
     """
-    names = (f"conda_build.{name}" for name in _read(path).mapping("conda_build"))
+    names = (f"conda_build.{name}" for name in _read_settings(path).get_mapping("conda_build"))
     return tuple(name for name in names if name not in types_by_name())
 
 
@@ -133,15 +133,15 @@ def conda_settings(path: Path) -> CondaSettings:
     Raises:
         KilnError: the file is malformed, or its channel priority is invalid.
     """
-    settings = _read(path)
+    settings = _read_settings(path)
     conda_build = {
-        str(name): str(value) for name, value in settings.mapping("conda_build").items() if value is not None
+        str(name): str(value) for name, value in settings.get_mapping("conda_build").items() if value is not None
     }
-    tool = settings.text("conda_build_tool", "").partition("+")[2].replace("conda-libmamba-solver", "libmamba")
+    tool = settings.get_text("conda_build_tool", "").partition("+")[2].replace("conda-libmamba-solver", "libmamba")
     return CondaSettings(
-        channel_priority=settings.text("channel_priority", _STRICT),
+        channel_priority=settings.get_text("channel_priority", _STRICT),
         conda_build={"pkg_format": "2", **conda_build},
-        solver=tool or settings.text("conda_solver", "") or None,
+        solver=tool or settings.get_text("conda_solver", "") or None,
     )
 
 
@@ -156,17 +156,17 @@ def container_settings(
     Raises:
         KilnError: the file is malformed, or has such a setting.
     """
-    settings = _read(path)
-    docker = settings.nested("docker")
-    engine = None if engine_replaced else docker.text("executable", "") or None
+    settings = _read_settings(path)
+    docker = settings.get_nested("docker")
+    engine = None if engine_replaced else docker.get_text("executable", "") or None
     if engine is not None and engine not in _ENGINES:
         raise RecipeFault(
             f"docker.executable is {engine!r}",
-            at=settings.place("docker"),
+            at=settings.place_of("docker"),
             why="a feedstock cannot choose a program of this machine",
             hint=f"{' or '.join(_ENGINES)}, or the variable DOCKER_EXECUTABLE",
         )
-    arguments = "" if run_arguments_replaced else docker.text("run_args", "")
+    arguments = "" if run_arguments_replaced else docker.get_text("run_args", "")
     return ContainerSettings(
         engine=None if engine == _ENGINES[0] else engine, run_arguments=_run_arguments(settings, arguments)
     )
@@ -180,7 +180,7 @@ def runs_emulated_tests(path: Path) -> bool:
     Raises:
         KilnError: the file is malformed.
     """
-    return _read(path).text("test", "all") != "native"
+    return _read_settings(path).get_text("test", "all") != "native"
 
 
 def ci_secret_names(path: Path) -> tuple[str, ...]:
@@ -189,15 +189,15 @@ def ci_secret_names(path: Path) -> tuple[str, ...]:
     Raises:
         KilnError: the file is malformed, or a name cannot be a variable's.
     """
-    return secret_names(_read(path))
+    return secret_names(_read_settings(path))
 
 
-def _read(path: Path) -> TypedSettings:
-    return _settings(path, content_stamp(path) if path.exists() else ())
+def _read_settings(path: Path) -> TypedSettings:
+    return _cached_settings(path, content_stamp(path) if path.exists() else ())
 
 
 @lru_cache(maxsize=4)
-def _settings(path: Path, _stamp: tuple[int, ...]) -> TypedSettings:
+def _cached_settings(path: Path, _stamp: tuple[int, ...]) -> TypedSettings:
     return limits.run_bounded(lambda: TypedSettings.read(path))
 
 
@@ -210,7 +210,7 @@ def _run_arguments(settings: TypedSettings, text: str) -> tuple[str, ...]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise RecipeFault(f"docker.run_args is {text!r}", at=settings.place("docker"), why=str(error)) from error
+        raise RecipeFault(f"docker.run_args is {text!r}", at=settings.place_of("docker"), why=str(error)) from error
     rest = iter(words)
     for word in rest:
         option, assigned, value = word.partition("=")
@@ -219,14 +219,14 @@ def _run_arguments(settings: TypedSettings, text: str) -> tuple[str, ...]:
             value = next(rest, "")
         # A variable without a value is the caller's, and may be a secret.
         if takes_value is None or (option in _ENVIRONMENT and "=" not in value):
-            raise _not_harmless(settings, f"{option} {value}".strip() if takes_value else word, text)
+            raise _harmful_option_error(settings, f"{option} {value}".strip() if takes_value else word, text)
     return tuple(words)
 
 
-def _not_harmless(settings: TypedSettings, option: str, text: str) -> RecipeFault:
+def _harmful_option_error(settings: TypedSettings, option: str, text: str) -> RecipeFault:
     return RecipeFault(
         f"docker.run_args has the option {option!r}",
-        at=settings.place("docker"),
+        at=settings.place_of("docker"),
         why="it may show the build more of this machine than its recipe and caches, and a feedstock cannot decide that",
         hint=f"if you trust the feedstock: {RUN_ARGUMENTS}={shlex.quote(text)} kiln build",
     )

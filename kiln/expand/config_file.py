@@ -11,10 +11,10 @@ from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
-from kiln.names import PLATFORMS, is_config
+from kiln.names import PLATFORMS, is_config_name
 from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
-from kiln.variants.files import VariantSource, as_list, check, zip_groups
+from kiln.variants.files import VariantSource, as_list, check_variant_source, zip_groups
 from kiln.yamltext import PlacedText, ScalarTypes, mapping_text, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
@@ -56,11 +56,11 @@ def read(feedstock: Feedstock, config: str) -> BuildConfig:
 def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig, ...]:
     """Return the configs of several files; raises what ``read`` raises."""
     paths = [_path(feedstock, config) for config in configs]
-    format_stamps = tuple(map(_stamp, (feedstock.root / FORGE, feedstock.meta, feedstock.recipe_v1)))
-    keys = {path: (path, _stamp(path), format_stamps) for path in paths}
+    format_stamps = tuple(map(_stamp_or_empty, (feedstock.root / FORGE, feedstock.meta, feedstock.recipe_v1)))
+    keys = {path: (path, _stamp_or_empty(path), format_stamps) for path in paths}
     unread = [path for path, key in keys.items() if key not in _READ]
     if unread:
-        read_now = limits.run_bounded(lambda: [_read(path, typed=is_v1(feedstock)) for path in unread])
+        read_now = limits.run_bounded(lambda: [_read_config_file(path, typed=is_v1(feedstock)) for path in unread])
         if len(_READ) > MOST_KEPT:
             _READ.clear()
         _READ.update((keys[path], config) for path, config in zip(unread, read_now, strict=True))
@@ -69,7 +69,7 @@ def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig,
 
 def _path(feedstock: Feedstock, config: str) -> Path:
     name = config.removesuffix(".yaml").removeprefix(".ci_support/")
-    path = feedstock.configs / f"{name}.yaml"
+    path = feedstock.config_folder / f"{name}.yaml"
     if "/" in name or not path.is_file():
         names = feedstock.config_names
         near = did_you_mean(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
@@ -78,33 +78,35 @@ def _path(feedstock: Feedstock, config: str) -> Path:
     return path
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def _stamp_or_empty(path: Path) -> tuple[int, ...]:
     try:
         return content_stamp(path)
     except OSError:
         return ()
 
 
-def _read(path: Path, *, typed: bool) -> BuildConfig:
+def _read_config_file(path: Path, *, typed: bool) -> BuildConfig:
     name, place_name = path.stem, f".ci_support/{path.name}"
-    if not is_config(name):
+    if not is_config_name(name):
         why = "files and folders of its build have this name"
         hint = "kiln rerender writes files with valid names"
         raise VariantFault(f"{name!r} cannot be the name of a config", at=Place(file=place_name), why=why, hint=hint)
     document = parse(read_text(path, place_name), place_name, ScalarTypes.PLACED if typed else ScalarTypes.TEXT)
     if typed:
-        document = replace(document, value=_typed(document.value))
+        document = replace(document, value=_typed_values(document.value))
     if not isinstance(document.value, dict):
-        raise MalformedYaml("a config's file is a mapping of keys to lists", at=document.place())
-    check(VariantSource(name=place_name, values=document.value, document=document))
-    return _config(name, document)
+        raise MalformedYaml("a config's file is a mapping of keys to lists", at=document.place_of_key())
+    check_variant_source(VariantSource(name=place_name, values=document.value, document=document))
+    return _config_of_document(name, document)
 
 
-def _config(name: str, document: Document) -> BuildConfig:
-    values = {key: _texts(key, value, document) for key, value in document.value.items() if key not in _SETTINGS}
+def _config_of_document(name: str, document: Document) -> BuildConfig:
+    values = {
+        key: _values_of_key(key, value, document) for key, value in document.value.items() if key not in _SETTINGS
+    }
     return BuildConfig(
         name=name,
-        platform=values.get("target_platform", (_subdir(name),))[0],
+        platform=values.get("target_platform", (_subdir_of_name(name),))[0],
         variant=values,
         zip_keys=tuple(zip_groups(document.value.get("zip_keys"))),
         pin_run_as_build=document.value.get("pin_run_as_build") or {},
@@ -112,24 +114,27 @@ def _config(name: str, document: Document) -> BuildConfig:
     )
 
 
-def _texts(key: str, value: Any, document: Document) -> tuple[str, ...]:
+def _values_of_key(key: str, value: Any, document: Document) -> tuple[str, ...]:
     items = tuple(as_list(value))
     if not items or any(not isinstance(item, str) for item in items):
-        raise VariantFault(f"{key} is not a list of values", at=document.place(key))
+        raise VariantFault(f"{key} is not a list of values", at=document.place_of_key(key))
     return items
 
 
-def _typed(value: Any) -> Any:
+def _typed_values(value: Any) -> Any:
     """Return the values of a file; numbers and truth values stay distinct from text, as in recipe.yaml."""
     if isinstance(value, dict):
-        return {str(key): _typed(item) if isinstance(item, (dict, list)) else str(item) for key, item in value.items()}
+        return {
+            str(key): _typed_values(item) if isinstance(item, (dict, list)) else str(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_typed(item) for item in value]
+        return [_typed_values(item) for item in value]
     result = scalar_value(value) if isinstance(value, PlacedText) else value
     return TypedText(result) if isinstance(result, int) else str(value)
 
 
-def _subdir(name: str) -> str:
+def _subdir_of_name(name: str) -> str:
     match = _PLATFORM.match(f"{name}_")
     subdir = f"{match[1]}-{match[2]}" if match else ""
     return subdir if subdir in PLATFORMS else "linux-64"

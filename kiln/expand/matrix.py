@@ -17,10 +17,10 @@ from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.combine import combine
-from kiln.variants.files import VariantSource, check, load_variant_file
+from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
 from kiln.variants.migrations import MISFIT, Migration, applicable, migrate
 from kiln.variants.platform import Platform
-from kiln.variants.space import Space, Variant, from_specification
+from kiln.variants.space import Space, Variant, space_narrowed_to_sources
 from kiln.yamltext.typed_text import as_text
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class _Expansion:
     """One expansion: the state that its platforms share."""
 
     def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
-        self.forge: ForgeSettings = matrix_settings.read(feedstock.settings)
+        self.forge: ForgeSettings = matrix_settings.read(feedstock.conda_forge_yml)
         self.files: list[VariantFile | VariantFileV1] = [load_variant_file(pinning, pinning.name)] if pinning else []
         variant_path = feedstock.recipe / "conda_build_config.yaml"
         if variant_path.is_file():
@@ -91,7 +91,7 @@ class _Expansion:
         pinned = pinning.parent / "share" / "conda-forge" / "migrations" if pinning else None
         self.migrations = [
             Migration(file=load_variant_file(path, f"migrations/{path.name}"))
-            for path in applicable(feedstock.configs / "migrations", pinned)
+            for path in applicable(feedstock.config_folder / "migrations", pinned)
         ]
         self.v1 = is_v1(feedstock)
         if self.v1 and (beside := feedstock.recipe / "variants.yaml").is_file():
@@ -126,13 +126,17 @@ class _Expansion:
         result, loops = job_variants(every, labels=labels)
         feedstock = min(every.packages, key=lambda package: package.dist).feedstock
         for config in result:
-            name = config_name(job.name, config, loops, feedstock)
-            yield _config(name, platform.subdir, self._with_image(config, job))
+            name = config_name(job.platform_name, config, loops, feedstock)
+            yield _build_config(name, platform.subdir, self._with_image(config, job))
 
     def own_values(self, job: PlatformJob) -> dict[str, Any]:
         """Return the values of the variant files on one platform, before migrations."""
         platform = self._platform(job)
-        return {key: value for file in self.files for key, value in file.source(platform, self.known).values.items()}
+        return {
+            key: value
+            for file in self.files
+            for key, value in file.source_for_platform(platform, self.known).values.items()
+        }
 
     def _platform(self, job: PlatformJob) -> Platform:
         self.environ["BUILD_PLATFORM"] = job.build_platform
@@ -144,17 +148,18 @@ class _Expansion:
     def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> PlatformPackages:
         """Return the packages of one platform."""
         if not isinstance(self.recipe, RecipeSource):
-            from kiln.recipe_v1.variant_exploration import packages
+            from kiln.recipe_v1.variant_exploration import packages_with_spaces
 
             result = (
-                PackagePart.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir)
+                PackagePart.from_recipe_v1(part, package)
+                for part, package in packages_with_spaces(self.recipe, space, platform.subdir)
             )
             package_parts = [package for package in result if job.keep_noarch or not package.noarch]
             return PlatformPackages(space=space, packages=package_parts, recipe_text=self.text)
         recipe = Recipe(self.recipe, platform, space)
-        initial = Variant(platform.defaults(), {})
+        initial = Variant(platform.default_variant(), {})
         package_parts = [
-            PackagePart.of(part, package)
+            PackagePart.from_metadata(part, package)
             for part, variants in recipe.jobs(initial)
             for package in variants
             if job.keep_noarch or not package.noarch
@@ -165,16 +170,16 @@ class _Expansion:
 
     def _space(self, platform: Platform) -> Space:
         """Return the space of the variant files after migrations."""
-        defaults = VariantSource(name="defaults", values=platform.defaults())
-        sources = [defaults, *(file.source(platform, self.known) for file in self.files)]
-        spec = self._migrated(combine(sources), platform)
+        defaults = VariantSource(name="defaults", values=platform.default_variant())
+        sources = [defaults, *(file.source_for_platform(platform, self.known) for file in self.files)]
+        spec = self._migrated_spec(combine(sources), platform)
         migrated = VariantSource(
             name="the variant files after migrations", values=_without_migrator(spec), origins=tuple(sources[1:])
         )
-        check(migrated)
-        return from_specification(combine([defaults, migrated]), [migrated.values])
+        check_variant_source(migrated)
+        return space_narrowed_to_sources(combine([defaults, migrated]), [migrated.values])
 
-    def _migrated(self, spec: Spec, platform: Platform) -> Spec:
+    def _migrated_spec(self, spec: Spec, platform: Platform) -> Spec:
         """Return the specification after migrations, which are written for that of a pinning."""
         try:
             return migrate(spec, self.migrations, platform, self.known)
@@ -200,7 +205,7 @@ def _without_migrator(spec: Spec) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "__migrator"}
 
 
-def _config(name: str, subdir: str, config: Mapping[str, Any]) -> BuildConfig:
+def _build_config(name: str, subdir: str, config: Mapping[str, Any]) -> BuildConfig:
     values = {
         key: tuple(map(as_text, config[key])) for key in sorted(config) if key not in {"zip_keys", "pin_run_as_build"}
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.conda_forge_yml import TypedSettings, parsed
+from kiln.conda_forge_yml import TypedSettings, read_document
 from kiln.errors import RecipeFault
 from kiln.names import CONDA_PLATFORMS
 
@@ -43,7 +43,7 @@ class PlatformJob:
     linux_version: str | None
 
     @property
-    def name(self) -> str:
+    def platform_name(self) -> str:
         """The platform in the form of config names, such as ``linux_64``."""
         return f"{self.system}_{self.arch}"
 
@@ -66,14 +66,14 @@ def exclusive_config_file(feedstock: Feedstock) -> Path | None:
     Raises:
         RecipeFault: the file does not exist, or is outside of the feedstock.
     """
-    document = parsed(feedstock.settings)
+    document = read_document(feedstock.conda_forge_yml)
     name = document.value.get(_EXCLUSIVE)
     if name is None:
         return None
     path = (feedstock.root / str(name)).resolve()
     if not path.is_relative_to(feedstock.root.resolve()) or not path.is_file():
         why = "it is outside of the feedstock" if path.exists() else "no such file"
-        raise RecipeFault(f"{_EXCLUSIVE} is {str(name)!r}", at=document.place(_EXCLUSIVE), why=why)
+        raise RecipeFault(f"{_EXCLUSIVE} is {str(name)!r}", at=document.place_of_key(_EXCLUSIVE), why=why)
     return path
 
 
@@ -84,40 +84,42 @@ def read(path: Path) -> ForgeSettings:
         KilnError: the file is malformed, or has a setting that kiln does not support.
     """
     settings = TypedSettings.read(path)
-    if settings.text("recipe_dir", "recipe") != "recipe":
-        raise RecipeFault("recipe_dir is not 'recipe'", at=settings.place("recipe_dir"), hint="rename the folder")
-    return _forge(settings)
+    if settings.get_text("recipe_dir", "recipe") != "recipe":
+        raise RecipeFault("recipe_dir is not 'recipe'", at=settings.place_of("recipe_dir"), hint="rename the folder")
+    return _forge_settings(settings)
 
 
-def _forge(settings: TypedSettings) -> ForgeSettings:
-    github = settings.mapping(_GITHUB)
+def _forge_settings(settings: TypedSettings) -> ForgeSettings:
+    github = settings.get_mapping(_GITHUB)
     return ForgeSettings(
-        jobs=tuple(_jobs(settings)),
-        fallback_image=str(settings.mapping("docker").get("fallback_image") or _IMAGE),
+        jobs=tuple(_platform_jobs(settings)),
+        fallback_image=str(settings.get_mapping("docker").get("fallback_image") or _IMAGE),
         environ={
-            "CONFIG_VERSION": settings.text("config_version", "2"),
-            "CF_COMPILER_STACK": settings.text("compiler_stack", "comp7"),
-            "CF_MIN_PY_VER": settings.text("min_py_ver", "27"),
-            "CF_MAX_PY_VER": settings.text("max_py_ver", "37"),
-            "CF_MIN_R_VER": settings.text("min_r_ver", "34"),
-            "CF_MAX_R_VER": settings.text("max_r_ver", "34"),
+            "CONFIG_VERSION": settings.get_text("config_version", "2"),
+            "CF_COMPILER_STACK": settings.get_text("compiler_stack", "comp7"),
+            "CF_MIN_PY_VER": settings.get_text("min_py_ver", "27"),
+            "CF_MAX_PY_VER": settings.get_text("max_py_ver", "37"),
+            "CF_MIN_R_VER": settings.get_text("min_r_ver", "34"),
+            "CF_MAX_R_VER": settings.get_text("max_r_ver", "34"),
         },
         labels_kept=bool(github.get("enabled")),
     )
 
 
-def _jobs(settings: TypedSettings) -> Iterator[PlatformJob]:
+def _platform_jobs(settings: TypedSettings) -> Iterator[PlatformJob]:
     builds = {platform: platform for platform in _PLATFORMS} | {
-        str(platform): str(build) for platform, build in settings.mapping("build_platform").items() if build
+        str(platform): str(build) for platform, build in settings.get_mapping("build_platform").items() if build
     }
     providers = _providers(settings, builds)
-    noarch = settings.items("noarch_platforms", ["linux_64"])
-    versions = settings.mapping("os_version")
-    force_azure = bool(settings.mapping("azure").get("force"))
+    noarch = settings.get_list("noarch_platforms", ["linux_64"])
+    versions = settings.get_mapping("os_version")
+    force_azure = bool(settings.get_mapping("azure").get("force"))
     for provider in _PROVIDERS:
         for platform, build in builds.items():
             system, _, arch = platform.partition("_")
-            if not _served(provider, build, providers) and not (provider == "azure" and force_azure and arch == "64"):
+            if not _is_served_by(provider, build, providers) and not (
+                provider == "azure" and force_azure and arch == "64"
+            ):
                 continue
             version = versions.get(platform)
             yield PlatformJob(
@@ -132,7 +134,7 @@ def _jobs(settings: TypedSettings) -> Iterator[PlatformJob]:
 
 def _providers(settings: TypedSettings, builds: Mapping[str, str]) -> dict[str, list[str]]:
     platform_providers: dict[str, Any] = {"linux_64": _GITHUB, "osx_64": "azure", "win_64": _GITHUB}
-    platform_providers |= settings.mapping("provider")
+    platform_providers |= settings.get_mapping("provider")
     providers = {}
     for platform in (*platform_providers, *builds):
         value = platform_providers.get(platform)
@@ -146,7 +148,7 @@ def _providers(settings: TypedSettings, builds: Mapping[str, str]) -> dict[str, 
     return providers
 
 
-def _served(provider: str, build: str, providers: Mapping[str, list[str]]) -> bool:
+def _is_served_by(provider: str, build: str, providers: Mapping[str, list[str]]) -> bool:
     system, _, arch = build.partition("_")
     if arch == "64" and providers.get(system):
         return provider in providers[system]

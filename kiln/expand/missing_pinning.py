@@ -14,7 +14,7 @@ import jinja2
 from jinja2 import nodes
 
 from kiln import limits
-from kiln.conda_forge_yml import parsed
+from kiln.conda_forge_yml import read_document
 from kiln.errors import KilnError, PinningNeeded, did_you_mean
 from kiln.expand import matrix_settings
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
@@ -60,7 +60,7 @@ class KeyWithoutValue:
     at: Place
     held: tuple[str, ...] = ()
 
-    def fault(self) -> PinningNeeded:
+    def as_error(self) -> PinningNeeded:
         """Return the need as a line of the message."""
         values = f"; .ci_support holds {', '.join(self.held[:4])}{', ...' if len(self.held) > 4 else ''}"
         return PinningNeeded(f"{self.key} has no value{values if self.held else ''}", at=self.at)
@@ -69,7 +69,7 @@ class KeyWithoutValue:
 def missing_values_error(needs: Sequence[KeyWithoutValue], *, why: str = "", hint: str = HINT) -> PinningNeeded:
     """Return the error for keys without a value, which lists each with the place of its use."""
     keys = f"{len(needs)} keys have" if len(needs) > 1 else f"{needs[0].key} has"
-    others = tuple(need.fault() for need in needs)
+    others = tuple(need.as_error() for need in needs)
     return PinningNeeded(f"{keys} no value without a pinning", why=why, hint=hint, others=others)
 
 
@@ -77,19 +77,23 @@ def keys_without_value(feedstock: Feedstock) -> tuple[KeyWithoutValue, ...]:
     """Return the keys that the recipe uses, or .ci_support holds today, without a value in the feedstock."""
     defined = _defined_keys(feedstock)
     if is_v1(feedstock):
-        return _lacking_v1(feedstock, defined)
+        return _keys_without_value_v1(feedstock, defined)
     text = read_text(feedstock.meta, RECIPE)
     existing = _existing_values(feedstock, defined)
     limits.record_place(RECIPE)
-    existing_needs = _existing_needs(existing, feedstock.recipe, text)
+    existing_needs = _ci_support_needs(existing, feedstock.recipe, text)
     needs = {
         need.key: need
-        for need in (*_undefined_names(feedstock, text, defined), *_validated(feedstock, defined), *existing_needs)
+        for need in (
+            *_undefined_names(feedstock, text, defined),
+            *_output_validation_needs(feedstock, defined),
+            *existing_needs,
+        )
     }
     return tuple(needs[key] for key in sorted(needs))
 
 
-def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[KeyWithoutValue, ...]:
+def _keys_without_value_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[KeyWithoutValue, ...]:
     """Return the same for a recipe.yaml, whose names need no search in a text."""
     from kiln.recipe_v1.mentioned_variables import mentioned_keys, required_keys
     from kiln.recipe_v1.recipe import RecipeV1
@@ -101,7 +105,7 @@ def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[KeyWitho
     existing = _existing_values(feedstock, defined)
     used = mentioned_keys(recipe)
     needs = {key: KeyWithoutValue(key=key, at=at) for key, at in required_keys(recipe).items() if key not in defined}
-    needs |= {need.key: need for need in _validated(feedstock, defined)}
+    needs |= {need.key: need for need in _output_validation_needs(feedstock, defined)}
     for key, (values, at) in existing.items():
         if key in ALWAYS or key in used:
             needs[key] = KeyWithoutValue(key=key, at=used.get(key, at), held=values)
@@ -111,24 +115,24 @@ def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[KeyWitho
 def _defined_keys(feedstock: Feedstock) -> frozenset[str]:
     """Return the keys that the feedstock's own files define on any platform."""
     variant_path = feedstock.recipe / "conda_build_config.yaml"
-    files = [variant_path, *sorted((feedstock.configs / "migrations").glob("*.yaml"))]
+    files = [variant_path, *sorted((feedstock.config_folder / "migrations").glob("*.yaml"))]
     return frozenset[str]().union(*(load_variant_file(path, path.name).keys for path in files if path.is_file()))
 
 
 def _existing_values(feedstock: Feedstock, defined: frozenset[str]) -> dict[str, tuple[tuple[str, ...], Place]]:
     """Return the values of each key in .ci_support that has no default, and the place of its first occurrence."""
     values_by_key: dict[str, tuple[tuple[str, ...], Place]] = {}
-    for path in sorted(feedstock.configs.glob("*.yaml")):
-        document = _document(path)
+    for path in sorted(feedstock.config_folder.glob("*.yaml")):
+        document = _document_or_none(path)
         for key in document.value if document else ():
             assert document is not None
-            values, at = values_by_key.get(key, ((), document.place(key)))
+            values, at = values_by_key.get(key, ((), document.place_of_key(key)))
             more = tuple(str(value) for value in as_list(document.value[key]))
             values_by_key[key] = (tuple(dict.fromkeys((*values, *more))), at)
     return {key: (values, at) for key, (values, at) in values_by_key.items() if not _has_default(key, values, defined)}
 
 
-def _document(path: Path) -> Document | None:
+def _document_or_none(path: Path) -> Document | None:
     """Return a file of .ci_support; None where it cannot be read, because rerender writes it again."""
     name = f".ci_support/{path.name}"
     try:
@@ -142,30 +146,30 @@ def _has_default(key: str, values: Sequence[str], defined: frozenset[str]) -> bo
     """Return whether a key's values need no pinning: the feedstock defines them, or conda-build or conda-smithy."""
     if key in defined or key in {"zip_keys", "pin_run_as_build", "target_platform", "docker_image"}:
         return True
-    defaults = [Platform(system=system, arch="64").defaults().get(key) for system in SYSTEMS]
+    defaults = [Platform(system=system, arch="64").default_variant().get(key) for system in SYSTEMS]
     return bool(values) and set(values) <= {str(default) for default in defaults if default is not None}
 
 
-def _existing_needs(
+def _ci_support_needs(
     existing: Mapping[str, tuple[tuple[str, ...], Place]], recipe: Path, text: str
 ) -> Iterator[KeyWithoutValue]:
     """Yield the needs of keys in .ci_support: of settings that each file has, and of keys that are still used."""
     usage = Usage(existing)
-    used = usage.selectors(text) | usage.elsewhere(text) | _in_scripts(existing, recipe)
+    used = usage.keys_in_selectors(text) | usage.keys_outside_selectors(text) | _keys_in_scripts(existing, recipe)
     if any(PYTHON_MIN.match(line) for line in text.splitlines()):
         used |= existing.keys() & {"python_min"}
     for key, (values, at) in existing.items():
         if key in ALWAYS or key in used:
-            yield KeyWithoutValue(key=key, at=_line(text, key) or at, held=values)
+            yield KeyWithoutValue(key=key, at=_place_of_key(text, key) or at, held=values)
 
 
-def _in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
+def _keys_in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
     scripts = Scripts(recipe, frozenset(keys))
     beside = sorted(path.name for pattern in ("*.sh", "*.bat") for path in recipe.glob(pattern))
-    return frozenset[str]().union(*map(scripts.of_file, beside))
+    return frozenset[str]().union(*map(scripts.keys_used_by_script, beside))
 
 
-def _line(text: str, key: str, first: int = 1) -> Place | None:
+def _place_of_key(text: str, key: str, first: int = 1) -> Place | None:
     """Return the place where a recipe names a key, from some line on."""
     spelt = re.compile(rf"(?<![\w-]){'[-_]'.join(map(re.escape, key.split('_')))}(?![\w-])")
     for number, line in enumerate(text.splitlines()[first - 1 :], first):
@@ -174,12 +178,14 @@ def _line(text: str, key: str, first: int = 1) -> Place | None:
     return None
 
 
-def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
+def _output_validation_needs(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of conda-forge's output validation, whose channels a pinning defines."""
-    document = parsed(feedstock.settings)
+    document = read_document(feedstock.conda_forge_yml)
     if document.value.get(VALIDATION_KEY) is True:
         yield from (
-            KeyWithoutValue(key=key, at=document.place(VALIDATION_KEY)) for key in CHANNEL_KEYS if key not in defined
+            KeyWithoutValue(key=key, at=document.place_of_key(VALIDATION_KEY))
+            for key in CHANNEL_KEYS
+            if key not in defined
         )
 
 
@@ -200,11 +206,11 @@ def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -
     names = (name for output in tree.find_all(nodes.Output) for name in output.find_all(nodes.Name))
     for name in names:
         if name.name not in known and not did_you_mean(name.name, harmless):  # rendering reports a misspelled one
-            at = _line(text, name.name, name.lineno) or Place(file=RECIPE, line=name.lineno)
+            at = _place_of_key(text, name.name, name.lineno) or Place(file=RECIPE, line=name.lineno)
             yield KeyWithoutValue(key=name.name, at=at)
     for call in tree.find_all(nodes.Call):
-        if (key := _stdlib(call)) and key not in defined:
-            at = _line(text, "stdlib", call.lineno) or Place(file=RECIPE, line=call.lineno)
+        if (key := _stdlib_key(call)) and key not in defined:
+            at = _place_of_key(text, "stdlib", call.lineno) or Place(file=RECIPE, line=call.lineno)
             yield KeyWithoutValue(key=key, at=at)
 
 
@@ -226,13 +232,13 @@ def has_only_known_names(text: str, always: frozenset[str], defined: frozenset[s
 
 def _always_defined(feedstock: Feedstock) -> frozenset[str]:
     """Return the names that have a value without any variant file."""
-    environ = matrix_settings.read(feedstock.settings).environ
+    environ = matrix_settings.read(feedstock.conda_forge_yml).environ
     platforms = [Platform(system=system, arch="64", environ=environ) for system in SYSTEMS]
-    defaults = (platform.defaults().keys() for platform in platforms)
-    return frozenset(BUILT_IN).union(*defaults, platforms[0].names({}, platforms[0].subdir))
+    defaults = (platform.default_variant().keys() for platform in platforms)
+    return frozenset(BUILT_IN).union(*defaults, platforms[0].fixed_names({}, platforms[0].subdir))
 
 
-def _stdlib(call: nodes.Call) -> str:
+def _stdlib_key(call: nodes.Call) -> str:
     """Return the key of the standard library in a call, for which conda-build has no default; empty for other calls."""
     named = isinstance(call.node, nodes.Name) and call.node.name == "stdlib" and call.args
     language = call.args[0] if named else None

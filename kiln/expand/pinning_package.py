@@ -42,11 +42,11 @@ def newest(folder: Path, channel: str) -> Pinning:
     Raises:
         PinningNeeded: the channel cannot be reached, or has none; it names the newest one that was fetched before.
     """
-    home = _home(folder, channel)
-    version = _recent(home / _NEWEST)
+    home = _channel_folder(folder, channel)
+    version = _recently_newest_version(home / _NEWEST)
     if version and (home / version / _FILE).is_file():
         return Pinning(version=version, file=home / version / _FILE)
-    pinning = _fetched(home, channel, PACKAGE, f"the newest {PACKAGE}")
+    pinning = _fetch_or_raise_unavailable(home, channel, PACKAGE, f"the newest {PACKAGE}")
     files.write_text(home / _NEWEST, json.dumps({"version": pinning.version}))
     return pinning
 
@@ -57,10 +57,10 @@ def of_version(folder: Path, channel: str, version: str) -> Pinning:
     Raises:
         PinningNeeded: the channel cannot be reached, or does not have it.
     """
-    home = _home(folder, channel)
+    home = _channel_folder(folder, channel)
     if (home / version / _FILE).is_file():
         return Pinning(version=version, file=home / version / _FILE)
-    return _fetched(home, channel, f"{PACKAGE} =={version}", f"{PACKAGE} {version}")
+    return _fetch_or_raise_unavailable(home, channel, f"{PACKAGE} =={version}", f"{PACKAGE} {version}")
 
 
 def version_of(file: Path) -> str:
@@ -77,12 +77,12 @@ def version_of(file: Path) -> str:
     return ""
 
 
-def _home(folder: Path, channel: str) -> Path:
+def _channel_folder(folder: Path, channel: str) -> Path:
     """Return the folder of a channel's pinnings, whose name contains nothing of the channel's URL."""
     return folder / hashlib.sha256(channel.encode()).hexdigest()[:12]
 
 
-def _recent(path: Path) -> str:
+def _recently_newest_version(path: Path) -> str:
     """Return the version that was the newest less than an hour ago, empty when it has to be asked for."""
     try:
         age = time.time() - path.stat().st_mtime
@@ -92,11 +92,11 @@ def _recent(path: Path) -> str:
     return version if isinstance(version, str) and VERSION.fullmatch(version) else ""
 
 
-def _fetched(home: Path, channel: str, spec: str, title: str) -> Pinning:
+def _fetch_or_raise_unavailable(home: Path, channel: str, spec: str, title: str) -> Pinning:
     try:
         return _fetch(home, channel, spec)
     except (DownloadFailed, SolveFailed) as error:
-        raise _unavailable(title, channel, error, home) from error
+        raise _pinning_unavailable_error(title, channel, error, home) from error
 
 
 def _fetch(home: Path, channel: str, spec: str) -> Pinning:
@@ -114,7 +114,7 @@ def _fetch(home: Path, channel: str, spec: str) -> Pinning:
     return Pinning(version=version, file=prefix / _FILE)
 
 
-def _unavailable(name: str, channel: str, error: KilnError, home: Path) -> PinningNeeded:
+def _pinning_unavailable_error(name: str, channel: str, error: KilnError, home: Path) -> PinningNeeded:
     versions = sorted(
         (path.parent.name for path in home.glob(f"*/{_FILE}") if VERSION.fullmatch(path.parent.name)),
         key=lambda version: tuple(map(int, version.split("."))),

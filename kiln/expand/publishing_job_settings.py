@@ -41,24 +41,24 @@ class PublicationSettings:
         Raises:
             RecipeFault: a setting is invalid, missing, or excluded by another one.
         """
-        channel = own.text("publish_to", "")
+        channel = own.get_text("publish_to", "")
         if not CHANNEL.fullmatch(channel):
             raise RecipeFault(
                 f"kiln: publish_to: {channel!r} is not a channel of a server", hint="prefix:CHANNEL, anaconda:OWNER"
             )
-        trusted = own.flag("trusted_publishing", default=False)
+        trusted = own.get_flag("trusted_publishing", default=False)
         return cls(
             channel=channel,
-            staging=_staging(own, channel),
-            secrets=_secrets(own, channel, trusted=trusted),
+            staging=_staging_channel(own, channel),
+            secrets=_token_secret_names(own, channel, trusted=trusted),
             trusted=trusted,
-            environment=own.text("publish_environment", ENVIRONMENT),
+            environment=own.get_text("publish_environment", ENVIRONMENT),
         )
 
 
-def _staging(own: TypedSettings, channel: str) -> str:
+def _staging_channel(own: TypedSettings, channel: str) -> str:
     """Return the channel for staging, which each server needs, and a bucket has itself."""
-    staging = own.text("publish_staging", "")
+    staging = own.get_text("publish_staging", "")
     if channel.startswith(BUCKET):
         if staging:
             raise RecipeFault("kiln: publish_staging: a bucket has a folder for staging itself", hint="remove it")
@@ -73,8 +73,8 @@ def _staging(own: TypedSettings, channel: str) -> str:
     return staging
 
 
-def _secrets(own: TypedSettings, channel: str, *, trusted: bool) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(own.items("publish_token", [])))
+def _token_secret_names(own: TypedSettings, channel: str, *, trusted: bool) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(own.get_list("publish_token", [])))
     if trusted:
         if names:
             raise RecipeFault("kiln: trusted_publishing takes the place of publish_token", hint="remove one of the two")
@@ -93,5 +93,5 @@ def _secrets(own: TypedSettings, channel: str, *, trusted: bool) -> tuple[str, .
         )
     if invalid := [name for name in names if not re.fullmatch("[A-Z][A-Z0-9_]*", name)]:
         raise RecipeFault(f"kiln: publish_token: {invalid[0]!r} is not the name of a variable", hint="PREFIX_API_KEY")
-    secret_names.require_free(names, "kiln: publish_token")
+    secret_names.require_unreserved_names(names, "kiln: publish_token")
     return names

@@ -43,18 +43,18 @@ def secret_names(settings: TypedSettings) -> tuple[str, ...]:
     Raises:
         RecipeFault: a name cannot be a variable's.
     """
-    names = settings.items("secrets", [])
+    names = settings.get_list("secrets", [])
     for name in names:
         if not _SECRET.fullmatch(name):
             raise RecipeFault(
                 f"secrets: {name!r} is not the name of a variable",
-                at=settings.place("secrets"),
+                at=settings.place_of("secrets"),
                 hint="letters, digits and underscores",
             )
     return tuple(dict.fromkeys(names))
 
 
-def require_free(names: Iterable[str], setting: str, at: Place | None = None) -> None:
+def require_unreserved_names(names: Iterable[str], setting: str, at: Place | None = None) -> None:
     """Refuse names of secrets that are other variables of a job; GitHub's secrets are the same in either case.
 
     Raises:

@@ -14,10 +14,10 @@ from kiln import files
 from kiln.errors import RecipeFault
 from kiln.expand import ci_limits, matrix_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
-from kiln.expand.ci_support import difference
+from kiln.expand.ci_support import unified_diff_lines
 from kiln.lazy_pattern import lazy_pattern
 from kiln.variants.cuda_version import cuda_of
-from kiln.variants.varying_keys import labels
+from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ RUNNERS = {"linux-64": "ubuntu-24.04", "linux-aarch64": "ubuntu-24.04-arm"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class WorkflowJob:
     """A job of the workflow: its config, a readable name, and the label of its runner.
 
     ``free`` is how much it removes from the runner's disk, ``swap`` the GiB of its swap file; ``keep`` if it keeps the
@@ -64,7 +64,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowText:
+class PlannedWorkflow:
     """The planned workflow: a text, no file (None), or the existing file (``keep``), and the reason.
 
     ``more`` are the texts of further workflows by their paths, ``skips`` the paths that the feedstock keeps itself.
@@ -77,24 +77,24 @@ class WorkflowText:
     skips: Collection[str] = ()
 
 
-def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowText:
+def planned_workflow(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> PlannedWorkflow:
     """Return a feedstock's planned workflow.
 
     Raises:
         KilnError: conda-forge.yml is invalid.
     """
-    settings = ActionsSettings(feedstock.settings)
+    settings = ActionsSettings(feedstock.conda_forge_yml)
     configs = list(configs)
     jobs = jobs_of(feedstock, configs, settings)
-    if any(Path(NAME).is_relative_to(name) for name in settings.skips):
-        return WorkflowText(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
+    if any(Path(NAME).is_relative_to(name) for name in settings.skipped_paths):
+        return PlannedWorkflow(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
     existing = _existing(feedstock)
     if existing is not None and not existing.startswith(MARKER):
-        return WorkflowText(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
+        return PlannedWorkflow(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
     if not jobs:
-        return WorkflowText(skips=settings.skips)  # GitHub runs no config
-    if reason := _reason_against(feedstock):
-        return WorkflowText(why=f"no {NAME}: {reason}", skips=settings.skips)
+        return PlannedWorkflow(skips=settings.skipped_paths)  # GitHub runs no config
+    if reason := _no_workflow_reason(feedstock):
+        return PlannedWorkflow(why=f"no {NAME}: {reason}", skips=settings.skipped_paths)
     texts = workflow_text.texts(
         jobs,
         settings,
@@ -105,7 +105,7 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     )
     folder = Path(NAME).parent
     paths = {(folder / name).as_posix(): text for name, text in texts.items()}
-    workflow = WorkflowText(text=paths.pop(NAME), more=paths, skips=settings.skips)
+    workflow = PlannedWorkflow(text=paths.pop(NAME), more=paths, skips=settings.skipped_paths)
     for name in workflow.more.keys() - set(workflow.skips):
         if not (_existing(feedstock, name) or MARKER).startswith(MARKER):
             raise RecipeFault(
@@ -115,7 +115,7 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     return workflow
 
 
-def _reason_against(feedstock: Feedstock) -> str:
+def _no_workflow_reason(feedstock: Feedstock) -> str:
     """Return why a feedstock can have no workflow; empty when it can."""
     if (feedstock.root / SMITHY_NAME).exists():
         return f"conda-smithy's {SMITHY_NAME} builds these configs; remove one of the two"
@@ -136,9 +136,9 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     Raises:
         NotWritable: a path contains a link.
     """
-    workflow = planned(feedstock, configs)
+    workflow = planned_workflow(feedstock, configs)
     lines = [workflow.why] if workflow.why else []
-    for name, (existing, text) in _changes(feedstock, workflow).items():
+    for name, (existing, text) in _changed_workflows(feedstock, workflow).items():
         path = feedstock.root / name
         files.safe_path_inside(path, feedstock.root)
         if text is None:
@@ -152,11 +152,11 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
 
 def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Return the difference of the workflows from what ``write`` would write, as unified diffs; empty without one."""
-    changes = _changes(feedstock, planned(feedstock, configs))
-    return [line for name, texts in changes.items() for line in difference(name, *texts)]
+    changes = _changed_workflows(feedstock, planned_workflow(feedstock, configs))
+    return [line for name, texts in changes.items() for line in unified_diff_lines(name, *texts)]
 
 
-def _changes(feedstock: Feedstock, workflow: WorkflowText) -> dict[str, tuple[str | None, str | None]]:
+def _changed_workflows(feedstock: Feedstock, workflow: PlannedWorkflow) -> dict[str, tuple[str | None, str | None]]:
     """Return the texts before and after of the workflows that change, by their paths; other files stay."""
     if workflow.keep:
         return {}
@@ -178,42 +178,42 @@ def _existing(feedstock: Feedstock, name: str = NAME) -> str | None:
     return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
 
 
-def jobs_of(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: ActionsSettings) -> list[Job]:
+def jobs_of(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: ActionsSettings) -> list[WorkflowJob]:
     """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
     runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]
-        for job in matrix_settings.read(feedstock.settings).jobs
+        for job in matrix_settings.read(feedstock.conda_forge_yml).jobs
         if job.provider == GITHUB and job.build_platform in RUNNERS
     }
     hosted_configs = [config for config in configs if config.platform in runners]
-    names = labels(
+    names = config_labels(
         [config.name for config in hosted_configs], {config.name: config.variant for config in hosted_configs}
     )
     default_label = "self-hosted" if settings.self_hosted else "hosted"
     return [
-        Job(
+        WorkflowJob(
             config=config.name,
             name=names[config.name],
-            runner=_runner(config, runners[config.platform], default_label),
+            runner=_runner_label(config, runners[config.platform], default_label),
             free=settings.free_disk_space(config.platform),
             swap=settings.swap(config.platform),
             keep=settings.keeps_packages(config.platform)
-            or bool(settings.gpu_runner(_group(config)) or settings.publication),
-            group=_group(config),
-            links=settings.links(_group(config)),
-            gpu=settings.gpu_runner(_group(config)),
+            or bool(settings.gpu_runner(_compile_group(config)) or settings.publication),
+            group=_compile_group(config),
+            links=settings.chain_job_count(_compile_group(config)),
+            gpu=settings.gpu_runner(_compile_group(config)),
         )
         for config in hosted_configs
     ]
 
 
-def _runner(config: BuildConfig, hosted: str, default_label: str) -> str:
+def _runner_label(config: BuildConfig, hosted: str, default_label: str) -> str:
     """Return the label of a config's runner: the variant's, else the default; ``hosted`` is GitHub's own runner."""
     label = config.variant.get("github_actions_labels", (default_label,))[0]
     return hosted if label == "hosted" else label
 
 
-def _group(config: BuildConfig) -> str:
+def _compile_group(config: BuildConfig) -> str:
     """Return the configs that share a compile: ``cpu``, or ``cuda12.9``, with a platform other than linux-64."""
     cuda = cuda_of(config)
     group = "cpu" if cuda is None else f"cuda{cuda}"

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     import jinja2
 
     from kiln.expand.actions_settings import ActionsSettings
-    from kiln.expand.workflow import Job
+    from kiln.expand.workflow import WorkflowJob
 
 CHAIN = "chain"  # the job that calls the workflow with a chain of jobs
 FEW, MANY = 2, 10  # attempts of a run whose artifacts are listed by default, and by a setting
 
 
 def texts(
-    jobs: Sequence[Job],
+    jobs: Sequence[WorkflowJob],
     settings: ActionsSettings,
     *,
     others: Iterable[str],
@@ -58,46 +58,46 @@ def texts(
     parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
     called = [f"build-{number}" for number in range(2, len(parts) + 1)]
     links = max(job.links for job in jobs)
-    _require_few("called workflows", len(called) + (links > 1), "workflows in addition to build.yml")
-    _require_few("check runs", sum(_check_runs(job, links) for job in jobs) + 1, "jobs")
-    needs = [*_builds(parts[0]), *_gpu(parts[0]), *called]
+    _require_within_limit("called workflows", len(called) + (links > 1), "workflows in addition to build.yml")
+    _require_within_limit("check runs", sum(_check_runs(job, links) for job in jobs) + 1, "jobs")
+    needs = [*_build_job_names(parts[0]), *_gpu_job_names(parts[0]), *called]
     written = {
         f"{title}.yml": environment.get_template("build.yml.j2" if number == 0 else "part.yml.j2").render(
             **common,
-            **_jobs(parts[number]),
+            **_job_template_values(parts[number]),
             title=title,
             called=called,
             max_parallel=_parallel_jobs(settings.max_parallel, parts),
-            publish_needs=_listed(needs),
-            publish_condition=_condition(needs, chained_parts=_chained_parts(parts)),
+            publish_needs=_yaml_list(needs),
+            publish_condition=_needs_succeeded_condition(needs, chained_parts=_chained_parts(parts)),
             listed_artifacts=_listed_artifacts(jobs),
         )
         for number, title in enumerate(("build", *called))
     }
     if links > 1:
         written["build-chain.yml"] = environment.get_template("chain.yml.j2").render(**common, links=links)
-    _require_small(written)
+    _require_workflow_sizes(written)
     return written
 
 
-def _jobs(jobs: Sequence[Job]) -> dict[str, object]:
+def _job_template_values(jobs: Sequence[WorkflowJob]) -> dict[str, object]:
     """Return the values of the jobs of one file."""
-    builds = _builds(jobs)
+    builds = _build_job_names(jobs)
     return {
         "single": [job for job in jobs if job.links == 1],
         "chained": [job for job in jobs if job.links > 1],
         "gpus": [job for job in jobs if job.gpu],
-        "gpu_needs": _listed(builds),
-        "gpu_condition": _condition(builds, chained_parts=()),
+        "gpu_needs": _yaml_list(builds),
+        "gpu_condition": _needs_succeeded_condition(builds, chained_parts=()),
     }
 
 
-def _parallel_jobs(most: int, parts: Sequence[Sequence[Job]]) -> int:
+def _parallel_jobs(most: int, parts: Sequence[Sequence[WorkflowJob]]) -> int:
     """Return how many jobs of each matrix may run at a time, so that all matrices together keep to the setting."""
-    return most and max(1, most // sum(len(_builds(part)) for part in parts))
+    return most and max(1, most // sum(len(_build_job_names(part)) for part in parts))
 
 
-def _condition(needs: Sequence[str], *, chained_parts: Collection[str]) -> str:
+def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collection[str]) -> str:
     """Return the condition of a job that all of its ``needs`` have succeeded; empty where GitHub's own one says that.
 
     GitHub skips a job if any job that it depends on was skipped, however far away, as the last jobs of a chain are
@@ -113,23 +113,23 @@ def _condition(needs: Sequence[str], *, chained_parts: Collection[str]) -> str:
     return " && ".join(("!cancelled()", *terms, *(f"needs.{name}.result == 'success'" for name in certain)))
 
 
-def _chained_parts(parts: Sequence[Sequence[Job]]) -> list[str]:
+def _chained_parts(parts: Sequence[Sequence[WorkflowJob]]) -> list[str]:
     """Return the names of the called workflows that have chains of jobs."""
-    return [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _builds(part)]
+    return [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
 
 
-def _listed_artifacts(jobs: Sequence[Job]) -> int:
+def _listed_artifacts(jobs: Sequence[WorkflowJob]) -> int:
     """Return how many artifacts the publishing job must list, with those of further attempts; 0 for the default."""
     count = sum(2 * job.links + 1 for job in jobs)  # each job's logs and what it hands on, and the packages
     return MANY * count if FEW * count > ci_limits.limit(GITHUB, "listed artifacts").value else 0
 
 
-def _check_runs(job: Job, links: int) -> int:
+def _check_runs(job: WorkflowJob, links: int) -> int:
     """Return the number of a config's jobs: each chain has those of the longest, of which GitHub skips the rest."""
     return (links if job.links > 1 else 1) + bool(job.gpu)
 
 
-def _require_few(name: str, count: int, what: str) -> None:
+def _require_within_limit(name: str, count: int, what: str) -> None:
     """Refuse more of something than a limit of the service.
 
     Raises:
@@ -144,7 +144,7 @@ def _require_few(name: str, count: int, what: str) -> None:
         )
 
 
-def _require_small(written: Mapping[str, str]) -> None:
+def _require_workflow_sizes(written: Mapping[str, str]) -> None:
     """Refuse a workflow that the service would not start.
 
     Raises:
@@ -164,21 +164,21 @@ def _require_small(written: Mapping[str, str]) -> None:
             )
 
 
-def _builds(jobs: Sequence[Job]) -> list[str]:
+def _build_job_names(jobs: Sequence[WorkflowJob]) -> list[str]:
     """Return the names of the jobs that build."""
     return [name for name, links in (("build", 1), (CHAIN, 2)) if any(min(job.links, 2) == links for job in jobs)]
 
 
-def _gpu(jobs: Sequence[Job]) -> list[str]:
+def _gpu_job_names(jobs: Sequence[WorkflowJob]) -> list[str]:
     """Return the name of the job that tests on a GPU, if there is one."""
     return ["gpu"] if any(job.gpu for job in jobs) else []
 
 
-def _listed(names: Iterable[str]) -> str:
+def _yaml_list(names: Iterable[str]) -> str:
     return f"[{', '.join(names)}]"
 
 
-def _require_no_expression(jobs: Sequence[Job], settings: ActionsSettings, others: Sequence[str]) -> None:
+def _require_no_expression(jobs: Sequence[WorkflowJob], settings: ActionsSettings, others: Sequence[str]) -> None:
     values = (value for job in jobs for value in (job.config, job.name, job.runner, job.gpu, job.group))
     if any("${{" in value for value in (*values, *others)):
         raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it contains ${{")

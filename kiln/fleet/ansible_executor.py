@@ -55,5 +55,5 @@ class AnsibleExecutor(CommandThreads):
 
     def __init__(self, site: PlaybookSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
-        self.session = PlaybookSession.of(site)
+        self.session = PlaybookSession.from_site(site)
         super().__init__(self.session, site.folder, {**HANDLERS, Collect: partial(collect.collect, keep=keep)})

@@ -53,7 +53,7 @@ def collect(
         return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
     event = collect_from_folder(session.site.folder / "collected" / worker / config, request, keep=keep)
     if isinstance(event, Collected) and event.packages:
-        unfinished_build_transfer.forget(session, config)
+        unfinished_build_transfer.remove_handover(session, config)
     return event
 
 
@@ -68,7 +68,7 @@ def collect_from_folder(folder: Path, request: Collect, *, keep: KeepPackages) -
         if reason := mismatch_reason(folder, key=request.key):
             files.remove(folder)
             return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
-        event = read(folder, worker=worker, config=config)
+        event = read_collected_results(folder, worker=worker, config=config)
         return dataclasses.replace(event, packages=keep(config, event.packages))
     except (HashMismatch, BrokenPackage) as error:
         files.remove(folder)  # so that it is fetched anew
@@ -83,7 +83,7 @@ def _fetch(session: PlaybookSession, worker: str, config: str) -> str:
     arguments = {"machine": worker, "folder": str(site.folder), "config": config}
     module = site.playbooks / "library" / "kiln_collect.py"
     words = (site.python, "-I", module, json.dumps({"ANSIBLE_MODULE_ARGS": arguments}))
-    result = process_runner.capture(words, env=site.marked, secrets=site.secrets)
+    result = process_runner.capture(words, env=site.marked_environment, secrets=site.secrets)
     if result.ok:
         return ""
     files.require_space(site.folder, LITTLE, for_what="the packages, which could not be collected,")
@@ -93,7 +93,7 @@ def _fetch(session: PlaybookSession, worker: str, config: str) -> str:
         return result.tail[-500:] or "the module that fetches did not end"
 
 
-def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages") -> Collected:
+def read_collected_results(folder: Path, *, worker: str, config: str, packages_in: str = "packages") -> Collected:
     """Return the contents of the folder of a collected config; each package has the hash of the worker's report.
 
     ``packages_in`` is the name of its folder of packages, empty where they are next to the report.
@@ -103,7 +103,7 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
         BrokenPackage: when the report is invalid, or names files outside of the folder of packages.
     """
     if (reason := _failure_without_report(folder)) is not None:
-        return Collected(worker=worker, config=config, log=_log(folder, config), reason=reason)
+        return Collected(worker=worker, config=config, log=_latest_log(folder, config), reason=reason)
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
@@ -119,7 +119,7 @@ def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages
         packages=packages,
         steps=steps,
         peak_memory=entry.get("peak_memory"),
-        log=_log(folder, config),
+        log=_latest_log(folder, config),
         reason=str(entry.get("reason", "")),
     )
 
@@ -145,7 +145,7 @@ def _failure_without_report(folder: Path) -> str | None:
     return None
 
 
-def _log(folder: Path, config: str) -> Path | None:
+def _latest_log(folder: Path, config: str) -> Path | None:
     """Return the config's latest log, else the output of kiln on the worker."""
     logs = [log for log in sorted((folder / "logs").glob(f"*/{config}.log")) if not log.is_symlink()]
     return next((log for log in (*reversed(logs), folder / "log") if log.is_file()), None)

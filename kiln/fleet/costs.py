@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 GB = 1e9
 
 
-def of_workers(workers: Iterable[WorkerRecord], jobs: Iterable[JobRecord], now: float) -> float:
+def workers_cost(workers: Iterable[WorkerRecord], jobs: Iterable[JobRecord], now: float) -> float:
     """Return the cost of workers until ``now``, each from its request on, and of what was collected from them."""
     records = {worker.name: worker for worker in workers if worker.state is not WorkerState.REFUSED}
-    cost = sum(_cost(worker, now) for worker in records.values())
+    cost = sum(_worker_cost_until(worker, now) for worker in records.values())
     return cost + sum(job.traffic / GB * records[job.worker].egress for job in jobs if job.worker in records)
 
 
-def _cost(worker: WorkerRecord, now: float) -> float:
+def _worker_cost_until(worker: WorkerRecord, now: float) -> float:
     end = now if worker.terminated is None else worker.terminated
     return worker_cost(worker.hourly, max(0.0, end - worker.requested), billed=worker.billed)
 
 
-def of_controller(charge: ControllerCharge | None, now: float) -> float:
+def controller_cost(charge: ControllerCharge | None, now: float) -> float:
     """Return the cost of the machine that controls a run until ``now``."""
     return 0.0 if charge is None else worker_cost(charge.hourly, max(0.0, now - charge.since), billed=charge.billed)
 
 
-def of_run(run: FleetRun, forecast: RunCost | None, now: float, *, is_controlled: bool = False) -> RunCost | None:
+def run_cost(run: FleetRun, forecast: RunCost | None, now: float, *, is_controlled: bool = False) -> RunCost | None:
     """Return the cost of a run in the ledger, with the last forecast while its process runs.
 
     A controller is charged for until the end of the run, and one that exists still (``is_controlled``) until ``now``.
@@ -51,25 +51,25 @@ def of_run(run: FleetRun, forecast: RunCost | None, now: float, *, is_controlled
         return None
     end = now if run.finished is None else run.finished
     if forecast is None:
-        cost = of_workers(run.workers, run.jobs, end)
+        cost = workers_cost(run.workers, run.jobs, end)
         currencies = {worker.currency for worker in run.workers}
         currency = currencies.pop() if len(currencies) == 1 else ""
         return RunCost(spent=cost, expected=cost, currency=currency, end=run.finished or 0.0)
-    cost = of_workers(run.workers, run.jobs, end)
-    cost += of_controller(forecast.controller, now if is_controlled else end)
+    cost = workers_cost(run.workers, run.jobs, end)
+    cost += controller_cost(forecast.controller, now if is_controlled else end)
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)
     return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={}, config_starts={})
 
 
-def of_runs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None], now: float) -> dict[str, RunCost]:
+def run_costs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None], now: float) -> dict[str, RunCost]:
     """Return the costs of runs, by their ids; ``reports`` have the last forecasts."""
     forecasts = {name: report.cost for name, report in reports.items() if report is not None}
-    known = {run.id: of_run(run, forecasts.get(run.id), now) for run in runs}
+    known = {run.id: run_cost(run, forecasts.get(run.id), now) for run in runs}
     return {name: cost for name, cost in known.items() if cost is not None}
 
 
-def of_plan(
+def planned_cost(
     way: Arrangement,
     controller: MachineType | None,
     now: float,
@@ -93,7 +93,7 @@ def of_plan(
         )
     return RunCost(
         spent=0.0,
-        expected=way.cost + of_controller(charge, end) + (0.0 if tests is None else tests.cost),
+        expected=way.cost + controller_cost(charge, end) + (0.0 if tests is None else tests.cost),
         currency=way.machine_type.currency if is_priced else "",
         end=end,
         config_starts={place.config: now + place.start for place in way.placements},
@@ -102,7 +102,7 @@ def of_plan(
     )
 
 
-def of_ended_run(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
+def ended_run_cost(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
     """Return the cost of a run that has ended."""
     cost = inventory.spent(now)
     return RunCost(spent=cost, expected=cost, currency=run_config.currency, end=now, controller=run_config.controller)
@@ -115,22 +115,25 @@ def forecast(
 
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
-    types = _types_of(run_config)
+    types = _machine_type_by_config(run_config)
     starts = _assigned_starts(inventory, queue, now)
-    ends, first, last = _simulate(run_config, inventory, queue.copy(), max_workers, now, starts)
+    ends, first, last = _simulate_remaining_builds(run_config, inventory, queue.copy(), max_workers, now, starts)
     after = run_config.collect + run_config.teardown
     end = max([now, *(moment + after for moment in last.values())])
     cost = 0.0
     for worker in inventory:
         if worker.record.state is not WorkerState.REFUSED:
-            cost += _cost(worker.record, last.get(worker.name, now) + after if worker.builds else end)
+            cost += _worker_cost_until(worker.record, last.get(worker.name, now) + after if worker.is_builder else end)
     for name, (kind, requested) in first.items():
         cost += worker_cost(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
     tests_cost, tests_seconds = (0.0, 0.0) if (tests := run_config.tests) is None else (tests.cost, tests.seconds)
     end += tests_seconds
-    cost += of_controller(run_config.controller, end) - of_controller(run_config.controller, now) + tests_cost
+    cost += controller_cost(run_config.controller, end) - controller_cost(run_config.controller, now) + tests_cost
     traffic = sum(types[config].egress for config in ends) * run_config.packages
-    so_far, over = inventory.spent(now), inventory.spent(now) - of_workers((item.record for item in inventory), (), now)
+    so_far, over = (
+        inventory.spent(now),
+        inventory.spent(now) - workers_cost((item.record for item in inventory), (), now),
+    )
     return RunCost(
         spent=so_far,
         expected=max(so_far, cost + over + traffic),
@@ -142,7 +145,7 @@ def forecast(
     )
 
 
-def _simulate(
+def _simulate_remaining_builds(
     run_config: FleetRunConfig,
     inventory: Inventory,
     queue: Queue,
@@ -155,7 +158,7 @@ def _simulate(
     For each further worker, return its machine type and the time of its request. ``starts`` gets when each waiting
     config would start.
     """
-    building = _running(inventory, queue, now)
+    building = _running_build_ends(inventory, queue, now)
     ends: dict[str, float] = {}
     first: dict[str, tuple[MachineType, float]] = {}
     last: dict[str, float] = {}
@@ -163,7 +166,7 @@ def _simulate(
     def begin(worker: str, moment: float) -> bool:
         job = queue.next(worker, moment)
         if job is not None:
-            seconds = queue.seconds(worker, job)
+            seconds = queue.expected_job_seconds(worker, job)
             queue.begin(worker, job, moment)
             starts[job.config] = queue.expected_end(worker) - seconds  # later for a job that depends on another
             heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
@@ -185,9 +188,9 @@ def _simulate(
         idle.append(name)
 
 
-def _types_of(run_config: FleetRunConfig) -> Mapping[str, MachineType]:
+def _machine_type_by_config(run_config: FleetRunConfig) -> Mapping[str, MachineType]:
     """Return the machine type that builds each config."""
-    kinds = {kind.type: kind for kind in run_config.counts}
+    kinds = {kind.type: kind for kind in run_config.max_workers_by_type}
     return {estimate.config: kinds.get(estimate.type, run_config.machine_type) for estimate in run_config.estimates}
 
 
@@ -197,13 +200,13 @@ def _further_workers(
     """Return the names of the workers that may still be requested, by their machine types."""
     names: dict[MachineType, list[str]] = {}
     more = max_workers - len(inventory.builders)
-    existing = [queue.type_of(worker.name) for worker in inventory.builders]
-    for kind, count in run_config.counts.items():
+    existing = [queue.machine_type_of(worker.name) for worker in inventory.builders]
+    for kind, count in run_config.max_workers_by_type.items():
         numbers = range(min(more, count - existing.count(kind.type)))
         names[kind] = [f"{run_config.id} more {kind.type} {number}" for number in numbers]
         more -= len(names[kind])
         for name in names[kind]:
-            queue.set_type(name, kind.type)
+            queue.set_machine_type(name, kind.type)
     return names
 
 
@@ -212,13 +215,13 @@ def _assigned_starts(inventory: Inventory, queue: Queue, now: float) -> dict[str
     starts = {}
     for worker in inventory.builders:
         if worker.assignment is not None:
-            start = queue.expected_end(worker.name) - queue.expected(worker.name)
+            start = queue.expected_end(worker.name) - queue.running_build_seconds(worker.name)
             if start > now or not worker.is_building:
                 starts[worker.assignment.config] = max(now, start)
     return starts
 
 
-def _running(inventory: Inventory, queue: Queue, now: float) -> list[tuple[float, str, str]]:
+def _running_build_ends(inventory: Inventory, queue: Queue, now: float) -> list[tuple[float, str, str]]:
     """Return a heap of the expected ends of the builds that run, with their workers and configs."""
     building = [
         (max(now, queue.expected_end(worker.name)), worker.name, worker.assignment.config)

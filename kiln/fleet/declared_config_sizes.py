@@ -40,20 +40,20 @@ LARGEST = 1e6  # of any number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class SizeEntry:
     """An entry of the file: the sizes of the configs whose variants match."""
 
     match: Mapping[str, str]
     values: Mapping[str, float]
 
-    def is_for(self, variant: Mapping[str, Sequence[str]]) -> bool:
+    def matches_variant(self, variant: Mapping[str, Sequence[str]]) -> bool:
         """Return whether each key of ``match`` has a value in the variant that matches."""
         return all(
             any(fnmatchcase(value, pattern) for value in variant.get(key, ())) for key, pattern in self.match.items()
         )
 
 
-def read(folder: Path, seconds: Callable[[str], float]) -> tuple[Entry, ...]:
+def read(folder: Path, seconds: Callable[[str], float]) -> tuple[SizeEntry, ...]:
     """Read the file of a feedstock, if it has one; ``seconds`` parses a time.
 
     Raises:
@@ -65,24 +65,29 @@ def read(folder: Path, seconds: Callable[[str], float]) -> tuple[Entry, ...]:
     document = yamltext.parse(yamltext.read_text(path, FILE), FILE, yamltext.ScalarTypes.PLACED)
     value = document.value
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise MalformedYaml("the file of sizes is a list of entries with sizes", at=document.place(), hint=_example())
-    return tuple(_entry(entry, seconds) for entry in value)
+        raise MalformedYaml(
+            "the file of sizes is a list of entries with sizes", at=document.place_of_key(), hint=_example_entry()
+        )
+    return tuple(_parse_entry(entry, seconds) for entry in value)
 
 
-def _example() -> str:
+def _example_entry() -> str:
     return '- {match: {cuda_compiler_version: "12.*"}, cores: 32, memory: 64, time_limit: 8h}'
 
 
-def _entry(data: Mapping[Any, Any], seconds: Callable[[str], float]) -> Entry:
+def _parse_entry(data: Mapping[Any, Any], seconds: Callable[[str], float]) -> SizeEntry:
     match = data.get("match", {})
     if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
-        raise MalformedYaml("match maps variant keys to values", at=_place(next(iter(data))), hint=_example())
-    return Entry(
-        match={str(key): str(value) for key, value in match.items()}, values=_values(data, KEYS, _place, seconds)
+        raise MalformedYaml(
+            "match maps variant keys to values", at=_place_of_node(next(iter(data))), hint=_example_entry()
+        )
+    return SizeEntry(
+        match={str(key): str(value) for key, value in match.items()},
+        values=_parse_sizes(data, KEYS, _place_of_node, seconds),
     )
 
 
-def _values(
+def _parse_sizes(
     data: Mapping[Any, Any], keys: Sequence[str], place: Callable[[Any], Place], seconds: Callable[[str], float]
 ) -> dict[str, float]:
     """Return the sizes in a mapping; ``place`` returns the place of a key or a value."""
@@ -92,13 +97,13 @@ def _values(
             hint = f"one of {', '.join(keys)}"
             raise MalformedYaml(f"unknown key {str(key)!r} of a size", at=place(key), hint=hint)
         if key in NUMBERS:
-            values[str(key)] = _number(str(key), value, place(value))
+            values[str(key)] = _parse_number(str(key), value, place(value))
         elif key == "time_limit":
-            values[str(key)] = _time(value, place(value), seconds)
+            values[str(key)] = _parse_time_limit(value, place(value), seconds)
     return values
 
 
-def of_recipe(
+def recipe_sizes(
     feedstock: Feedstock, configs: Sequence[BuildConfig], seconds: Callable[[str], float]
 ) -> dict[str, Mapping[str, float]]:
     """Return the sizes that a recipe states for configs; one without the key is not rendered.
@@ -107,12 +112,12 @@ def of_recipe(
         MalformedYaml: when they are invalid.
     """
     paths = (path for path in (feedstock.meta, feedstock.recipe_v1) if path.exists())
-    texts = {_name(path): yamltext.read_text(path, _name(path)) for path in paths}
+    texts = {_recipe_file_name(path): yamltext.read_text(path, _recipe_file_name(path)) for path in paths}
     if not any(KEY.search(text) for text in texts.values()):
         return {}
-    rendered = limits.run_bounded(lambda: {config.name: _extra(feedstock, config) for config in configs})
+    rendered = limits.run_bounded(lambda: {config.name: _render_extra(feedstock, config) for config in configs})
     return {
-        config: _sizes_of_extra(extra, Place(file=file, line=_line(texts.get(file, ""))), seconds)
+        config: _sizes_of_extra(extra, Place(file=file, line=_size_section_line(texts.get(file, ""))), seconds)
         for config, (file, extra) in rendered.items()
     }
 
@@ -123,29 +128,29 @@ def _sizes_of_extra(extra: Mapping[str, Any], at: Place, seconds: Callable[[str]
     if not isinstance(data, dict):
         raise MalformedYaml(f"{SECTION} in extra maps sizes to numbers", at=at, hint="worker: {cores: 32, memory: 64}")
     given = {key: value for key, value in data.items() if value is not None}  # not those whose selector is false
-    return _values(given, (*NUMBERS, "time_limit"), lambda _: at, seconds)
+    return _parse_sizes(given, (*NUMBERS, "time_limit"), lambda _: at, seconds)
 
 
-def _name(path: Path) -> str:
+def _recipe_file_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def _line(text: str) -> int:
+def _size_section_line(text: str) -> int:
     match = KEY.search(text)
     return 0 if match is None else text.count("\n", 0, match.start()) + 1
 
 
-def _extra(feedstock: Feedstock, config: BuildConfig) -> tuple[str, Mapping[str, Any]]:
+def _render_extra(feedstock: Feedstock, config: BuildConfig) -> tuple[str, Mapping[str, Any]]:
     """Return the file of the recipe that is rendered, and its section ``extra``."""
     rendered = render.render(feedstock, config)
     return rendered.file, rendered.outputs[0].extra if rendered.outputs else {}
 
 
-def _place(text: Any) -> Place:
+def _place_of_node(text: Any) -> Place:
     return Place(file=FILE, line=getattr(text, "line", 0), column=getattr(text, "column", 0))
 
 
-def _number(key: str, text: Any, at: Place) -> float:
+def _parse_number(key: str, text: Any, at: Place) -> float:
     try:
         number = float(text)
     except (TypeError, ValueError):
@@ -156,7 +161,7 @@ def _number(key: str, text: Any, at: Place) -> float:
     return number
 
 
-def _time(text: Any, at: Place, seconds: Callable[[str], float]) -> float:
+def _parse_time_limit(text: Any, at: Place, seconds: Callable[[str], float]) -> float:
     try:
         time = seconds(str(text))
     except UsageError as error:
@@ -166,13 +171,13 @@ def _time(text: Any, at: Place, seconds: Callable[[str], float]) -> float:
     return time
 
 
-def size_of(
-    entries: Sequence[Entry], variant: Mapping[str, Sequence[str]], recipe: Mapping[str, float] | None = None
+def config_size(
+    entries: Sequence[SizeEntry], variant: Mapping[str, Sequence[str]], recipe: Mapping[str, float] | None = None
 ) -> JobSize:
     """Return the size of a config; that of its recipe holds for what the entries do not set."""
     values = dict(recipe or {})
     for entry in entries:
-        if entry.is_for(variant):
+        if entry.matches_variant(variant):
             values |= entry.values
     return JobSize(
         cores=int(values.get("cores", 0)),

@@ -316,7 +316,7 @@ class Probed:
     reason: str = ""
 
     @property
-    def listed(self) -> frozenset[str] | None:
+    def listed_names(self) -> frozenset[str] | None:
         """The names of the machines that have not ended."""
         if self.machines is None:
             return None

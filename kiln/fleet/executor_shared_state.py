@@ -43,11 +43,11 @@ class EventSession:
     stopped: threading.Event = field(default_factory=threading.Event)
     notes: set[str] = field(default_factory=set)
 
-    def follows(self, worker: str) -> bool:
+    def needs_following(self, worker: str) -> bool:
         """Return whether a worker is still to be followed."""
         return not self.stopped.is_set() and worker not in self.abandoned
 
-    def note(self, text: str) -> None:
+    def show_note_once(self, text: str) -> None:
         """Show a note of a playbook to the user, once in a run."""
         if text not in self.notes:
             self.notes.add(text)
@@ -74,7 +74,7 @@ class PlaybookSession(EventSession):
     _removals: int = 0
 
     @contextlib.contextmanager
-    def removal(self) -> Iterator[None]:
+    def shared_removal_lock(self) -> Iterator[None]:
         """Hold the provider's lock together with other removals, `REMOVALS` of them at a time."""
         with self._removal_lock:
             if not self._removals:
@@ -90,7 +90,7 @@ class PlaybookSession(EventSession):
                     self.provider_lock.release()
 
     @classmethod
-    def of(cls, site: PlaybookSite) -> PlaybookSession:
+    def from_site(cls, site: PlaybookSite) -> PlaybookSession:
         """Return a new session of a site."""
         return cls(site=site, playbooks=PlaybookRunner(site))
 
@@ -115,7 +115,7 @@ class PlaybookSession(EventSession):
         ways = ("--rsync-path=sudo runuser -u kiln -- rsync", f"--rsh=ssh -F {shlex.quote(str(config))}")
         return process_runner.capture(
             ("rsync", "--times", "--no-links", *ways, *words),
-            env=self.site.marked,
+            env=self.site.marked_environment,
             timeout=seconds,
             secrets=self.site.secrets,
         )
@@ -133,7 +133,7 @@ class PlaybookSession(EventSession):
         config = self.site.folder / "ssh" / f"{worker}.config"
         return process_runner.capture(
             ("ssh", "-F", str(config), *options, worker, *filter(None, (words,))),
-            env=self.site.marked,
+            env=self.site.marked_environment,
             timeout=seconds,
             secrets=self.site.secrets,
             stdin=stdin,

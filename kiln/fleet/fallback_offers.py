@@ -46,7 +46,7 @@ class OfferList:
         self._reasons: dict[tuple[str, bool, str], str] = {}
         self._tried: set[tuple[str, bool, str]] = set()  # refused since any was accepted
 
-    def first(self, now: float, among: Sequence[Offer] = ()) -> Offer | None:
+    def first_available(self, now: float, among: Sequence[Offer] = ()) -> Offer | None:
         """Return the first offer, of all or ``among`` some, that may be asked for now; None after recent refusals.
 
         Those that were refused since any was accepted come last: where a refusal takes longer than the pause after it,
@@ -57,18 +57,18 @@ class OfferList:
 
     def has_untried(self, now: float, among: Sequence[Offer]) -> bool:
         """Return whether an offer may be asked for now that was not refused since any was accepted."""
-        first = self.first(now, among)
+        first = self.first_available(now, among)
         return first is not None and first.key not in self._tried
 
-    def zone(self, now: float) -> str:
+    def current_zone(self, now: float) -> str:
         """Return the zone of a worker of another type, such as the cache's, that is requested now."""
-        return (self.first(now) or self._offers[0]).zone
+        return (self.first_available(now) or self._offers[0]).zone
 
-    def next_time(self, among: Sequence[Offer] = ()) -> float:
+    def next_available_time(self, among: Sequence[Offer] = ()) -> float:
         """Return the time from which some offer, of all or ``among`` some, may be asked for."""
         return min(self._blocked_until.get(offer.key, 0.0) for offer in among or self._offers)
 
-    def reason(self, otherwise: str) -> str:
+    def refusal_reason(self, otherwise: str) -> str:
         """Return why the offers were refused; ``otherwise`` is the reason where there is one offer only."""
         if len(self._offers) == 1:
             return otherwise

@@ -27,10 +27,10 @@ OVER = frozenset({WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED
 def cache_worker_type(run: FleetRun) -> str | None:
     """Return the type of the worker that holds a run's cache; None without one, and with a pool."""
     caches = (worker for worker in run.workers if worker.name.endswith(CACHE) and worker.state not in OVER)
-    return None if pool_workers(run) else next((worker.type for worker in caches), None)
+    return None if pool_type_and_size(run) else next((worker.type for worker in caches), None)
 
 
-def pool_workers(run: FleetRun) -> tuple[str, int] | None:
+def pool_type_and_size(run: FleetRun) -> tuple[str, int] | None:
     """Return the type and the number of the workers of a run's pool; None without one."""
     types = [worker.type for worker in run.workers if POOL.fullmatch(worker.name) and worker.state not in OVER]
     return (types[0], len(types)) if types else None
@@ -100,24 +100,26 @@ class FleetRunConfig:
     prefix: str = ""
 
     @property
-    def counts(self) -> Mapping[MachineType, int]:
+    def max_workers_by_type(self) -> Mapping[MachineType, int]:
         """The machine types of the workers, each with the largest number of workers at a time."""
         return self.type_workers or {self.machine_type: self.max_workers}
 
     def offers_of(self, machine_type: MachineType) -> tuple[Offer, ...]:
         """Return the offers by which workers of a planned machine type are requested, in their order."""
-        default = self.offers if len(self.counts) == 1 else ()
+        default = self.offers if len(self.max_workers_by_type) == 1 else ()
         return self.type_offers.get(machine_type) or default or (Offer(machine_type=machine_type, spot=self.spot),)
 
-    def planned_type(self, machine_type: str) -> str:
+    def planned_type_replaced_by(self, machine_type: str) -> str:
         """Return the planned machine type whose place a worker of another type, a fall-back, takes.
 
         One of an earlier process of the run, whose type or fall-back is not planned any more, gets no more configs: it
         may be too small for those of the others.
         """
-        planned = [kind.type for kind in self.counts]
+        planned = [kind.type for kind in self.max_workers_by_type]
         others = (
-            kind.type for kind in self.counts if any(o.machine_type.type == machine_type for o in self.offers_of(kind))
+            kind.type
+            for kind in self.max_workers_by_type
+            if any(o.machine_type.type == machine_type for o in self.offers_of(kind))
         )
         known = self.previous_run.types if self.previous_run else ()
         unknown = planned[0] if len(known) < 2 and machine_type not in known else machine_type
@@ -127,14 +129,14 @@ class FleetRunConfig:
     def currency(self) -> str:
         """The currency of the run's cost; empty when a price is unknown, and so the cost."""
         tests = None if self.tests is None else self.tests.machine_type
-        kinds = (*self.counts, *(kind for kind in (self.cache, self.pool, tests) if kind is not None))
+        kinds = (*self.max_workers_by_type, *(kind for kind in (self.cache, self.pool, tests) if kind is not None))
         return self.machine_type.currency if all(kind.is_priced for kind in kinds) else ""
 
     def worker_name(self, number: int | None) -> str:
         """Return the name of a worker; without a number, that of the cache's."""
         return f"kiln-{self.id}-{CACHE if number is None else f'{self.prefix}{number}'}"
 
-    def pool_name(self, number: int) -> str:
+    def pool_worker_name(self, number: int) -> str:
         """Return the name of a worker of the pool."""
         return f"kiln-{self.id}-pool-{number}"
 
@@ -142,6 +144,6 @@ class FleetRunConfig:
         """Return whether a name can be that of one of the run's workers: it is a tag, which others might write."""
         return re.fullmatch(rf"kiln-{re.escape(self.id)}-[a-z0-9-]+", name) is not None
 
-    def log(self, config: str, attempt: int) -> Path | None:
+    def log_path(self, config: str, attempt: int) -> Path | None:
         """Return the path of the log of a config's build."""
         return None if self.logs is None else self.logs / f"{config}.{attempt}.log"

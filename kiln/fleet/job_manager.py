@@ -44,7 +44,7 @@ class JobManager:
         self.stopped: set[str] = set()  # configs whose build was stopped at its time limit
         self.faults: dict[str, str] = {}  # groups whose compile has failed, each with the config that it failed in
 
-    def reserve(self, worker: Worker, now: float) -> bool:
+    def assign_ahead(self, worker: Worker, now: float) -> bool:
         """Assign a config to a worker that is being provisioned; return whether there is one."""
         begin = now + self.state.run_config.startup
         estimate = self.state.queue.next(worker.name, begin)
@@ -63,10 +63,12 @@ class JobManager:
         if job.state is JobState.FINISHED:
             worker.uncollected[estimate.config] = 0
             return True
-        estimate = dataclasses.replace(estimate, type=self.state.queue.type_of(worker.name) if estimate.type else "")
+        estimate = dataclasses.replace(
+            estimate, type=self.state.queue.machine_type_of(worker.name) if estimate.type else ""
+        )
         worker.assignment, worker.is_building = estimate, True
         self.state.queue.resume(worker.name, estimate, job.started)
-        log = self.state.run_config.log(estimate.config, job.attempt)
+        log = self.state.run_config.log_path(estimate.config, job.attempt)
         config = dataclasses.replace(
             self.state.configs[estimate.config], state=ConfigState.RUNNING, started=job.started, log=log
         )
@@ -77,7 +79,7 @@ class JobManager:
         """Store that a worker builds a config, and start the build; ``cache`` is the URL of its cache, or empty."""
         worker.is_building = True
         self.stopped.discard(estimate.config)
-        cold, seconds = self.state.queue.is_cold(worker.name), self.state.queue.expected(worker.name)
+        cold, seconds = self.state.queue.is_cold(worker.name), self.state.queue.running_build_seconds(worker.name)
         job = self.state.inventory.add_job(estimate.config, worker=worker.name, now=now, cold=cold)
         config = dataclasses.replace(
             self.state.configs[estimate.config],
@@ -87,7 +89,7 @@ class JobManager:
             cold=cold,
             reason="",
         )
-        log = self.state.run_config.log(estimate.config, job.attempt)
+        log = self.state.run_config.log_path(estimate.config, job.attempt)
         self.state.update_config(dataclasses.replace(config, estimate=seconds, log=log, worker=worker.name))
         self.state.submit(
             StartBuild(
@@ -96,19 +98,19 @@ class JobManager:
                 cache=cache,
                 key=estimate.key,
                 attempt=job.attempt,
-                after=self.state.queue.awaited(worker.name),
+                after=self.state.queue.awaited_config(worker.name),
                 reclaimable=worker.record.spot,
             )
         )
 
     def stop_overdue(self, worker: Worker, now: float) -> None:
         """Have a build stopped that takes longer than it may."""
-        due = self.stop_due(worker)
+        due = self.stop_time(worker)
         if due is not None and now >= due and worker.assignment is not None:
             self.stopped.add(worker.assignment.config)
             self.state.submit(StopBuild(worker=worker.name, config=worker.assignment.config))
 
-    def stop_due(self, worker: Worker) -> float | None:
+    def stop_time(self, worker: Worker) -> float | None:
         """Return when a worker's build is to be stopped, None for never."""
         estimate = worker.assignment
         if estimate is None or not worker.is_building or estimate.size.time_limit is None:
@@ -124,19 +126,19 @@ class JobManager:
 
     def follow(self, worker: Worker, config: str) -> None:
         """Have a build followed."""
-        log = self.state.run_config.log(config, self.state.inventory.attempts(config))
+        log = self.state.run_config.log_path(config, self.state.inventory.attempts(config))
         self.state.submit(FollowBuild(worker=worker.name, config=config, log=log))
 
     def on_started(self, worker: Worker, event: BuildStarted | BuildDequeued) -> None:
         """Follow a build that was started; store when it has begun, if until then it waited in the provider's queue."""
         if isinstance(event, BuildStarted):
-            self.state.inventory.keep_job(event.config, state=JobState.RUNNING)
+            self.state.inventory.update_job(event.config, state=JobState.RUNNING)
             self.follow(worker, event.config)
             return
-        self.state.inventory.keep_job(event.config, started=event.at)
+        self.state.inventory.update_job(event.config, started=event.at)
         self.state.update_config(dataclasses.replace(self.state.configs[event.config], started=event.at))
 
-    def save(self, worker: Worker, config: str, reason: str) -> None:
+    def request_handover(self, worker: Worker, config: str, reason: str) -> None:
         """Have a build stopped in order, so that another worker continues it."""
         self.state.submit(StopBuild(worker=worker.name, config=config, reason=reason, until=worker.reclaimed_at))
 
@@ -167,7 +169,7 @@ class JobManager:
             self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone", error)
             return
         worker.is_retired |= event.exit_code == DiskFull.exit_code
-        job = self.state.inventory.keep_job(
+        job = self.state.inventory.update_job(
             event.config,
             state=JobState.FINISHED,
             finished=self.state.executor.now() if event.at is None else event.at,
@@ -176,7 +178,9 @@ class JobManager:
         )
         worker.uncollected[event.config] = 0
         if job.cold and event.exit_code == BuildFailed.exit_code and not self.state.run_config.keep_going:
-            self.state.queue.hold(self.state.estimates[event.config])  # until its report says which step has failed
+            self.state.queue.hold_group(
+                self.state.estimates[event.config]
+            )  # until its report says which step has failed
         self.collect(worker, event.config)
 
     def on_collected(self, worker: Worker, event: Collected) -> None:
@@ -190,7 +194,7 @@ class JobManager:
             return
         state = JobState.FAILED if code else JobState.COLLECTED
         traffic = sum(package.artifact.size for package in event.packages)
-        finished = self.state.inventory.keep_job(event.config, state=state, traffic=traffic).finished
+        finished = self.state.inventory.update_job(event.config, state=state, traffic=traffic).finished
         limit = "" if job is None or code != FleetLimit.exit_code else job.reason
         reason = "" if code == 0 else limit or event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
@@ -199,7 +203,7 @@ class JobManager:
         self.state.update_config(
             dataclasses.replace(
                 self.state.configs[event.config],
-                state=_state_of(code),
+                state=_config_state(code),
                 finished=finished,
                 reason=reason,
                 packages=event.packages,
@@ -212,13 +216,13 @@ class JobManager:
     def _release_group(self, estimate: JobEstimate, event: Collected) -> None:
         """Build the configs that were held back for a failed cold build, unless their compile has failed."""
         queue = self.state.queue
-        if not queue.is_held(estimate):
+        if not queue.is_group_held(estimate):
             return
         if not any(step.failed and step.title.split()[0] == COMPILE for step in event.steps):
-            queue.release(estimate)
+            queue.release_group(estimate)
             return
         self.faults[estimate.group] = estimate.config
-        dropped = queue.drop(estimate)
+        dropped = queue.drop_held_group(estimate)
         for worker in self.state.inventory.builders:
             job = worker.assignment
             if job is not None and not worker.is_building and job.group == estimate.group:
@@ -226,9 +230,9 @@ class JobManager:
                 worker.assignment = None
                 dropped.append(job)
         for job in dropped:
-            self._wait_for_fault(job)
+            self._mark_not_compiled(job)
 
-    def _wait_for_fault(self, estimate: JobEstimate) -> None:
+    def _mark_not_compiled(self, estimate: JobEstimate) -> None:
         reason = f"not compiled: {self.faults[estimate.group]} failed in the compile that both share"
         config = dataclasses.replace(self.state.configs[estimate.config], state=ConfigState.WAITING, started=None)
         self.state.update_config(dataclasses.replace(config, reason=reason))
@@ -258,11 +262,11 @@ class JobManager:
         inventory, name = self.state.inventory, estimate.config
         job = inventory.job(name)
         if job is not None and job.exit_code is not None:  # a build without one does not say why its group is held
-            self.state.queue.release(estimate)
-        attempts = inventory.attempts(name) - inventory.reclaimed(name) - worker.is_reclaimed
-        full_disks = inventory.ended_with(name, DiskFull.exit_code)
+            self.state.queue.release_group(estimate)
+        attempts = inventory.attempts(name) - inventory.reclaimed_count(name) - worker.is_reclaimed
+        full_disks = inventory.count_ended_with(name, DiskFull.exit_code)
         end = job.finished if job is not None and job.finished is not None else self.state.executor.now()
-        inventory.keep_job(name, state=JobState.LOST, reason=reason, finished=end, reclaimed=worker.is_reclaimed)
+        inventory.update_job(name, state=JobState.LOST, reason=reason, finished=end, reclaimed=worker.is_reclaimed)
         is_last = attempts >= self.state.run_config.attempts and (error is FleetLimit or self._is_at_fault(name))
         if is_last or full_disks >= FULL_DISKS:
             what = f"{name} was started on {attempts} workers, and none of them built it"
@@ -271,7 +275,7 @@ class JobManager:
             self._fail(name, error(what, why=f"{worker.name}: {reason}"))
             return
         if estimate.group in self.faults:
-            self._wait_for_fault(estimate)
+            self._mark_not_compiled(estimate)
             return
         self.state.queue.add(self.state.estimates[name])  # which names the machine type of the plan
         config = dataclasses.replace(self.state.configs[name], state=ConfigState.WAITING, started=None)
@@ -286,21 +290,21 @@ class JobManager:
         if run_config.is_strict:
             return True
         inventory, others = self.state.inventory, self.state.estimates.keys() - {config}
-        count, seconds = inventory.losses({config}, now)
-        others_count, others_seconds = inventory.losses(others, now)
+        count, seconds = inventory.lost_builds_and_seconds({config}, now)
+        others_count, others_seconds = inventory.lost_builds_and_seconds(others, now)
         mean = seconds * (others_count + 1) / (others_seconds + ASSUMED)
         chance = math.exp(count * math.log(max(mean, 1e-9)) - mean - math.lgamma(count + 1)) if count > mean else 1.0
         return chance * (len(others) + 1) < IMPROBABLE
 
     def _fail(self, config: str, error: KilnError) -> None:
-        self.state.queue.release(self.state.estimates[config])
+        self.state.queue.release_group(self.state.estimates[config])
         self.state.errors[config] = error
-        self.state.inventory.keep_job(config, state=JobState.FAILED)
+        self.state.inventory.update_job(config, state=JobState.FAILED)
         state = ConfigState.DISK_FULL if isinstance(error, DiskFull) else ConfigState.FAILED
         entry = dataclasses.replace(self.state.configs[config], state=state, finished=self.state.executor.now())
         self.state.update_config(dataclasses.replace(entry, reason=f"{error.what}: {error.why}"))
 
-    def release(self, worker: Worker, reason: str) -> None:
+    def requeue_assignment(self, worker: Worker, reason: str) -> None:
         """Queue the config again that is assigned to a worker."""
         estimate, was_building = worker.assignment, worker.is_building
         worker.assignment, worker.is_building = None, False
@@ -311,6 +315,6 @@ class JobManager:
             self.state.queue.add(estimate)
 
 
-def _state_of(exit_code: int) -> ConfigState:
+def _config_state(exit_code: int) -> ConfigState:
     special = {DiskFull.exit_code: ConfigState.DISK_FULL, OutOfMemory.exit_code: ConfigState.OUT_OF_MEMORY}
     return ConfigState.DONE if exit_code == 0 else special.get(exit_code, ConfigState.FAILED)

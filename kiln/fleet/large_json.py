@@ -34,21 +34,21 @@ def members(file: IO[str], inside: Container[Path]) -> Iterator[tuple[Path, Any]
 
 def _members(reader: _Reader, path: Path, inside: Container[Path]) -> Iterator[tuple[Path, Any]]:
     """Yield the members of the object or array that begins here."""
-    opening = reader.take("{[")
+    opening = reader.take_character("{[")
     closing = "}" if opening == "{" else "]"
     if reader.peek() == closing:
-        reader.take(closing)
+        reader.take_character(closing)
         return
     while True:
         member = path
         if opening == "{":
             member = (*path, str(reader.value()))
-            reader.take(":")
+            reader.take_character(":")
         if opening == "{" and member in inside and reader.peek() in "{[":
             yield from _members(reader, member, inside)
         else:
             yield member, reader.value()
-        if reader.take("," + closing) == closing:
+        if reader.take_character("," + closing) == closing:
             return
 
 
@@ -68,7 +68,7 @@ class _Reader:
             if self._at < len(self._text) or not self._read():
                 return self._text[self._at : self._at + 1]
 
-    def take(self, characters: str) -> str:
+    def take_character(self, characters: str) -> str:
         """Return the next character after white space, which has to be one of several."""
         character = self.peek()
         if not character or character not in characters:

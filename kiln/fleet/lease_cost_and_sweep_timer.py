@@ -46,7 +46,9 @@ def sweep_timer_script(
     ``environment`` must hold no secret; these are read from a file of the user.
     """
     name = f"kiln-sweep-{provider}"
-    settings = "".join(f"Environment={_word(f'{key}={text}')}\n" for key, text in sorted(environment.items()))
+    settings = "".join(
+        f"Environment={_quote_for_systemd(f'{key}={text}')}\n" for key, text in sorted(environment.items())
+    )
     return f"""#!/bin/sh
 # Every {every / 60:.0f} minutes: delete {provider}'s workers that have ended or expired, of all runs.
 # Run this on a computer that is always on. Secrets go into ~/.config/kiln/{name}.env, as NAME=VALUE.
@@ -61,7 +63,7 @@ Description=Delete stale workers of kiln's fleet at {provider}
 Type=oneshot
 WorkingDirectory={folder.replace("%", "%%")}
 EnvironmentFile=-%h/.config/kiln/{name}.env
-{settings}ExecStart={" ".join(_word(word).replace("$", "$$") for word in argv)}
+{settings}ExecStart={" ".join(_quote_for_systemd(word).replace("$", "$$") for word in argv)}
 END
 cat >"$units/{name}.timer" <<'END'
 [Unit]
@@ -80,7 +82,7 @@ loginctl enable-linger
 """
 
 
-def _word(text: str) -> str:
+def _quote_for_systemd(text: str) -> str:
     """Return a word quoted for a systemd unit."""
     text = text.replace("%", "%%")
     return text if _PLAIN.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -66,13 +66,13 @@ class FleetState:
 
     def report(self, finished: float | None = None) -> MatrixReport:
         """Return the report of the run as it stands."""
-        kinds, workers = self.run_config.counts, self.run_config.max_workers
+        kinds, workers = self.run_config.max_workers_by_type, self.run_config.max_workers
         return MatrixReport(
             run=self.number,
             command=self.run_config.command,
             started=self.started,
             finished=finished,
-            machine=self._machines(),
+            machine=self._machines_text(),
             cores=sum(kind.cores * count for kind, count in kinds.items()),
             jobs=workers,
             engine="rattler-build",
@@ -82,22 +82,22 @@ class FleetState:
             configs=tuple(self.configs.values()),
         )
 
-    def _machines(self) -> str:
+    def _machines_text(self) -> str:
         """Return which machines were taken, how many of each kind at a time if all are of the planned one."""
-        kinds, provider = self.run_config.counts, self.run_config.machine_type.provider
-        offers = Counter(worker.record.offer for worker in self.inventory if worker.record.provisioned is not None)
+        kinds, provider = self.run_config.max_workers_by_type, self.run_config.machine_type.provider
+        offers = Counter(worker.record.offer_key for worker in self.inventory if worker.record.provisioned is not None)
         if set(offers) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
             return ", ".join(f"{count} x {kind.name} ({provider})" for kind, count in kinds.items())
         names = {offer.key: str(offer) for kind in kinds for offer in self.run_config.offers_of(kind)}
         counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in offers.most_common()]
         return f"{', '.join(counts)} ({provider})"
 
-    def fleet(self) -> FleetRun:
+    def fleet_run(self) -> FleetRun:
         """Return the run as the ledger begins it."""
         return FleetRun(
             id=self.run_config.id,
             provider=self.run_config.machine_type.provider,
-            type=TYPES_SEPARATOR.join(kind.type for kind in self.run_config.counts),
+            type=TYPES_SEPARATOR.join(kind.type for kind in self.run_config.max_workers_by_type),
             started=self.started,
             finished=None,
             number=self.number,
@@ -110,13 +110,13 @@ class FleetState:
         if not isinstance(command, Provision):
             self.executor.submit(command)
         elif command.workers:
-            builders = [name for name in command.workers if self.inventory.workers[name].builds]
-            types = {name: self.queue.type_of(name) for name in builders}
-            sizes = {machine_type: self._needs(machine_type) for machine_type in set(types.values())}
+            builders = [name for name in command.workers if self.inventory.workers[name].is_builder]
+            types = {name: self.queue.machine_type_of(name) for name in builders}
+            sizes = {machine_type: self._largest_size(machine_type) for machine_type in set(types.values())}
             needs = {name: sizes[machine_type] for name, machine_type in types.items()}
             self.executor.submit(dataclasses.replace(command, needs=needs))
 
-    def _needs(self, machine_type: str) -> JobSize:
+    def _largest_size(self, machine_type: str) -> JobSize:
         """Return the size that holds each config of a machine type."""
         sizes = [job.size for job in self.run_config.estimates if job.type in {"", machine_type}]
         return JobSize(

@@ -47,7 +47,7 @@ class LogStream:
         if self._file is not None:
             self._file.close()
 
-    def question(self, config: str, seconds: float = 0.0) -> str:
+    def query_command(self, config: str, seconds: float = 0.0) -> str:
         """Return the command that prints the state of all jobs, and the next piece of a config's log.
 
         Unless there is more to be fetched at once, it waits on the worker for the build's end, for ``seconds`` at most.
@@ -57,7 +57,7 @@ class LogStream:
         piece = f'tail -c +{self._offset + 1} "{log}" 2>/dev/null | head -c {AT_ONCE} | base64 -w 0'
         return f"sudo sh -c {shlex.quote(f'{wait}; kiln-job status && echo && echo {MARK} && {piece}')}"
 
-    def read(self, source: Path | None) -> list[tuple[str, str]]:
+    def append_from_file(self, source: Path | None) -> list[tuple[str, str]]:
         """Append the next piece of a log on this computer, and return its lines, each with its step."""
         if source is None:
             return self.add(b"")
@@ -65,7 +65,7 @@ class LogStream:
             file.seek(self._offset)
             return self.add(file.read(AT_ONCE))
 
-    def take(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
+    def parse_answer(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
         """Return the state of a config's job, and the new lines of its log, each with its step."""
         status, _, piece = answer.partition(MARK)
         lines = self.add(base64.b64decode(piece.strip()))
@@ -80,9 +80,9 @@ class LogStream:
             with contextlib.suppress(OSError):  # a full disk here must not lose a build there
                 self._file.write(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [self._line(line) for line in lines]
+        return [self._line_with_step(line) for line in lines]
 
-    def _line(self, raw: bytes) -> tuple[str, str]:
+    def _line_with_step(self, raw: bytes) -> tuple[str, str]:
         text = raw.decode("utf-8", "replace")
         if match := STEP.match(text):
             self.step = match["title"]

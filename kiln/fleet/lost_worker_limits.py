@@ -14,7 +14,7 @@ OUTAGES = 3  # losses of all workers together that every run replaces
 ONE_OUTAGE = 300.0  # seconds within which workers are lost by the same outage
 
 
-def joint_limit(replacements: int, workers: int) -> int:
+def joint_loss_limit(replacements: int, workers: int) -> int:
     """Return how many workers that are lost together a run replaces, besides those that are lost one by one."""
     return max(replacements, OUTAGES * workers)
 
@@ -31,7 +31,7 @@ class LostWorkerLimits:
         self.single = self.joint = self.outages = 0
         self.wait_until = 0.0
         self._limit = run_config.replacements
-        self._joint_limit = joint_limit(run_config.replacements, run_config.max_workers + run_config.pool_workers)
+        self._joint_limit = joint_loss_limit(run_config.replacements, run_config.max_workers + run_config.pool_workers)
         self._in_vain = 0  # outages since a config was finished
         self._last = -ONE_OUTAGE
 
@@ -48,16 +48,16 @@ class LostWorkerLimits:
                 self.wait_until = now + BACKOFF[min(self._in_vain, len(BACKOFF) - 1)]
         self._last = now
 
-    def on_progress(self) -> None:
+    def reset_outages(self) -> None:
         """Record that a config was finished: the next outage is the first one again."""
         self._in_vain = 0
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """True when no more lost workers are replaced."""
         return self.single > self._limit or self.joint > self._joint_limit
 
-    def error(self, reason: str) -> WorkersLost:
+    def exhausted_error(self, reason: str) -> WorkersLost:
         """Return the error of a run that has no worker left; ``reason`` is that of the last loss."""
         if self.joint <= self._joint_limit:
             what = f"{self.single} workers were lost, and no more are replaced"

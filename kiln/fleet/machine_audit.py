@@ -46,7 +46,7 @@ class MachineAudit:
 
     # When
 
-    def later(self) -> None:
+    def schedule_listing(self) -> None:
         """List the machines soon: a request that failed may have left one."""
         if not self.state.run_config.is_scheduled:
             self._soon = min(self._soon, self.state.executor.now() + AFTER_REQUEST)
@@ -54,13 +54,13 @@ class MachineAudit:
     def on_provisioned(self) -> None:
         """List the machines soon after workers were provisioned: one may have been created twice."""
         if self._is_cloud:
-            self.later()
+            self.schedule_listing()
 
-    def begin(self, now: float) -> None:
+    def record_listing(self, now: float) -> None:
         """Record that the machines are being listed."""
         self._began, self._soon = now, math.inf
 
-    def due(self) -> float:
+    def next_listing_time(self) -> float:
         """Return when the machines are to be listed next."""
         run_config, inventory = self.state.run_config, self.state.inventory
         times = [self._soon]
@@ -78,7 +78,7 @@ class MachineAudit:
 
     # What follows
 
-    def confirm(self, event: Probed, *, is_probe: bool) -> dict[str, str]:
+    def apply_listing(self, event: Probed, *, is_probe: bool) -> dict[str, str]:
         """Terminate the machines that no worker needs; return the workers that are gone, with the reasons.
 
         These were missing or stopped in two lists one after the other, and did not answer. One that answers is kept,
@@ -107,9 +107,9 @@ class MachineAudit:
                 if worker is not None and self._is_stopped(worker, action):
                     stopped.add(worker.name)
                 else:
-                    self._end(action)
+                    self._terminate_unwanted(action)
             elif action.step is ActionKind.PREPARE and action.name in answers:
-                self._end(action)
+                self._terminate_unwanted(action)
             elif action.step in {ActionKind.CREATE, ActionKind.PREPARE} and worker is not None and worker.alive:
                 if worker.name in stopped:
                     missing[worker.name] = "its provider shows it as stopped"
@@ -123,19 +123,19 @@ class MachineAudit:
         is_known = worker.alive and self._began >= worker.exists_since
         return is_known and machine is not None and machine.ended and machine.id == worker.record.id
 
-    def _end(self, action: MachineAction) -> None:
+    def _terminate_unwanted(self, action: MachineAction) -> None:
         """Terminate a machine that no worker needs."""
         machine = action.machine
         assert machine is not None, "only machines are terminated"
-        record = self._record(machine)
+        record = self._unwanted_machine_record(machine)
         if record is None:
             return
         LOGGER.warning("note: %s (%s) is terminated: %s", machine.name, machine.id, action.reason)
         changes = {"state": WorkerState.LOST, "id": machine.id, "terminated": None, "reason": action.reason}
-        unwanted = self.state.inventory.enter(dataclasses.replace(record, **changes))  # type: ignore[arg-type] # by name
-        self.state.submit(unwanted.termination)
+        unwanted = self.state.inventory.add_record(dataclasses.replace(record, **changes))  # type: ignore[arg-type] # by name
+        self.state.submit(unwanted.termination_command)
 
-    def _record(self, machine: Machine) -> WorkerRecord | None:
+    def _unwanted_machine_record(self, machine: Machine) -> WorkerRecord | None:
         """Return the record of an unwanted machine; None while its worker is being requested or terminated."""
         inventory = self.state.inventory
         surplus = next((each for each in inventory if each.is_surplus and each.record.id == machine.id), None)
@@ -166,5 +166,5 @@ class MachineAudit:
 
     def _types(self) -> dict[str, MachineType]:
         run_config = self.state.run_config
-        kinds = [offer.machine_type for kind in run_config.counts for offer in run_config.offers_of(kind)]
+        kinds = [offer.machine_type for kind in run_config.max_workers_by_type for offer in run_config.offers_of(kind)]
         return {kind.type: kind for kind in (*kinds, run_config.cache, run_config.pool) if kind is not None}

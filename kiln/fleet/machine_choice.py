@@ -31,13 +31,13 @@ class Assignment:
     types: tuple[MachineType, ...]
 
     @classmethod
-    def of(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> Assignment:
+    def from_estimates(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> Assignment:
         """Return the assignment that estimates with types make."""
         estimates, by_type = tuple(estimates), {kind.type: kind for kind in kinds}
         used = dict.fromkeys(estimate.type for estimate in estimates)
         return cls(
             estimates=estimates,
-            types=tuple(by_type[name] for name in sorted(used, key=lambda name: -_work(estimates, name))),
+            types=tuple(by_type[name] for name in sorted(used, key=lambda name: -_build_seconds(estimates, name))),
         )
 
     def worker_types(self, workers: int) -> tuple[MachineType, ...]:
@@ -50,7 +50,7 @@ class Assignment:
         if len(counts) > workers:
             return ()
         configs = {kind: sum(job.type == kind.type for job in self.estimates) for kind in self.types}
-        work = {kind: _work(self.estimates, kind.type) for kind in self.types}
+        work = {kind: _build_seconds(self.estimates, kind.type) for kind in self.types}
         while sum(counts.values()) < workers:
             open_kinds = [kind for kind in self.types if counts[kind] < min(configs[kind], kind.limit or workers)]
             if not open_kinds:
@@ -59,7 +59,7 @@ class Assignment:
         return tuple(kind for kind, count in counts.items() for _ in range(count))
 
 
-def _work(estimates: Iterable[JobEstimate], name: str) -> float:
+def _build_seconds(estimates: Iterable[JobEstimate], name: str) -> float:
     """Return the seconds of the builds on a type, with a compile for each group."""
     jobs = [job for job in estimates if job.type == name]
     cold = {job.group: job.cold for job in jobs}
@@ -79,19 +79,24 @@ def candidate_assignments(
     result: dict[tuple[str, ...], Assignment] = {}
     for kind, jobs in estimates.items():
         if all(job.size.fits(kind) for job in jobs):
-            _add(result, Assignment.of((dataclasses.replace(job, type=kind.type) for job in jobs), [kind]))
+            _add_if_new(
+                result, Assignment.from_estimates((dataclasses.replace(job, type=kind.type) for job in jobs), [kind])
+            )
     if len(estimates) > 1:
         tables = {kind: {job.config: job for job in jobs} for kind, jobs in estimates.items()}
         choices = [_best_types(tables, order, spot=spot) for order in ("cost", "time")]
         if any(kind.limit for kind in estimates):
-            choices += [_spread(tables, _groups(tables)), _spread(tables, [(config,) for config in _configs(tables)])]
+            choices += [
+                _balanced_types(tables, _groups(tables)),
+                _balanced_types(tables, [(config,) for config in _configs(tables)]),
+            ]
         for choice in choices:
             jobs = [dataclasses.replace(tables[kind][name], type=kind.type) for name, kind in choice.items()]
-            _add(result, Assignment.of(jobs, estimates))
+            _add_if_new(result, Assignment.from_estimates(jobs, estimates))
     return tuple(result.values())
 
 
-def _add(result: dict[tuple[str, ...], Assignment], assignment: Assignment) -> None:
+def _add_if_new(result: dict[tuple[str, ...], Assignment], assignment: Assignment) -> None:
     result.setdefault(tuple(job.type for job in assignment.estimates), assignment)
 
 
@@ -116,7 +121,7 @@ def _fitting(tables: Tables, names: Sequence[str]) -> list[MachineType]:
     return [kind for kind, jobs in tables.items() if all(jobs[name].size.fits(kind) for name in names)]
 
 
-def _seconds(tables: Tables, kind: MachineType, names: Sequence[str]) -> float:
+def _group_seconds(tables: Tables, kind: MachineType, names: Sequence[str]) -> float:
     """Return the time of configs that share a compile, one after the other."""
     jobs = [tables[kind][name] for name in names]
     return max(job.cold for job in jobs) + sum(job.warm for job in jobs) - min(job.warm for job in jobs)
@@ -128,7 +133,7 @@ def _best_types(tables: Tables, order: str, *, spot: bool) -> dict[str, MachineT
     for names in _groups(tables):
 
         def rank(kind: MachineType, names: Sequence[str] = names) -> tuple[float, ...]:
-            seconds = _seconds(tables, kind, names)
+            seconds = _group_seconds(tables, kind, names)
             cost = seconds * kind.price(spot=spot) if kind.is_priced else seconds * kind.cores
             return (cost, seconds) if order == "cost" else (seconds, cost)
 
@@ -136,17 +141,18 @@ def _best_types(tables: Tables, order: str, *, spot: bool) -> dict[str, MachineT
     return {name: choice[name] for name in _configs(tables)}
 
 
-def _spread(tables: Tables, parts: Sequence[Sequence[str]]) -> dict[str, MachineType]:
+def _balanced_types(tables: Tables, parts: Sequence[Sequence[str]]) -> dict[str, MachineType]:
     """Return a type for each config that leaves no machine of limited types idle: the longest first."""
     load = dict.fromkeys(tables, 0.0)
     choice: dict[str, MachineType] = {}
 
     def longest(names: Sequence[str]) -> float:
-        return max(_seconds(tables, kind, names) for kind in _fitting(tables, names))
+        return max(_group_seconds(tables, kind, names) for kind in _fitting(tables, names))
 
     for names in sorted(parts, key=longest, reverse=True):
         ends = {
-            kind: load[kind] + _seconds(tables, kind, names) / (kind.limit or 1) for kind in _fitting(tables, names)
+            kind: load[kind] + _group_seconds(tables, kind, names) / (kind.limit or 1)
+            for kind in _fitting(tables, names)
         }
         kind = min(ends, key=ends.__getitem__)
         load[kind] = ends[kind]
@@ -165,7 +171,7 @@ def _require_fitting(estimates: Mapping[MachineType, Sequence[JobEstimate]]) -> 
             )
 
 
-def require_offer(offers: Sequence[MachineType], sizes: Mapping[str, JobSize]) -> None:
+def require_large_enough_type(offers: Sequence[MachineType], sizes: Mapping[str, JobSize]) -> None:
     """Refuse sizes that no machine type of a provider holds, of which `default_types` would have to take a smaller one.
 
     Raises:
@@ -197,7 +203,7 @@ def size_text(kind: MachineType) -> str:
     return ", ".join([*([] if size == JobSize() else [str(size)]), *unknown, *([] if kind.gpus else ["no GPU"])])
 
 
-def too_few_workers(assignment: Assignment, workers: int) -> UsageError:
+def too_few_workers_error(assignment: Assignment, workers: int) -> UsageError:
     """Return the error for a run whose configs need more machine types than it has workers."""
     needs = "; ".join(
         f"{kind.type} for {', '.join(job.config for job in assignment.estimates if job.type == kind.type)}"

@@ -23,7 +23,7 @@ def read(path: Path) -> tuple[MachineType, ...]:
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        raise _invalid(str(path), error) from error
+        raise _invalid_table_error(str(path), error) from error
     return from_rows(rows, str(path))
 
 
@@ -36,10 +36,10 @@ def from_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
     try:
         return tuple(_machine_type(row) for row in rows)
     except (KeyError, TypeError, ValueError) as error:
-        raise _invalid(source, error) from error
+        raise _invalid_table_error(source, error) from error
 
 
-def _invalid(source: str, error: Exception) -> MalformedYaml:
+def _invalid_table_error(source: str, error: Exception) -> MalformedYaml:
     return MalformedYaml(f"{source} is not a table of machine types", why=f"{type(error).__name__}: {error}")
 
 

@@ -100,7 +100,7 @@ class Arrangement:
         """The cost, for people."""
         return f"{self.cost:.2f} {self.machine_type.currency}" if self.is_priced else "price unknown"
 
-    def count(self, machine_type: MachineType) -> int:
+    def count_of_type(self, machine_type: MachineType) -> int:
         """Return the number of workers of a machine type."""
         return self.worker_types.count(machine_type)
 
@@ -258,13 +258,13 @@ def plan(
         if (kind is None or workers > 1 or pool is not None) and (types := assignment.worker_types(workers))
     ]
     if not arrangements:
-        raise machine_choice.too_few_workers(assignments[0], bounds.workers)
-    within = [arrangement for arrangement in arrangements if _within(arrangement, bounds)]
+        raise machine_choice.too_few_workers_error(assignments[0], bounds.workers)
+    within = [arrangement for arrangement in arrangements if _is_within_bounds(arrangement, bounds)]
     if not within:
         raise _limit_error(arrangements, bounds)
     candidates = [arrangement for arrangement in within if arrangement.cache is not None] or within
     uncached = [arrangement for arrangement in within if arrangement.cache is None]
-    cheapest, fastest = min(candidates, key=_cost), min(candidates, key=_time)
+    cheapest, fastest = min(candidates, key=_cost_order), min(candidates, key=_time_order)
     selection = fastest if optimize == "time" else cheapest
     return FleetPlan(
         estimates=_estimates_of(selection, assignments),
@@ -272,18 +272,22 @@ def plan(
         fastest=fastest,
         selection=selection,
         bounds=bounds,
-        without_cache=min(uncached, key=_time if optimize == "time" else _cost) if cache and uncached else None,
-        without_pool=None if pool is None else _without(pool, alone, overheads, spot=spot),
+        without_cache=min(uncached, key=_time_order if optimize == "time" else _cost_order)
+        if cache and uncached
+        else None,
+        without_pool=None if pool is None else _arrangement_without_pool(pool, alone, overheads, spot=spot),
     )
 
 
-def _without(pool: PoolShape, estimates: Sequence[JobEstimate], overheads: Overheads, *, spot: bool) -> Arrangement:
+def _arrangement_without_pool(
+    pool: PoolShape, estimates: Sequence[JobEstimate], overheads: Overheads, *, spot: bool
+) -> Arrangement:
     """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
     ways = (
         schedule(estimates, workers=count, machine_type=pool.machine_type, overheads=overheads, spot=spot)
         for count in worker_counts(len(estimates), pool.workers)
     )
-    return min(ways, key=_time)
+    return min(ways, key=_time_order)
 
 
 def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[JobEstimate, ...]:
@@ -328,11 +332,11 @@ def _spot_error(machine_type: MachineType) -> UsageError:
     )
 
 
-def _cost(way: Arrangement) -> tuple[bool, float, float, int]:
+def _cost_order(way: Arrangement) -> tuple[bool, float, float, int]:
     return (not way.is_priced, round(way.cost, 6), way.seconds, way.workers)
 
 
-def _time(way: Arrangement) -> tuple[float, float, int]:
+def _time_order(way: Arrangement) -> tuple[float, float, int]:
     return (round(way.seconds, 3), round(way.cost, 6), way.workers)
 
 
@@ -347,7 +351,7 @@ def worker_counts(configs: int, max_workers: int) -> tuple[int, ...]:
     return tuple(sorted({*useful, max_workers}))
 
 
-def _within(arrangement: Arrangement, bounds: FleetBounds) -> bool:
+def _is_within_bounds(arrangement: Arrangement, bounds: FleetBounds) -> bool:
     seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
     cost += bounds.controller * arrangement.seconds / 3600
     in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds
@@ -357,7 +361,7 @@ def _within(arrangement: Arrangement, bounds: FleetBounds) -> bool:
 
 
 def _limit_error(arrangements: Sequence[Arrangement], bounds: FleetBounds) -> FleetLimit:
-    cheapest, fastest = min(arrangements, key=_cost), min(arrangements, key=_time)
+    cheapest, fastest = min(arrangements, key=_cost_order), min(arrangements, key=_time_order)
     limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
     limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
     return FleetLimit(

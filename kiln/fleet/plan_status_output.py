@@ -38,7 +38,7 @@ ON_WORKER = frozenset({JobState.REQUESTED, JobState.RUNNING})
 def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
     """Return a plan as text: the schedule, the cost, the alternatives, the terms."""
     notes = [*_notes(plan), *(() if terms is None else plan_lines(terms, plan.selection)), *_warnings(plan, terms)]
-    return "\n".join([*_configs(plan), "", *_ways(plan), "", *notes])
+    return "\n".join([*_schedule_table(plan), "", *_arrangement_table(plan), "", *notes])
 
 
 def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def _arrangement_as_json(
 ) -> dict[str, Any]:
     data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
     data["machine_types"] = to_json(way.machine_types)
-    cost = fleet_costs.of_plan(way, controller, now, collect=Assumptions.read().collect, tests=tests)
+    cost = fleet_costs.planned_cost(way, controller, now, collect=Assumptions.read().collect, tests=tests)
     return {**data, "workers": way.workers, "cost": cost_as_json(cost, start=now, running={})}
 
 
-def _configs(plan: FleetPlan) -> Iterator[str]:
+def _schedule_table(plan: FleetPlan) -> Iterator[str]:
     way, source = plan.selection, {estimate.config: estimate.source for estimate in plan.estimates}
     mixed = len(way.machine_types) > 1
     needs = {estimate.config: _needs(estimate.size) for estimate in plan.estimates}
@@ -104,7 +104,7 @@ def _needs(size: JobSize) -> str:
     return ", ".join([*([] if str(size) == str(JobSize()) else [str(size)]), *limit])
 
 
-def _time_limits(plan: FleetPlan) -> Iterator[str]:
+def _exceeded_time_limits(plan: FleetPlan) -> Iterator[str]:
     """Yield the configs that are expected to take longer than they may."""
     limits = {estimate.config: estimate.size.time_limit for estimate in plan.estimates}
     for placement in plan.selection.placements:
@@ -125,18 +125,18 @@ def _bar(placement: Placement, whole: float) -> str:
     return " " * begin + ("█" if placement.cold else "▒") * (end - begin)
 
 
-def _ways(plan: FleetPlan) -> Iterator[str]:
+def _arrangement_table(plan: FleetPlan) -> Iterator[str]:
     ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
     ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
     ways += [] if plan.without_pool is None else [("no pool", plan.without_pool)]
     last = "cache" if plan.without_pool is None else "pool"
     header = ("", "workers", "type", last, "time", "worker time", "cost")
-    yield table(header, [_way(name, way) for name, way in ways], right=(1, 4, 5, 6))
+    yield table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
 
 
-def _way(name: str, way: Arrangement) -> tuple[str, ...]:
+def _arrangement_row(name: str, way: Arrangement) -> tuple[str, ...]:
     kinds = way.machine_types
-    texts = [_type_text(kind, way.count(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds]
+    texts = [_type_text(kind, way.count_of_type(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds]
     cache = "" if way.cache is None else way.cache.name
     if way.pool is not None:
         cache = f"{way.pool.workers} + server, {_type_text(way.pool.machine_type, 0, spot=way.spot)}"
@@ -160,7 +160,7 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
     yield f"end     at about {moment_text(now + way.seconds + after, now)}, if the run starts now"
     for kind in way.machine_types:
         yield f"price   {_price(kind, spot=way.spot)}"
-        if extras := _extras(kind):
+        if extras := _extra_charges_text(kind):
             yield f"with    {extras}"
         if kind.not_counted:
             yield f"without {', '.join(kind.not_counted)}: no price is known"
@@ -170,11 +170,11 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
         count = f"{assumed} of {quantity(len(plan.estimates), 'config')}"
         yield f"times   {count} {verb} never built: times with '?' are assumed (kiln/fleet/assumed.yml)"
     if way.pool is not None:
-        yield from _pool(way.pool, plan.without_pool)
+        yield from _pool_notes(way.pool, plan.without_pool)
     if tests is not None:
-        yield from _tests(tests, way)
-    yield from _time_limits(plan)
-    yield from quotas.lines(plan.bounds.quotas, way)
+        yield from _test_notes(tests, way)
+    yield from _exceeded_time_limits(plan)
+    yield from quotas.quota_lines(plan.bounds.quotas, way)
     yield f"bound   {greatest_cost_text(way)}"
 
 
@@ -182,7 +182,7 @@ def _warnings(plan: FleetPlan, terms: RunTerms | None) -> Iterator[str]:
     return quotas.warnings(plan, () if terms is None else (terms.offers, *terms.other_offers))
 
 
-def _pool(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
+def _pool_notes(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
     """Yield what the times of a plan with a pool assume, and what it is compared with."""
     cores = pool.cores
     yield f"price   {_price(pool.machine_type, spot=False)} (the pool; its server is on demand)"
@@ -195,7 +195,7 @@ def _pool(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
         yield f"no pool: up to {pool.workers} machines of the pool's type, each of which builds one config at a time"
 
 
-def _tests(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:
+def _test_notes(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:
     """Yield the tests that follow the run, with the cost and the time of both."""
     kind = tests.machine_type
     priced, total = kind.is_priced and way.is_priced, tests.cost + way.cost
@@ -222,7 +222,7 @@ def _price(kind: MachineType, *, spot: bool) -> str:
     return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if spot else ''}: {source}"
 
 
-def _extras(kind: MachineType) -> str:
+def _extra_charges_text(kind: MachineType) -> str:
     """Return what is charged besides the machine, and is part of the cost."""
     parts = [f"{kind.disk_hourly:.3f} an hour for {kind.disk:g} GB of disk"] if kind.disk_hourly else []
     parts += [f"{kind.address_hourly:g} an hour for its public address"] if kind.address_hourly else []
@@ -235,7 +235,7 @@ def status_as_text(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> st
     return "\n\n".join(_status(run, costs.get(run.id)) for run in runs) if runs else "the ledger has no fleet runs"
 
 
-def damage_note(backups: Sequence[Path]) -> str:
+def ledger_damage_note(backups: Sequence[Path]) -> str:
     """Return a note for a ledger that was repaired: the workers of lost runs have to be looked for."""
     return (
         f"note: the ledger was damaged and repaired ({', '.join(path.name for path in backups)}): runs may be missing."

@@ -50,7 +50,7 @@ class PlaybookSite:
         return self.folder / "reserve"
 
     @property
-    def marked(self) -> dict[str, str]:
+    def marked_environment(self) -> dict[str, str]:
         """The environment of the processes that are started, with the run's mark."""
         return {**self.environment, stale_processes.MARK: str(self.folder)}
 
@@ -108,7 +108,7 @@ class PlaybookEvents:
         """True when ansible-runner reports success; it has no ``rc`` for one that was killed."""
         return bool(self.ends) and (self.ends[-1]["status"], self.ends[-1]["rc"]) == ("successful", 0)
 
-    def take(self, line: str) -> None:
+    def handle_line(self, line: str) -> None:
         """Handle a line of the process."""
         event = json_messages.decode(line) or {}
         match event.get("kind"):
@@ -167,10 +167,10 @@ class PlaybookRunner:
             try:
                 process = process_runner.run(
                     (self.site.python, "-I", "-m", "kiln.fleet.playbook_child", spec),
-                    env=self.site.marked,
+                    env=self.site.marked_environment,
                     log=self.site.folder / "playbooks.log",
                     secrets=self.site.secrets,
-                    on_line=events.take,
+                    on_line=events.handle_line,
                     timeout=seconds,
                 )
                 data = read_json(answer) if answer.exists() else None

@@ -101,15 +101,15 @@ def _prices(file: IO[str], path: Path) -> Iterator[Price]:
     if first != "{":
         yield from _offers_in_csv(file, path)
         return
-    document = _JsonList(path)
+    document = _JsonPriceList(path)
     for member, value in members(file, INSIDE):
         if member[:2] == ("terms", "Reserved"):
             return  # what follows is not used, and is the larger part
-        yield from document.take(member, value)
-    yield from document.at_end()
+        yield from document.take_member(member, value)
+    yield from document.remaining_prices()
 
 
-class _JsonList:
+class _JsonPriceList:
     """A price list in JSON, of which the members arrive one after the other."""
 
     def __init__(self, path: Path) -> None:
@@ -119,13 +119,13 @@ class _JsonList:
         self._products: dict[str, Offer] = {}
         self._plans: list[dict[str, Any]] = []
 
-    def take(self, member: tuple[str, ...], value: Any) -> Iterator[Price]:
+    def take_member(self, member: tuple[str, ...], value: Any) -> Iterator[Price]:
         """Yield the prices of a member, as far as they are known."""
         match member:
             case ("products", sku):
                 self._take_product(sku, value)
             case ("terms", "OnDemand", sku) if self._has_products:
-                yield from self._terms_of(sku, value)
+                yield from self._prices_of_sku(sku, value)
             case ("terms", *_):
                 raise ValueError("terms before products")
             case ("addons",):
@@ -137,9 +137,9 @@ class _JsonList:
             case (name,) if isinstance(value, str):
                 self._texts[name] = value[:100]
 
-    def _terms_of(self, sku: str, value: Any) -> Iterator[Price]:
+    def _prices_of_sku(self, sku: str, value: Any) -> Iterator[Price]:
         if sku in self._products:
-            yield from _terms(self._products.pop(sku), value, self._texts, self._path)
+            yield from _prices_of_terms(self._products.pop(sku), value, self._texts, self._path)
 
     def _take_product(self, sku: str, value: Any) -> None:
         if isinstance(value, dict) and "attributes" in value:
@@ -149,7 +149,7 @@ class _JsonList:
         if len(self._products) > MOST:
             raise ValueError(f"more than {MOST:,} products")
 
-    def at_end(self) -> Iterator[Price]:
+    def remaining_prices(self) -> Iterator[Price]:
         """Yield the prices for which the whole list had to be read."""
         if self._plans:
             yield from _ovh_prices(self._plans, self._texts["currency"], self._path)
@@ -176,7 +176,7 @@ def _offer(attributes: Mapping[str, str]) -> Offer | None:
     return None
 
 
-def _terms(offer: Offer, terms: Any, texts: Mapping[str, str], path: Path) -> Iterator[Price]:
+def _prices_of_terms(offer: Offer, terms: Any, texts: Mapping[str, str], path: Path) -> Iterator[Price]:
     for term in terms.values():
         for dimension in term["priceDimensions"].values():
             for currency, amount in dimension["pricePerUnit"].items():

@@ -147,7 +147,7 @@ class PriceTable:
         """Read kiln's own table, and tables whose prices replace its prices."""
         return cls(prices=merged(read(PRICES), *map(read, paths)))
 
-    def apply(self, machine_type: MachineType, *, region: str) -> MachineType:
+    def add_prices(self, machine_type: MachineType, *, region: str) -> MachineType:
         """Return a machine type with the prices of a region; without one there it has none.
 
         That of another region would be wrong.
@@ -162,7 +162,7 @@ class PriceTable:
         hourly = offers.get(("on-demand", machine_type.name))
         if hourly is None:
             return dataclasses.replace(machine_type, is_priced=False, currency="", region=region)
-        extras = {kind: self._only(offers, kind, hourly.currency) for kind in ("disk", "address", "egress")}
+        extras = {kind: self._dearest_price(offers, kind, hourly.currency) for kind in ("disk", "address", "egress")}
         spot = offers.get(("spot", machine_type.name))
         if spot is not None and spot.currency != hourly.currency:
             spot = None
@@ -184,7 +184,7 @@ class PriceTable:
         )
 
     @staticmethod
-    def _only(offers: Mapping[tuple[str, str], Price], kind: str, currency: str) -> Price | None:
+    def _dearest_price(offers: Mapping[tuple[str, str], Price], kind: str, currency: str) -> Price | None:
         """Return the dearest price of a kind, in the currency of the machine type."""
         prices = [price for (other, _), price in offers.items() if other == kind and price.currency == currency]
         return max(prices, key=lambda price: price.price, default=None)

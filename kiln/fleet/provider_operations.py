@@ -62,12 +62,12 @@ def provision(session: PlaybookSession, command: Provision) -> None:
         result = session.playbooks.play(
             "provision.yml",
             on_task=session.task_reporter(*workers),
-            variables={"kiln_machines": [_request_of(command, name) for name in workers]},
+            variables={"kiln_machines": [_provision_request(command, name) for name in workers]},
             seconds=CHANGE,
         )
     names = () if result.answer is None else result.answer["up"]
     for note in () if result.answer is None else result.answer.get("notes", ()):
-        session.note(note)
+        session.show_note_once(note)
     unreached = [name for name in workers if not _report_worker(session, name, result, provisioned=name in names)]
     if unreached:
         again = dataclasses.replace(command, workers=tuple(unreached))
@@ -91,7 +91,7 @@ def _report_worker(session: PlaybookSession, name: str, result: PlaybookResult, 
     return True
 
 
-def _request_of(command: Provision, name: str) -> dict[str, Any]:
+def _provision_request(command: Provision, name: str) -> dict[str, Any]:
     kind, spot, zone = command.offers[name]
     request = {"name": name, "type": kind, "spot": spot, "zone": zone}
     needs = command.needs.get(name, JobSize())
@@ -143,7 +143,7 @@ def _answers(session: PlaybookSession, worker: str) -> bool:
 def terminate(session: PlaybookSession, command: Terminate) -> Event:
     """Terminate a worker, or only the machine of an id."""
     chosen = {"kiln_only_ids": [command.id]} if command.id else {"kiln_only": [command.worker]}
-    with session.removal():
+    with session.shared_removal_lock():
         result = session.playbooks.play("down.yml", variables=chosen, seconds=CHANGE)
     if is_removal_confirmed(result):
         return Terminated(worker=command.worker)

@@ -93,7 +93,7 @@ def plan_within(
         ) from error
 
 
-def lines(quotas: Iterable[Quota], way: Arrangement) -> Iterator[str]:
+def quota_lines(quotas: Iterable[Quota], way: Arrangement) -> Iterator[str]:
     """Yield what an arrangement needs of the quotas."""
     machines = machines_of(way)
     for quota in quotas:
@@ -116,7 +116,7 @@ def warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> Iterato
     if wanted is not None:
         wishes.append((f"limits this plan to {way.workers} workers; for {wanted.workers}", machines_of(wanted)))
     for first, *others in offers:
-        planned, count = (first.machine_type, way.spot), way.count(first.machine_type)
+        planned, count = (first.machine_type, way.spot), way.count_of_type(first.machine_type)
         for kind, spot in dict.fromkeys((offer.machine_type, offer.spot) for offer in others):
             mixed = [(kind, spot) if machine == planned else machine for machine in machines[: way.workers]]
             name = Offer(machine_type=kind, spot=spot)  # zones have no quotas of their own

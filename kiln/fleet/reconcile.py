@@ -86,19 +86,19 @@ def _action(
 ) -> MachineAction:
     name = machine.name
     if machine.owner not in {"", owner}:
-        return _step(ActionKind.LEAVE, machine, f"it is of the owner {machine.owner}")
+        return _machine_action(ActionKind.LEAVE, machine, f"it is of the owner {machine.owner}")
     if machine.ended:
-        return _step(ActionKind.TERMINATE, machine, "it has ended")
+        return _machine_action(ActionKind.TERMINATE, machine, "it has ended")
     if name in present:
-        return _step(ActionKind.TERMINATE, machine, "it exists twice")
+        return _machine_action(ActionKind.TERMINATE, machine, "it exists twice")
     if name in workers:
         same = workers[name] in {"", machine.id}
         kind, reason = (ActionKind.KEEP, "") if same else (ActionKind.PREPARE, "it is a new machine")
-        return _step(kind, machine, reason)
+        return _machine_action(kind, machine, reason)
     if name in adoptable:
-        return _step(ActionKind.ADOPT, machine, "the ledger does not have it")
-    return _step(ActionKind.TERMINATE, machine, "it is not wanted")
+        return _machine_action(ActionKind.ADOPT, machine, "the ledger does not have it")
+    return _machine_action(ActionKind.TERMINATE, machine, "it is not wanted")
 
 
-def _step(kind: ActionKind, machine: Machine, reason: str) -> MachineAction:
+def _machine_action(kind: ActionKind, machine: Machine, reason: str) -> MachineAction:
     return MachineAction(step=kind, name=machine.name, reason=reason, machine=machine)

@@ -37,24 +37,24 @@ class CredentialRefusals:
         """Record that the provider accepts the credentials."""
         self._is_noted, self._since = False, None
 
-    def on_listed(self) -> None:
+    def on_machines_listed(self) -> None:
         """Record that the provider lists workers, whatever else it refuses."""
         self._since = None
 
     def waiting_text(self, worker: str, reason: str) -> str:
         """Return why a silent worker is waited for while the provider, refusing the credentials, cannot list it."""
-        self._record()
+        self._record_first_refusal()
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._since))
         refusal = f"the provider does not accept the credentials since {since} ({' '.join(reason.split())[:LENGTH]})"
         return f"{worker} does not answer, and {refusal}, so it is unknown whether it exists: waiting; {RENEWAL}"
 
-    def _record(self) -> None:
+    def _record_first_refusal(self) -> None:
         """Record the time of the first refusal."""
         self._since = self.state.executor.now() if self._since is None else self._since
 
     def on_refused(self, worker: Worker, reason: str) -> bool:
         """Record that the provider refused a worker by the credentials; return whether that stops the run."""
-        self._record()
+        self._record_first_refusal()
         builders = self.state.inventory.builders
         if not builders or self._lacks_pool(worker):
             hint = "see that the provider's variables or files hold valid ones, then run the same command again"

@@ -49,7 +49,7 @@ class PoolManager:
         numbers = [int(name.rpartition("-")[2]) for name in names if POOL.fullmatch(name)]
         first, missing = max(numbers, default=0) + 1, self.size - len(self.workers)
         offer = Offer(machine_type=run_config.pool, spot=run_config.spot, zone=zone)
-        added = [run_config.pool_name(number) for number in range(first, first + missing)]
+        added = [run_config.pool_worker_name(number) for number in range(first, first + missing)]
         return [inventory.add(name, offer, now=now).name for name in added]
 
     def is_unwanted(self, worker: Worker) -> bool:
@@ -66,17 +66,17 @@ class PoolManager:
 
     def on_reclaimed(self, worker: Worker, seconds: float, *, replaced: bool) -> None:
         """Report a worker that its provider takes back; until then it runs actions, and another is requested now."""
-        text = self._shrink_unless(replaced)
+        text = self._shrink_unless_replaced(replaced)
         LOGGER.warning("note: the provider takes %s of the pool back in %.0f s: %s", worker.name, seconds, text)
 
-    def _shrink_unless(self, replaced: bool) -> str:
+    def _shrink_unless_replaced(self, replaced: bool) -> str:
         self.size = self.size if replaced else min(self.size, len(self.workers))
         return "another is requested" if replaced else f"the pool has {self.size} workers"
 
     def on_lost(self, worker: Worker, reason: str, *, replaced: bool) -> None:
         """Report a lost worker, whose actions the server gives to others; stop the run when none remains."""
         if not worker.is_reclaimed:
-            text = self._shrink_unless(replaced)
+            text = self._shrink_unless_replaced(replaced)
             LOGGER.warning("note: %s of the pool is lost (%s): %s", worker.name, reason, text)
         if not self.size and not any(each.is_pool and each.alive for each in self.state.inventory.present):
             self.state.stop = WorkersLost(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class FleetStore(RunStore, Protocol):
     """The store of runs, which has fleet runs with their workers: the ledger."""
 
-    def fleet(self, run: str) -> FleetRun | None:
+    def fleet_run(self, run: str) -> FleetRun | None:
         """Return a fleet run, or None."""
 
 
@@ -55,11 +55,11 @@ def execute(
     if executor is None:
         executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
     supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
-    unrecorded_run_recovery.write_note(supervisor.state.fleet(), site.folder)
+    unrecorded_run_recovery.write_note(supervisor.state.fleet_run(), site.folder)
     try:
         return supervisor.execute(), supervisor.errors
     finally:
-        run = ledger.fleet(run_config.id)
+        run = ledger.fleet_run(run_config.id)
         if run is not None and run.finished is not None:
             unrecorded_run_recovery.remove_note(site.folder)
 

@@ -80,15 +80,15 @@ class Supervisor:
                 for longer than a lease.
         """
         state = self.state
-        state.number = state.store.begin(state.report())
-        state.store.begin_fleet(state.fleet())
+        state.number = state.store.begin_run(state.report())
+        state.store.begin_fleet(state.fleet_run())
         state.observer.run_began(state.report())
         try:
             self._resume()
-            self._advance()
+            self._submit_due_commands()
             while not self._is_over():
                 self._handle_events()
-                self._advance()
+                self._submit_due_commands()
             self.teardown.is_patient = state.stop is None
         finally:
             self.teardown.finish()
@@ -106,16 +106,16 @@ class Supervisor:
 
     def _handle_events(self) -> None:
         """Wait for the next event that calls for a decision, and handle it with those that arrive at the same time."""
-        until = min(self._alarm(), self._forecast_at + FORECAST)
+        until = min(self._next_wake_time(), self._forecast_at + FORECAST)
         for _ in range(AT_ONCE):
             event = self.state.executor.next_event(until)
             if event is None:
                 return
-            is_news = self._is_news(event)
+            is_news = self._needs_decision(event)
             self._handle(event)
             until = self.state.executor.now() if is_news else until
 
-    def _is_news(self, event: executor_protocol.Event) -> bool:
+    def _needs_decision(self, event: executor_protocol.Event) -> bool:
         """Return whether a decision may follow from an event: not if a worker answers, or is silent, as before."""
         match event:
             case executor_protocol.LogLine():
@@ -136,14 +136,14 @@ class Supervisor:
             self.workers.request_count = len(previous.workers)
             self.workers.reclaim_count = sum(job.reclaimed for job in previous.jobs)
         for worker in inventory:
-            state.queue.set_type(worker.name, state.run_config.planned_type(worker.record.type))
+            state.queue.set_machine_type(worker.name, state.run_config.planned_type_replaced_by(worker.record.type))
         for estimate in self.state.run_config.estimates:
             if not self.jobs.resume(estimate):
                 self.state.queue.add(estimate)
         for worker in inventory.builders:
             if worker.assignment is None:
-                self.jobs.reserve(worker, now)
-        self.state.submit(inventory.request(worker.name for worker in inventory if worker.alive))
+                self.jobs.assign_ahead(worker, now)
+        self.state.submit(inventory.provision_command(worker.name for worker in inventory if worker.alive))
         for worker in inventory:
             worker.retries |= {} if worker.alive else {"": now}
 
@@ -154,7 +154,7 @@ class Supervisor:
         elif isinstance(event, executor_protocol.ControllerDiskFull):
             self._on_disk_full(event)
         elif isinstance(event, executor_protocol.CommandUndelivered):
-            self._on_unreached(event)
+            self._on_undelivered(event)
         elif isinstance(event, executor_protocol.Probed):
             self.silence.on_probed(event)
         elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
@@ -181,11 +181,11 @@ class Supervisor:
         state, now = self.state, self.state.executor.now()
         state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
         state.postponed.append((now + RETRY, event.command))
-        for config in [config for config in state.configs.values() if _concerns(event.command, config.config)]:
+        for config in [config for config in state.configs.values() if _is_command_about(event.command, config.config)]:
             text = f"waiting for space on this computer's disk: {event.reason}"
             state.observer.config_line(config.config, text, "")
 
-    def _on_unreached(self, event: executor_protocol.CommandUndelivered) -> None:
+    def _on_undelivered(self, event: executor_protocol.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
         if isinstance(event.command, executor_protocol.Provision):
@@ -207,7 +207,7 @@ class Supervisor:
             if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
                 self.workers.on_refused(worker, executor_protocol.ProvisionFailed(worker=worker.name, reason=reason))
             else:
-                self.state.postponed.append((now + RETRY, inventory.request([worker.name])))
+                self.state.postponed.append((now + RETRY, inventory.provision_command([worker.name])))
 
     def _handle_worker_event(self, worker: Worker, event: executor_protocol.WorkerEvent) -> None:
         match event:
@@ -216,7 +216,7 @@ class Supervisor:
                 self.silence.audit.on_provisioned()
             case executor_protocol.ProvisionFailed():
                 self.workers.on_refused(worker, event)
-                self.silence.audit.later()
+                self.silence.audit.schedule_listing()
             case executor_protocol.Prepared() if worker.alive:
                 self.workers.on_prepared(worker, event.cache)
             case executor_protocol.JobsListed():
@@ -227,26 +227,28 @@ class Supervisor:
                 worker.retries[""] = self.state.executor.now() + RETRY
             case executor_protocol.Terminated():
                 now = self.state.executor.now()
-                self.state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
+                self.state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
 
     def _handle_build_event(self, worker: Worker, event: executor_protocol.BuildEvent) -> None:
         match event:
             case executor_protocol.Unreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
-            case executor_protocol.BuildStarted() | executor_protocol.BuildDequeued() if _builds(worker, event.config):
+            case executor_protocol.BuildStarted() | executor_protocol.BuildDequeued() if _is_assigned(
+                worker, event.config
+            ):
                 self.jobs.on_started(worker, event)
-            case executor_protocol.BuildFinished() if _builds(worker, event.config):
+            case executor_protocol.BuildFinished() if _is_assigned(worker, event.config):
                 self.jobs.on_finished(worker, event)
             case executor_protocol.Collected() | executor_protocol.CollectFailed() if event.config == worker.handover:
                 self.jobs.on_handover(worker, event)
             case executor_protocol.Collected() if event.config in worker.uncollected:
                 self.jobs.on_collected(worker, event)
-                self.workers.losses.on_progress()
+                self.workers.losses.reset_outages()
             case executor_protocol.CollectFailed() if event.config in worker.uncollected:
                 if self.jobs.on_collect_failed(worker, event):
                     self.workers.lose(worker, event.reason)
 
-    def _advance(self) -> None:
+    def _submit_due_commands(self) -> None:
         """Submit the commands that are due, or for which a worker has become free."""
         now = self.state.executor.now()
         self._check_limits(now)
@@ -255,7 +257,7 @@ class Supervisor:
             if self.state.stop is not None:
                 return
             if worker.retries:
-                self.workers.retry_due(worker, now)
+                self.workers.retry_due_commands(worker, now)
             if worker.silent_since is not None or (worker.is_building and now < worker.next_check):
                 continue
             if worker.alive:
@@ -270,7 +272,7 @@ class Supervisor:
     def _next_check(self, worker: Worker) -> float:
         """Return when something is due for a worker that builds, should no event of it arrive."""
         renewal = NEVER if worker.record.state is WorkerState.REQUESTED else self.workers.renewal_due(worker)
-        stop = self.jobs.stop_due(worker)
+        stop = self.jobs.stop_time(worker)
         return renewal if stop is None else min(renewal, stop)
 
     def _forecast(self, now: float) -> None:
@@ -279,7 +281,7 @@ class Supervisor:
         configs = [(config.config, config.state, config.worker) for config in state.configs.values()]
         if configs != self._forecast_for or now >= self._forecast_at + FORECAST:
             self._forecast_at, self._forecast_for = now, configs
-            most = self.workers.expected_workers(now)
+            most = self.workers.expected_worker_count(now)
             state.update_cost(costs.forecast(state.run_config, state.inventory, state.queue, max_workers=most, now=now))
 
     def _resubmit(self, now: float) -> None:
@@ -324,7 +326,7 @@ class Supervisor:
                 hint=hint,
             )
 
-    def _alarm(self) -> float:
+    def _next_wake_time(self) -> float:
         """Return when to act at the latest, should no event arrive."""
         state, now = self.state, self.state.executor.now()
         due = [time for time, _ in state.postponed]
@@ -337,7 +339,7 @@ class Supervisor:
             for worker in state.inventory.alive
             if worker.silent_since is None
         ]
-        due += self.silence.due(now)
+        due += self.silence.next_probe_times(now)
         due += [self.workers.next_request] if now < self.workers.next_request else []
         if state.run_config.time_limit is not None:
             tests = state.run_config.tests
@@ -349,11 +351,11 @@ class Supervisor:
         return max(now, time) if time < NEVER else now + LOOK
 
 
-def _builds(worker: Worker, config: str) -> bool:
+def _is_assigned(worker: Worker, config: str) -> bool:
     return worker.assignment is not None and worker.assignment.config == config
 
 
-def _concerns(command: executor_protocol.Command, config: str) -> bool:
+def _is_command_about(command: executor_protocol.Command, config: str) -> bool:
     return (
         isinstance(command, executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.Collect)
         and command.config == config

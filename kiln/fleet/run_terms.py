@@ -65,12 +65,12 @@ def plan_lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
             f" {terms.losses:.2f} {currency} more at most (--replacements, --budget)"
         )
     if terms.controller is not None:
-        yield f"control {_controller(terms.controller, way.seconds, terms.keep)}"
+        yield f"control {_controller_cost_text(terms.controller, way.seconds, terms.keep)}"
     what = "machines stop building" if way.machine_type.provider == PROVIDER else "workers end themselves"
     yield f"life    {what} after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
 
 
-def _controller(kind: MachineType, seconds: float, keep: float) -> str:
+def _controller_cost_text(kind: MachineType, seconds: float, keep: float) -> str:
     """Return what the controller of a detached run costs, besides the workers."""
     hourly, currency = kind.price(spot=False), kind.currency
     if not kind.is_priced:

@@ -28,7 +28,7 @@ OVER = frozenset({JobState.COLLECTED, JobState.FAILED, JobState.LOST})
 class RunStore(Protocol):
     """The store of runs: the ledger, see `kiln.ledger.fleet`."""
 
-    def begin(self, report: MatrixReport) -> int:
+    def begin_run(self, report: MatrixReport) -> int:
         """Store a run, and return its number."""
 
     def update_config(self, run: int, config: ConfigRun) -> None:
@@ -37,7 +37,7 @@ class RunStore(Protocol):
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run so far and in the end."""
 
-    def end(self, run: int) -> None:
+    def end_run(self, run: int) -> None:
         """Store that a run is over."""
 
     def begin_fleet(self, run: FleetRun) -> None:
@@ -46,10 +46,10 @@ class RunStore(Protocol):
     def end_fleet(self, run: str) -> None:
         """Store that nothing of a fleet run remains."""
 
-    def keep_worker(self, run: str, worker: WorkerRecord) -> None:
+    def store_worker(self, run: str, worker: WorkerRecord) -> None:
         """Store the state of a worker."""
 
-    def keep_job(self, run: str, job: JobRecord) -> None:
+    def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job."""
 
 
@@ -107,7 +107,7 @@ class Worker:
         return SURPLUS.fullmatch(self.name) is not None
 
     @property
-    def termination(self) -> Terminate:
+    def termination_command(self) -> Terminate:
         """The command that terminates it."""
         return Terminate(worker=self.name, id=self.record.id if self.is_surplus else "")
 
@@ -122,7 +122,7 @@ class Worker:
         return POOL.fullmatch(self.name) is not None
 
     @property
-    def builds(self) -> bool:
+    def is_builder(self) -> bool:
         """True for a worker that builds configs."""
         return not (self.is_cache or self.is_pool)
 
@@ -137,7 +137,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lists:
+class _WorkerLists:
     """The workers of an inventory until one of them changes: see the properties of the same names."""
 
     present: tuple[Worker, ...]
@@ -153,7 +153,7 @@ class Inventory:
         self._store = store
         self.workers: dict[str, Worker] = {}
         self._present: dict[str, Worker] = {}
-        self._lists: _Lists | None = None  # they are read after every event
+        self._lists: _WorkerLists | None = None  # they are read after every event
         self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
         self._jobs: dict[tuple[str, int], JobRecord] = {}
         self._attempts: dict[str, int] = {}
@@ -176,16 +176,16 @@ class Inventory:
         """The workers that are alive and build."""
         return (self._lists or self._list()).builders
 
-    def _list(self) -> _Lists:
+    def _list(self) -> _WorkerLists:
         alive = tuple(worker for worker in self._present.values() if worker.alive)
-        builders = tuple(worker for worker in alive if worker.builds)
-        self._lists = _Lists(present=tuple(self._present.values()), alive=alive, builders=builders)
+        builders = tuple(worker for worker in alive if worker.is_builder)
+        self._lists = _WorkerLists(present=tuple(self._present.values()), alive=alive, builders=builders)
         return self._lists
 
     def spent(self, now: float) -> float:
         """Return the cost of all workers, of what was fetched from them, and of the controller, until ``now``."""
         records = [*self._terminated, *(worker.record for worker in self)]
-        return costs.of_workers(records, self._jobs.values(), now) + costs.of_controller(
+        return costs.workers_cost(records, self._jobs.values(), now) + costs.controller_cost(
             self._run_config.controller, now
         )
 
@@ -193,7 +193,7 @@ class Inventory:
 
     def add(self, name: str, offer: Offer, *, now: float) -> Worker:
         """Add and store a worker that is about to be requested."""
-        return self.enter(self.new_record(name, offer, now=now))
+        return self.add_record(self.new_record(name, offer, now=now))
 
     @staticmethod
     def new_record(name: str, offer: Offer, *, now: float) -> WorkerRecord:
@@ -212,35 +212,35 @@ class Inventory:
             currency=kind.currency,
         )
 
-    def enter(self, record: WorkerRecord) -> Worker:
+    def add_record(self, record: WorkerRecord) -> Worker:
         """Add and store a worker that exists or may exist, in the place of an earlier one of its name."""
         worker = Worker(record=record, renewed_at=record.requested)
         self.workers[record.name] = self._present[record.name] = worker
-        self.keep(worker)
+        self.update_worker(worker)
         return worker
 
     def free_number(self, number: int) -> int:
         """Return the first number from this one on that is in no worker's name."""
-        names = self._names
+        names = self._used_names
         return next(each for each in itertools.count(number) if self._run_config.worker_name(each) not in names)
 
     def surplus_name(self) -> str:
         """Return a name for a machine that is no worker's."""
-        names = self._names
+        names = self._used_names
         candidates = (f"kiln-{self._run_config.id}-surplus-{number}" for number in itertools.count(1))
         return next(name for name in candidates if name not in names)
 
     @property
-    def _names(self) -> set[str]:
+    def _used_names(self) -> set[str]:
         previous = () if self._run_config.previous_run is None else self._run_config.previous_run.workers
         return self.workers.keys() | {record.name for record in previous}
 
-    def request(self, names: Iterable[str]) -> Provision:
+    def provision_command(self, names: Iterable[str]) -> Provision:
         """Return the command that creates workers as they were requested, or finds them again."""
         workers = tuple(names)
         for name in workers:
             self.workers[name].exists_since = math.inf
-        return Provision(workers=workers, offers={name: self.workers[name].record.offer for name in workers})
+        return Provision(workers=workers, offers={name: self.workers[name].record.offer_key for name in workers})
 
     def resume(self, previous: FleetRun, now: float) -> None:
         """Take over the workers and jobs of an earlier process of the run."""
@@ -254,17 +254,17 @@ class Inventory:
         for job in previous.jobs:
             self._add_job(job)
 
-    def keep(self, worker: Worker, **changes: object) -> None:
+    def update_worker(self, worker: Worker, **changes: object) -> None:
         """Change and store the record of a worker."""
         worker.record = dataclasses.replace(worker.record, **changes)  # type: ignore[arg-type] # fields by name
-        self._store.keep_worker(self._run_config.id, worker.record)
+        self._store.store_worker(self._run_config.id, worker.record)
         if worker.record.state in {WorkerState.TERMINATED, WorkerState.REFUSED}:
             self._present.pop(worker.name, None)
         self._lists = None
 
     # Jobs
 
-    def reclaimed(self, config: str) -> int:
+    def reclaimed_count(self, config: str) -> int:
         """Return how many builds of a config ended because the provider took the worker back."""
         return sum(job.reclaimed for job in self._jobs.values() if job.config == config)
 
@@ -272,14 +272,14 @@ class Inventory:
         """Return the number of builds of a config that were begun."""
         return self._attempts.get(config, 0)
 
-    def losses(self, configs: Container[str], now: float) -> tuple[int, float]:
+    def lost_builds_and_seconds(self, configs: Container[str], now: float) -> tuple[int, float]:
         """Return how many builds of configs were lost, and the seconds that all their builds have taken."""
         jobs = [job for job in self._jobs.values() if job.config in configs]
         ends = [now if job.state in RUNNING else job.finished or job.started for job in jobs]
         seconds = sum(end - job.started for job, end in zip(jobs, ends, strict=True))
         return sum(job.state is JobState.LOST and not job.reclaimed for job in jobs), seconds
 
-    def ended_with(self, config: str, exit_code: int) -> int:
+    def count_ended_with(self, config: str, exit_code: int) -> int:
         """Return the number of a config's builds that ended with an exit code."""
         attempts = range(1, self.attempts(config) + 1)
         return sum(self._jobs[config, attempt].exit_code == exit_code for attempt in attempts)
@@ -297,15 +297,15 @@ class Inventory:
         attempt = self.attempts(config) + 1
         state = JobState.REQUESTED
         self._add_job(JobRecord(config=config, worker=worker, attempt=attempt, state=state, started=now, cold=cold))
-        return self.keep_job(config)
+        return self.update_job(config)
 
-    def keep_job(self, config: str, **changes: object) -> JobRecord:
+    def update_job(self, config: str, **changes: object) -> JobRecord:
         """Change and store the latest job of a config."""
         job = self.job(config)
         assert job is not None, f"{config} was never begun"
         job = dataclasses.replace(job, **changes)  # type: ignore[arg-type] # fields by name
         self._jobs[config, job.attempt] = job
-        self._store.keep_job(self._run_config.id, job)
+        self._store.store_job(self._run_config.id, job)
         return job
 
     def _add_job(self, job: JobRecord) -> None:

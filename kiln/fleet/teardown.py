@@ -63,15 +63,15 @@ class TearDownPhase:
             now = state.executor.now()
             for config in [config for config in state.configs.values() if config.state is ConfigState.RUNNING]:
                 state.update_config(dataclasses.replace(config, state=ConfigState.INTERRUPTED, finished=now))
-            state.update_cost(costs.of_ended_run(state.run_config, state.inventory, now))
-            state.store.end(state.number)
+            state.update_cost(costs.ended_run_cost(state.run_config, state.inventory, now))
+            state.store.end_run(state.number)
             state.observer.run_ended(state.report(finished=now))
             if failure is not None and self._was_never_authorized():
                 for worker in state.inventory:
-                    state.inventory.keep(worker, state=WorkerState.REFUSED)
+                    state.inventory.update_worker(worker, state=WorkerState.REFUSED)
                 state.store.end_fleet(state.run_config.id)
             elif failure is not None:
-                raise self._error(failure)
+                raise self._incomplete_error(failure)
 
     def _was_never_authorized(self) -> bool:
         """Return whether the provider never accepted the credentials: it has made nothing, and will not say so."""
@@ -92,7 +92,7 @@ class TearDownPhase:
             ):
                 self._handle(event)
             for worker in self.state.inventory:
-                self.workers.retry_due(worker, executor.now())
+                self.workers.retry_due_commands(worker, executor.now())
 
     def _is_collecting(self) -> bool:
         """Return whether configs are being collected; those for which the disk has no space do not count."""
@@ -111,17 +111,17 @@ class TearDownPhase:
             can_wait = failure.unknown and not failure.credentials  # refused ones do not become valid again
             if attempt == TRIES and self.is_patient and can_wait:
                 LOGGER.warning("note: all is done, but the provider cannot be asked to terminate the workers: waiting")
-            if attempt >= TRIES and not (can_wait and self._wait(until)):
+            if attempt >= TRIES and not (can_wait and self._wait_for_provider(until)):
                 return failure
         raise AssertionError
 
     def _store_end(self) -> None:
         state, now = self.state, self.state.executor.now()
         for worker in state.inventory.present:
-            state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
+            state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
         state.store.end_fleet(state.run_config.id)
 
-    def _wait(self, until: float) -> bool:
+    def _wait_for_provider(self, until: float) -> bool:
         """Wait before a provider is asked again that could not be; return False when it was waited for long enough.
 
         By then the leases are over. An interrupt ends the wait.
@@ -157,13 +157,13 @@ class TearDownPhase:
         workers = self.state.inventory.workers
         if isinstance(event, ProvisionFailed) and event.worker in workers:
             now = self.state.executor.now()
-            self.state.inventory.keep(
+            self.state.inventory.update_worker(
                 workers[event.worker], state=WorkerState.REFUSED, reason=event.reason, terminated=now
             )
         elif isinstance(event, Collected | Terminated):
             self._handle(event)
 
-    def _error(self, failure: TearDownFailed) -> TeardownIncomplete | MachinesUnknown:
+    def _incomplete_error(self, failure: TearDownFailed) -> TeardownIncomplete | MachinesUnknown:
         run, hint = self.state.run_config.id, "or the provider's own console"
         if failure.credentials:
             lease = self.state.run_config.lease / 60

@@ -27,16 +27,16 @@ JOBS = "/var/lib/kiln/jobs"  # on a worker
 FOLDER, NOTICE = "handover", "notice"  # of a config, in its folder there
 
 
-def folder_of(session: PlaybookSession, config: str) -> Path:
+def handover_folder(session: PlaybookSession, config: str) -> Path:
     """Return the folder here that holds what a config's build has handed over."""
     return session.site.folder / FOLDER / config
 
 
-def options_of(session: PlaybookSession, request: StartBuild) -> str:
+def handover_options(session: PlaybookSession, request: StartBuild) -> str:
     """Return the further options of a build that may be stopped, or that continues an earlier one; empty for others."""
     here = f"{JOBS}/{request.config}"
     words = []
-    if request.reclaimable or folder_of(session, request.config).exists():
+    if request.reclaimable or handover_folder(session, request.config).exists():
         words += ["--handover", f"{here}/{FOLDER}"]
     if request.reclaimable:
         words += ["--notice", f"{here}/{NOTICE}"]
@@ -45,7 +45,7 @@ def options_of(session: PlaybookSession, request: StartBuild) -> str:
 
 def send_to_worker(session: PlaybookSession, request: StartBuild) -> process_runner.Result:
     """Remove an earlier handover from a worker, and send what is here: the record last."""
-    worker, config, folder = request.worker, request.config, folder_of(session, request.config)
+    worker, config, folder = request.worker, request.config, handover_folder(session, request.config)
     result = session.ssh(worker, f"sudo kiln-job clear {shlex.quote(config)}")
     record = _record(folder)
     if not result.ok or record is None or record.archive is None:
@@ -63,7 +63,7 @@ def fetch(session: PlaybookSession, request: Collect) -> Event:
     """Fetch and check what a build has handed over, before its worker ends; an earlier handover stays if that fails."""
     worker, config = request.worker, request.config
     session.report_step(config, f"save what {worker} has built")
-    folder = folder_of(session, config)
+    folder = handover_folder(session, config)
     part = folder.with_name(f".{config}.part")
     files.remove(part)
     part.mkdir(parents=True, mode=0o700)
@@ -86,10 +86,10 @@ def _fetch(session: PlaybookSession, request: Collect, part: Path) -> str:
     result = session.rsync(request.worker, "--recursive", "--timeout=30", "--", source, f"{part}/", seconds=left)
     if not result.ok:
         return result.tail[-300:] or "it could not be fetched in time"
-    return _fault(part)
+    return _unusable_reason(part)
 
 
-def _fault(folder: Path) -> str:
+def _unusable_reason(folder: Path) -> str:
     """Return why the folder of a handover is of no use; empty if it is of use."""
     try:
         record = unfinished_build_handover.read_record(folder)
@@ -109,6 +109,6 @@ def _record(folder: Path) -> HandoverRecord | None:
     return None
 
 
-def forget(session: PlaybookSession, config: str) -> None:
+def remove_handover(session: PlaybookSession, config: str) -> None:
     """Remove what a config's build has handed over: it is finished, or its workers cannot use it."""
-    files.remove(folder_of(session, config))
+    files.remove(handover_folder(session, config))

@@ -43,22 +43,22 @@ class SilenceManager:
     def probe_when_due(self, now: float) -> None:
         """Probe the workers, repeatedly while some are silent; or only list the machines, when that is due."""
         is_probe = bool(self.audit.doubtful) or (now >= self._next and bool(self.suspects(now)))
-        if self._command is not None or not (is_probe or now >= self.audit.due()):
+        if self._command is not None or not (is_probe or now >= self.audit.next_listing_time()):
             return
         alive = self.state.inventory.alive if is_probe else ()
         names = [worker.name for worker in alive if worker.record.state is not WorkerState.REQUESTED]
         self._command = Probe(workers=tuple(names))
-        self.audit.begin(now)
+        self.audit.record_listing(now)
         self.state.submit(self._command)
 
-    def due(self, now: float) -> list[float]:
+    def next_probe_times(self, now: float) -> list[float]:
         """Return the times of the next probes."""
         timeout = self.state.run_config.unreachable_timeout
         alive = self.state.inventory.alive
         times = [worker.silent_since + timeout for worker in alive if worker.silent_since is not None]
         if self._command is not None:
             return []
-        return [max(time, self._next) if time <= now else time for time in times] + [self.audit.due()]
+        return [max(time, self._next) if time <= now else time for time in times] + [self.audit.next_listing_time()]
 
     def on_answer(self, worker: Worker) -> None:
         """Record that a worker answers."""
@@ -77,8 +77,8 @@ class SilenceManager:
         now = self.state.executor.now()
         is_probe, self._command = self._command is not None and bool(self._command.workers), None
         if event.machines is not None:
-            self.workers.credentials.on_listed()
-        gone = self.audit.confirm(event, is_probe=is_probe)
+            self.workers.credentials.on_machines_listed()
+        gone = self.audit.apply_listing(event, is_probe=is_probe)
         if not is_probe:
             return
         self._next = now + min(BETWEEN, self.state.run_config.unreachable_timeout)
@@ -86,7 +86,7 @@ class SilenceManager:
             self.on_answer(worker)
         lost = [
             *(worker for worker in self.state.inventory.alive if worker.name in gone),
-            *(worker for worker in self._lost(event, now) if worker.name not in gone),
+            *(worker for worker in self._workers_to_give_up(event, now) if worker.name not in gone),
         ]
         for worker in lost:
             seconds = 0.0 if worker.silent_since is None else now - worker.silent_since
@@ -99,7 +99,7 @@ class SilenceManager:
         suspects = self.suspects(now)
         self._request_witness(suspects, event, now)
         self.cut_off = bool(suspects) and not event.answers
-        self._report(suspects, event)
+        self._report_waiting(suspects, event)
 
     def _request_witness(self, suspects: list[Worker], event: Probed, now: float) -> None:
         """Request another worker where the last one is silent: if that one answers, the network is not at fault.
@@ -107,26 +107,26 @@ class SilenceManager:
         Then the rule for one silent worker among others applies; until then, or if it does not answer, the lease is
         waited for. It builds what the silent one has, so it is not requested where its config could not be.
         """
-        if len(suspects) != 1 or event.listed is None or event.answers or len(self.state.inventory.alive) > 1:
+        if len(suspects) != 1 or event.listed_names is None or event.answers or len(self.state.inventory.alive) > 1:
             return
         (worker,) = suspects
-        if not self.workers.asks_again(worker):
+        if not self.workers.may_request_again(worker):
             return
         since = now if worker.silent_since is None else worker.silent_since
         patience = ALONE * self.state.run_config.unreachable_timeout
         if not (worker.is_building or worker.uncollected) or worker.has_witness or now < since + patience:
             return
         run_config, inventory, queue = self.state.run_config, self.state.inventory, self.state.queue
-        kinds = list(run_config.counts)
-        kind = next((kind for kind in kinds if kind.type == queue.type_of(worker.name)), kinds[0])
-        offer = self.workers.offers.first(now, run_config.offers_of(kind))
-        if offer is None or self.workers.present_count() >= self.workers.max_workers:
+        kinds = list(run_config.max_workers_by_type)
+        kind = next((kind for kind in kinds if kind.type == queue.machine_type_of(worker.name)), kinds[0])
+        offer = self.workers.offers.first_available(now, run_config.offers_of(kind))
+        if offer is None or self.workers.builder_count() >= self.workers.max_workers:
             return
         self.workers.request_count = inventory.free_number(self.workers.request_count + 1)
         witness = inventory.add(run_config.worker_name(self.workers.request_count), offer, now=now)
         witness.is_witness = worker.has_witness = True
-        queue.set_type(witness.name, kind.type)
-        self.state.submit(inventory.request([witness.name]))
+        queue.set_machine_type(witness.name, kind.type)
+        self.state.submit(inventory.provision_command([witness.name]))
         if worker.assignment is not None:
             text = f"{worker.name} does not answer, and no other worker is left to compare: requesting {witness.name}"
             self.state.observer.config_line(worker.assignment.config, text, "")
@@ -136,28 +136,30 @@ class SilenceManager:
         for worker in self.state.inventory.alive:
             if worker.is_witness:
                 worker.is_witness = False
-                self.workers.jobs.reserve(worker, self.state.executor.now())
+                self.workers.jobs.assign_ahead(worker, self.state.executor.now())
 
-    def _lost(self, event: Probed, now: float) -> list[Worker]:
+    def _workers_to_give_up(self, event: Probed, now: float) -> list[Worker]:
         suspects = self.suspects(now)
-        if event.listed is None:
+        if event.listed_names is None:
             # This computer is not cut off: its workers are, or they are gone.
             is_connected = event.credentials or event.answers
-            return [worker for worker in suspects if is_connected and now >= self._deadline(worker)]
-        gone = [worker for worker in suspects if worker.name not in event.listed]
-        listed = [worker for worker in suspects if worker.name in event.listed]
+            return [worker for worker in suspects if is_connected and now >= self._shutdown_time(worker)]
+        gone = [worker for worker in suspects if worker.name not in event.listed_names]
+        listed = [worker for worker in suspects if worker.name in event.listed_names]
         alone = len(listed) == 1 and event.answers
-        return gone + [worker for worker in listed if alone or now >= self._deadline(worker)]
+        return gone + [worker for worker in listed if alone or now >= self._shutdown_time(worker)]
 
-    def _deadline(self, worker: Worker) -> float:
+    def _shutdown_time(self, worker: Worker) -> float:
         """Return when a silent worker will have shut down; a new one has nothing to lose."""
         lease = self.state.run_config.lease
         if _is_new(worker):
             return (worker.silent_since or 0.0) + max(self.state.run_config.unreachable_timeout, lease / NEW)
         return worker.renewed_at + lease + ENDING
 
-    def _report(self, workers: list[Worker], event: Probed) -> None:
-        reason = "the provider and the workers do not answer" if event.listed is None else "no answer, but it exists"
+    def _report_waiting(self, workers: list[Worker], event: Probed) -> None:
+        reason = (
+            "the provider and the workers do not answer" if event.listed_names is None else "no answer, but it exists"
+        )
         for worker in workers:
             if worker.assignment is not None:
                 text = f"{reason}: waiting, in case this computer's network is at fault"

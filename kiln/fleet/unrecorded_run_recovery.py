@@ -37,11 +37,11 @@ WORKER = re.compile(r"kiln-[a-z0-9-]+")  # the names of workers, which are tags 
 
 def write_note(run: FleetRun, folder: Path) -> None:
     """Write what a run's folder says about it, should the ledger be lost, and which process has the run."""
-    data = {**{name: getattr(run, name) for name in NOTED}, "owner": str(Owner.here())}
+    data = {**{name: getattr(run, name) for name in NOTED}, "owner": str(Owner.of_this_process())}
     files.write_text(folder / FILE, json.dumps(data))
 
 
-def notes(folder: Path, *, known: Iterable[str]) -> Iterator[FleetRun]:
+def unrecorded_run_notes(folder: Path, *, known: Iterable[str]) -> Iterator[FleetRun]:
     """Yield the runs of the notes that have not ended and are not in the ledger, without workers.
 
     ``folder`` has a folder for each run.
@@ -50,7 +50,7 @@ def notes(folder: Path, *, known: Iterable[str]) -> Iterator[FleetRun]:
         MachinesUnknown: a note is damaged.
         AlreadyRunning: another process, or another computer, has the run.
     """
-    ids, here = set(known), Owner.here()
+    ids, here = set(known), Owner.of_this_process()
     for path in sorted(folder.glob(f"*/{FILE}")):
         data = read_json(path)
         if path.parent.name not in ids and data.get("id") == path.parent.name:
@@ -85,7 +85,7 @@ def remove_note(folder: Path) -> None:
     files.remove(folder / FILE)
 
 
-def tag_of(key: str) -> str:
+def inputs_tag(key: str) -> str:
     """Return the tag by which the workers of a run are found from another computer; ``key`` is the run's."""
     return key[:16] or "unknown"
 
@@ -93,7 +93,7 @@ def tag_of(key: str) -> str:
 def unrecorded_runs(machines: Iterable[Mapping[str, Any]], *, key: str, known: Iterable[str]) -> dict[str, int]:
     """Return the runs of the same inputs that are not in the ledger, each with the number of its machines."""
     ids = set(known)
-    runs = [str(row["run"]) for row in machines if row.get("inputs") == tag_of(key) and not row["ended"]]
+    runs = [str(row["run"]) for row in machines if row.get("inputs") == inputs_tag(key) and not row["ended"]]
     return dict(Counter(run for run in runs if run not in ids))
 
 
@@ -108,7 +108,7 @@ def recover(
     Raises:
         MachinesUnknown: when the provider could not be asked.
     """
-    session = PlaybookSession.of(site)
+    session = PlaybookSession.from_site(site)
     result = session.playbooks.play("list.yml")
     if not result.ok or result.answer is None:
         raise MachinesUnknown(
@@ -130,7 +130,9 @@ def recover(
     steps = {action.name: action for action in actions}
     for action in actions:
         LOGGER.warning("note: %s, of a run that the ledger does not have: %s", action.name, action.step.value)
-    return _run(note, [each for each in machines if steps[each.name].step is not ActionKind.LEAVE], jobs, keys, hourly)
+    return _recovered_run(
+        note, [each for each in machines if steps[each.name].step is not ActionKind.LEAVE], jobs, keys, hourly
+    )
 
 
 def _jobs(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any]]:
@@ -153,7 +155,7 @@ def _jobs(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any
         return {name: jobs for name, jobs in answers if jobs is not None}
 
 
-def _run(
+def _recovered_run(
     note: FleetRun,
     machines: list[Machine],
     jobs: Mapping[str, Mapping[str, Any]],

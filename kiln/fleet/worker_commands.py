@@ -67,17 +67,17 @@ def prepare(session: PlaybookSession, command: Prepare) -> Event:
     if result.ok:
         cache = read_json(session.site.folder / "cache.json") if worker.endswith(CACHE) else {}
         return Prepared(worker=worker, cache=str(cache.get("url", "")))
-    return _after_playbook(command, result)
+    return _failed_playbook_event(command, result)
 
 
-def _after_playbook(command: Prepare | StartBuild, result: PlaybookResult) -> Event:
+def _failed_playbook_event(command: Prepare | StartBuild, result: PlaybookResult) -> Event:
     """Return the event of a command whose playbook failed."""
     reason = result.reason(command.worker)
     is_reached = command.worker not in result.unreachable and reason != NOT_ENDED
-    return _not_done(command, reason, is_reached=is_reached)
+    return _failed_command_event(command, reason, is_reached=is_reached)
 
 
-def _not_done(command: Prepare | QueryJobs | StartBuild, reason: str, *, is_reached: bool) -> Event:
+def _failed_command_event(command: Prepare | QueryJobs | StartBuild, reason: str, *, is_reached: bool) -> Event:
     """Return the event of a command that failed: one whose worker was not reached can be sent again."""
     if is_reached:
         return CommandFailed(worker=command.worker, reason=reason)
@@ -88,7 +88,7 @@ def watch_service(session: PlaybookSession, command: WatchService) -> None:
     """Report whether a cache, or the part of a pool on a worker, runs, until the worker is terminated."""
     worker = command.worker
     unit = "kiln-pool" if POOL.fullmatch(worker) else "kiln-cache"
-    while session.follows(worker):
+    while session.needs_following(worker):
         result = session.ssh(worker, f"systemctl is-active --quiet {unit} || exit; cat {NOTICE} 2>/dev/null || true")
         session.events.put(Heartbeat(worker=worker) if result.ok else Unreachable(worker=worker))
         at = reclaim_time(result.stdout) if result.ok else None
@@ -116,7 +116,7 @@ def query_jobs(session: PlaybookSession, command: QueryJobs) -> Event:
         reason = result.tail[-REASON_LENGTH:] or reason
         reached = reached or result.exit_code not in NO_CONNECTION
         session.stopped.wait(session.site.poll)
-    return _not_done(command, reason, is_reached=reached)
+    return _failed_command_event(command, reason, is_reached=reached)
 
 
 def job_states(status: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, str]:
@@ -140,18 +140,18 @@ def start(session: PlaybookSession, command: StartBuild) -> Event:
     """Start a build."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")
-    options = unfinished_build_transfer.options_of(session, command)
+    options = unfinished_build_transfer.handover_options(session, command)
     result = unfinished_build_transfer.send_to_worker(session, command) if options else None
     if result is not None and not result.ok:
-        return _not_done(command, _end_of(result), is_reached=result.exit_code not in LOST_CONNECTION)
+        return _failed_command_event(command, _output_end(result), is_reached=result.exit_code not in LOST_CONNECTION)
     if command.cache.startswith(POOL_SCHEME):
         return _start_with_pool(session, command, options)
     if command.cache:
         return _start_with_cache(session, command, options)
-    return _start_with(session, command, options, session.site.job_secrets)
+    return _start_with_settings(session, command, options, session.site.job_secrets)
 
 
-def _end_of(result: Result) -> str:
+def _output_end(result: Result) -> str:
     return result.tail[-REASON_LENGTH:] or "it did not answer"
 
 
@@ -161,7 +161,7 @@ def stop(session: PlaybookSession, command: StopBuild) -> Event | None:
     config = shlex.quote(command.config)
     words = f"stop {config}" if command.until is None else f"save {config} {command.until:.0f}"
     result = session.ssh(command.worker, f"sudo kiln-job {words}", seconds=START_SECONDS)
-    return None if result.ok else CommandUndelivered(command=command, reason=_end_of(result))
+    return None if result.ok else CommandUndelivered(command=command, reason=_output_end(result))
 
 
 def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None = None) -> str:
@@ -182,19 +182,23 @@ def _start_with_pool(session: PlaybookSession, command: StartBuild, options: str
             return CommandUndelivered(command=command, reason=reason)
     secrets = {
         bazel_environment.EXECUTOR: command.cache,
-        bazel_environment.CREDENTIALS: remote_executor_credentials.read(folder / "keys" / "pool-client"),
+        bazel_environment.CREDENTIALS: remote_executor_credentials.encode_credentials_folder(
+            folder / "keys" / "pool-client"
+        ),
     }
     masking.protect(bazel_environment.with_inner_secrets(secrets).values())
-    return _start_with(session, command, options, secrets)
+    return _start_with_settings(session, command, options, secrets)
 
 
-def _start_with(session: PlaybookSession, command: StartBuild, options: str, secrets: Mapping[str, str]) -> Event:
+def _start_with_settings(
+    session: PlaybookSession, command: StartBuild, options: str, secrets: Mapping[str, str]
+) -> Event:
     """Start a build; its own settings and its secrets are sent on standard input."""
     words = f"sudo kiln-job start {shlex.quote(command.config)}"
     settings = job_settings(command.key, options, secrets)
     result = session.ssh(command.worker, words, seconds=START_SECONDS, stdin=settings)
     if not result.ok:
-        return _not_done(command, _end_of(result), is_reached=result.exit_code not in NO_CONNECTION)
+        return _failed_command_event(command, _output_end(result), is_reached=result.exit_code not in NO_CONNECTION)
     return BuildStarted(worker=command.worker, config=command.config)
 
 
@@ -215,14 +219,14 @@ def _start_with_cache(session: PlaybookSession, command: StartBuild, options: st
     )
     if result.ok:
         return BuildStarted(worker=command.worker, config=command.config)
-    return _after_playbook(command, result)
+    return _failed_playbook_event(command, result)
 
 
 def follow(session: PlaybookSession, command: FollowBuild) -> BuildFinished | None:
     """Follow a build until it has ended, or its worker is terminated; return how it ended."""
     session.configs[command.worker] = command.config
     with LogStream(command.log) as log:
-        while session.follows(command.worker):
+        while session.needs_following(command.worker):
             event = _poll(session, command.worker, command.config, log)
             if event is not None:
                 return event
@@ -235,11 +239,11 @@ def _poll(session: PlaybookSession, worker: str, config: str, log: LogStream) ->
     The worker itself delays its answer until the build's end, so that this is reported at once; one that does not
     answer is polled again later.
     """
-    result = session.ssh(worker, log.question(config, session.site.poll), seconds=SSH_SECONDS + session.site.poll)
+    result = session.ssh(worker, log.query_command(config, session.site.poll), seconds=SSH_SECONDS + session.site.poll)
     job, lines = {}, []  # type: Mapping[str, Any], list[tuple[str, str]]
     if result.ok:
         try:
-            job, lines = log.take(result.stdout, config)
+            job, lines = log.parse_answer(result.stdout, config)
         except ValueError as error:
             result = dataclasses.replace(result, exit_code=1, tail=f"{worker} sent an invalid answer: {error}")
     if not result.ok:
@@ -252,10 +256,10 @@ def _poll(session: PlaybookSession, worker: str, config: str, log: LogStream) ->
         session.events.put(ReclaimNotice(worker=worker, at=float(job["reclaimed_at"])))
     for step, text in lines:
         session.events.put(LogLine(config=config, step=step, text=text))
-    return None if log.more else _finished(session, worker, config, job)
+    return None if log.more else _finished_event(session, worker, config, job)
 
 
-def _finished(session: PlaybookSession, worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
+def _finished_event(session: PlaybookSession, worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
     """Return how a build ended, None while it runs."""
     state, result, code = job_status(job)
     if state == "running":
@@ -269,6 +273,6 @@ def _finished(session: PlaybookSession, worker: str, config: str, job: Mapping[s
     if result == "oom-kill":
         code = OutOfMemory.exit_code
     if code == BrokenHandover.exit_code:
-        unfinished_build_transfer.forget(session, config)
+        unfinished_build_transfer.remove_handover(session, config)
         code, result = None, "what was handed over to it is damaged"
     return BuildFinished(worker=worker, config=config, exit_code=code, reason="" if code == 0 else result)

@@ -47,7 +47,7 @@ class WorkerManager:
         self.reclaim_count = 0
         run_config = state.run_config
         self.losses = LostWorkerLimits(run_config)
-        self._offers = [run_config.offers_of(kind) for kind in run_config.counts]
+        self._offers = [run_config.offers_of(kind) for kind in run_config.max_workers_by_type]
         self.offers = OfferList([offer for offers in self._offers for offer in offers])
         self.next_request = 0.0
         self.refused_since: float | None = None
@@ -66,11 +66,11 @@ class WorkerManager:
                 self.jobs.requeue(self.state.estimates[config], worker, "the worker was gone")
             worker.uncollected.clear()
         now = worker.exists_since = self.state.executor.now()
-        self.offers.accept(worker.record.offer)
+        self.offers.accept(worker.record.offer_key)
         self.refused_since = None
         self.credentials.on_accepted()
-        self.state.inventory.keep(worker, state=WorkerState.PREPARING, id=identity, provisioned=now)
-        queries = worker.is_prepared and worker.builds
+        self.state.inventory.update_worker(worker, state=WorkerState.PREPARING, id=identity, provisioned=now)
+        queries = worker.is_prepared and worker.is_builder
         # The time of an earlier process's last renewal is unknown.
         worker.renewed_at = now - (self.state.run_config.lease / RENEWALS if queries else 0.0)
         keys = {config: estimate.key for config, estimate in self.state.estimates.items()}
@@ -79,8 +79,8 @@ class WorkerManager:
     def on_refused(self, worker: Worker, event: ProvisionFailed) -> None:
         """Record that the provider refuses a worker."""
         now = self.state.executor.now()
-        self.state.inventory.keep(worker, state=WorkerState.REFUSED, reason=event.reason, terminated=now)
-        self.jobs.release(worker, event.reason)
+        self.state.inventory.update_worker(worker, state=WorkerState.REFUSED, reason=event.reason, terminated=now)
+        self.jobs.requeue_assignment(worker, event.reason)
         if event.credentials and self.credentials.on_refused(worker, event.reason):
             return
         if worker.is_cache:
@@ -89,19 +89,19 @@ class WorkerManager:
         if worker.is_pool:
             self.pool.on_refused(event.reason)
             return
-        if self.asks_again(worker):
-            self.offers.refuse(worker.record.offer, now, event.reason)
+        if self.may_request_again(worker):
+            self.offers.refuse(worker.record.offer_key, now, event.reason)
         else:
             self.max_workers -= 1
         if not self.state.inventory.builders and not self._waits_for_capacity(worker, event, now):
             self.state.stop = ProvisionRefused(
                 "the provider refused all requested workers",
-                why=self.offers.reason(event.reason) or event.reason,
+                why=self.offers.refusal_reason(event.reason) or event.reason,
                 hint="choose another --type, allow others by --fallback and --zone, have the quota raised, or try again"
                 " later",
             )
 
-    def asks_again(self, worker: Worker) -> bool:
+    def may_request_again(self, worker: Worker) -> bool:
         """Return whether refused workers are requested again; a site of existing machines or a scheduler refuses again.
 
         Nor is a provider asked again that did not answer for too long.
@@ -115,17 +115,17 @@ class WorkerManager:
 
         A new run waits for capacity only: other reasons, such as a quota, do not go away.
         """
-        if not self.asks_again(worker):
+        if not self.may_request_again(worker):
             return False
         offers = self._useful_offers()
         if self.offers.has_untried(now, offers):
             return True
-        had_some = any(other.record.provisioned is not None for other in self.state.inventory if other.builds)
+        had_some = any(other.record.provisioned is not None for other in self.state.inventory if other.is_builder)
         self.refused_since = now if self.refused_since is None else self.refused_since
         if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
             return False
-        seconds = max(0.0, self.offers.next_time(offers) - now)
-        text = f"no worker is left, and the provider refuses others; asking again {_moment(seconds)}"
+        seconds = max(0.0, self.offers.next_available_time(offers) - now)
+        text = f"no worker is left, and the provider refuses others; asking again {_delay_text(seconds)}"
         self._report_waiting(f"{text}: {event.reason}")
         return True
 
@@ -138,31 +138,31 @@ class WorkerManager:
     def report_outage(self, now: float) -> None:
         """Report that workers were lost together again, and that the next ones are requested later."""
         if now < self.losses.wait_until:
-            moment = _moment(self.losses.wait_until - now)
+            moment = _delay_text(self.losses.wait_until - now)
             self._report_waiting(f"workers were lost together again; the next are requested {moment}")
 
     def _useful_offers(self) -> list[Offer]:
         """Return the offers of the machine types that configs wait for."""
         run_config, queue = self.state.run_config, self.state.queue
-        kinds = [kind for kind in run_config.counts if queue.has_work_of(kind.type)]
+        kinds = [kind for kind in run_config.max_workers_by_type if queue.has_work_of(kind.type)]
         return [offer for kind in kinds for offer in run_config.offers_of(kind)]
 
-    def expected_workers(self, now: float) -> int:
+    def expected_worker_count(self, now: float) -> int:
         """Return how many workers build at a time, unless the provider refuses more."""
         builders = len(self.state.inventory.builders)
-        return builders if builders and self.offers.first(now) is None else self.max_workers
+        return builders if builders and self.offers.first_available(now) is None else self.max_workers
 
     def on_prepared(self, worker: Worker, cache: str) -> None:
         """Let a worker build, or a cache be used."""
-        self.state.inventory.keep(worker, state=WorkerState.READY)
+        self.state.inventory.update_worker(worker, state=WorkerState.READY)
         if worker.is_cache:
             self.cache = cache
-        if not worker.builds:
+        if not worker.is_builder:
             self.state.submit(WatchService(worker=worker.name))
 
     def on_command_failed(self, worker: Worker, reason: str) -> None:
         """Give up a worker; its preparation is tried again first, as a mirror of packages may fail for a moment."""
-        prepares = worker.record.state is WorkerState.PREPARING and not (worker.builds and worker.is_prepared)
+        prepares = worker.record.state is WorkerState.PREPARING and not (worker.is_builder and worker.is_prepared)
         worker.failed_preparations += prepares
         if not prepares or worker.failed_preparations >= TRIES:
             self.lose(worker, reason)
@@ -174,7 +174,7 @@ class WorkerManager:
 
     def on_jobs_listed(self, worker: Worker, jobs: Mapping[str, str]) -> None:
         """Resume the jobs of a worker that an earlier process of the run prepared."""
-        self.state.inventory.keep(worker, state=WorkerState.READY)
+        self.state.inventory.update_worker(worker, state=WorkerState.READY)
         for config in worker.uncollected:
             self.jobs.collect(worker, config)
         for job in self.state.inventory.latest_jobs():
@@ -186,7 +186,7 @@ class WorkerManager:
         if jobs.get(config) in {"running", "ended"}:
             self.jobs.follow(worker, config)
         else:
-            self.state.inventory.keep_job(config, state=JobState.LOST, reason="never begun, or lost")
+            self.state.inventory.update_job(config, state=JobState.LOST, reason="never begun, or lost")
             worker.is_building = False
 
     def lose(self, worker: Worker, reason: str, *, together: bool = False) -> None:
@@ -194,13 +194,13 @@ class WorkerManager:
 
         ``together`` with others, as by an outage, which counts apart.
         """
-        self.state.inventory.keep(worker, state=WorkerState.LOST, reason=reason)
+        self.state.inventory.update_worker(worker, state=WorkerState.LOST, reason=reason)
         self.state.submit(Terminate(worker=worker.name))
         uncollected = (*worker.uncollected, *filter(None, (worker.handover,)))
         worker.uncollected.clear()
         worker.handover = ""
         worker.retries.clear()
-        self.jobs.release(worker, reason)
+        self.jobs.requeue_assignment(worker, reason)
         for config in uncollected:
             self.jobs.requeue(self.state.estimates[config], worker, reason)
         if worker.is_cache:
@@ -209,12 +209,12 @@ class WorkerManager:
         if not worker.is_reclaimed:
             self.losses.add(self.state.executor.now(), together=together)
         if worker.is_pool:
-            self.pool.on_lost(worker, reason, replaced=not self.losses.exhausted)
+            self.pool.on_lost(worker, reason, replaced=not self.losses.is_exhausted)
             return
-        if self.losses.exhausted:
+        if self.losses.is_exhausted:
             self.max_workers = min(self.max_workers, len(self.state.inventory.builders))
         if not self.max_workers and self.state.queue:
-            self.state.stop = self.losses.error(reason)
+            self.state.stop = self.losses.exhausted_error(reason)
 
     def on_reclaimed(self, worker: Worker, at: float) -> None:
         """Drain a worker that its provider takes back: nothing starts there, and what cannot end in time is stopped.
@@ -235,9 +235,9 @@ class WorkerManager:
         reason = f"its provider takes {worker.name} back in {max(0.0, at - self.state.executor.now()):.0f} s"
         self.state.observer.config_line(config, reason, "")
         if not worker.is_building:
-            self.jobs.release(worker, reason)
+            self.jobs.requeue_assignment(worker, reason)
         elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
-            self.jobs.save(worker, config, reason)
+            self.jobs.request_handover(worker, config, reason)
 
     def _count_reclaim(self) -> bool:
         """Replace workers that are taken back a limited number of times, so that the cost of a run has a bound.
@@ -249,13 +249,13 @@ class WorkerManager:
         run_config = self.state.run_config
         if run_config.reclaims is None or self.reclaim_count <= run_config.reclaims:
             return True
-        offers = [offer for kind in run_config.counts for offer in run_config.offers_of(kind)]
+        offers = [offer for kind in run_config.max_workers_by_type for offer in run_config.offers_of(kind)]
         self.offers.exclude([offer for offer in offers if offer.spot], "spot workers were taken back too often")
         if all(offer.spot for offer in offers):
-            self.max_workers = min(self.max_workers, self.present_count())
+            self.max_workers = min(self.max_workers, self.builder_count())
         return False
 
-    def _require_some(self) -> None:
+    def _stop_if_all_reclaimed(self) -> None:
         """Stop a run whose workers were all taken back, and are not replaced any more."""
         if self.reclaim_count and not self.max_workers and not self.state.inventory.builders and self.state.queue:
             what = f"the provider took back {self.reclaim_count} spot workers, and no more are replaced"
@@ -274,7 +274,7 @@ class WorkerManager:
         self._renew(worker, now)
         if worker.record.state is not WorkerState.READY or worker.is_building:
             return
-        if not worker.builds:
+        if not worker.is_builder:
             if self._is_unwanted(worker):
                 self._terminate(worker)
             return
@@ -282,7 +282,7 @@ class WorkerManager:
         self._assign(worker, now)
         if worker.assignment is not None:
             # A cache and a pool are ready, or there is none; and no failed compile is being looked into.
-            if self.cache is not None and self.pool.is_ready and not queue.is_held(worker.assignment):
+            if self.cache is not None and self.pool.is_ready and not queue.is_group_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
         elif not (worker.uncollected or worker.handover or worker.is_witness) and (
             worker.is_retired or not (queue.has_work(worker.name) or self._is_only_collecting())
@@ -298,20 +298,20 @@ class WorkerManager:
         queue = self.state.queue
         if worker.assignment is not None or worker.is_retired or (estimate := queue.next(worker.name, now)) is None:
             return
-        if self._ends_before(worker, now + MARGIN * queue.seconds(worker.name, estimate)):
+        if self._lifetime_ends_before(worker, now + MARGIN * queue.expected_job_seconds(worker.name, estimate)):
             worker.is_retired = True
             return
         worker.assignment = estimate
         queue.begin(worker.name, estimate, now)
 
-    def _ends_before(self, worker: Worker, time: float) -> bool:
+    def _lifetime_ends_before(self, worker: Worker, time: float) -> bool:
         """Return whether the lifetime of a worker is over before a time; a new worker's cannot be longer."""
         run_config, since = self.state.run_config, worker.record.requested
         is_new = self.state.executor.now() < since + run_config.lifetime / 4
         return not is_new and time + run_config.collect > since + run_config.lifetime
 
     def _terminate(self, worker: Worker) -> None:
-        self.state.inventory.keep(worker, state=WorkerState.TERMINATING)
+        self.state.inventory.update_worker(worker, state=WorkerState.TERMINATING)
         self.state.queue.remove_worker(worker.name)
         self.state.submit(Terminate(worker=worker.name))
 
@@ -321,27 +321,33 @@ class WorkerManager:
         pending = any(worker.assignment or worker.handover for worker in state.inventory.present)
         return not (state.queue or state.postponed or pending)
 
-    def retry_due(self, worker: Worker, now: float) -> None:
+    def retry_due_commands(self, worker: Worker, now: float) -> None:
         """Submit the failed commands again that are due."""
         for config in worker.pop_due(now):
             if config:
                 self.jobs.collect(worker, config)
             else:
-                self.state.submit(worker.termination)
+                self.state.submit(worker.termination_command)
 
     def request_workers(self, now: float) -> None:
         """Request workers for configs that no existing worker can take."""
-        self._require_some()
+        self._stop_if_all_reclaimed()
         run_config, inventory = self.state.run_config, self.state.inventory
         names: list[str] = []
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
-            names.append(inventory.add(name, Offer(machine_type=cache, zone=self.offers.zone(now)), now=now).name)
+            names.append(
+                inventory.add(name, Offer(machine_type=cache, zone=self.offers.current_zone(now)), now=now).name
+            )
         is_waiting = now < self.losses.wait_until
-        names += [] if is_waiting else self.pool.request(now, self.offers.zone(now))
-        refused = [self.offers.next_time(among) for among in self._offers if self.offers.first(now, among) is None]
+        names += [] if is_waiting else self.pool.request(now, self.offers.current_zone(now))
+        refused = [
+            self.offers.next_available_time(among)
+            for among in self._offers
+            if self.offers.first_available(now, among) is None
+        ]
         self.next_request = max(min(refused, default=0.0), self.losses.wait_until)
-        while self.state.queue and not is_waiting and self.present_count() < self.max_workers:
+        while self.state.queue and not is_waiting and self.builder_count() < self.max_workers:
             number = inventory.free_number(self.request_count + 1)
             name = run_config.worker_name(number)
             offer = self._next_offer(name, now)
@@ -349,25 +355,27 @@ class WorkerManager:
                 break
             self.request_count = number
             worker = inventory.add(name, offer, now=now)
-            self.jobs.reserve(worker, now)
+            self.jobs.assign_ahead(worker, now)
             if worker.assignment is not None and offer not in [offers[0] for offers in self._offers]:
                 text = f"requesting {name} as {offer}: what is wanted more is refused, or taken back"
                 self.state.observer.config_line(worker.assignment.config, text, "")
             names.append(name)
         if names:
-            self.state.submit(inventory.request(names))
+            self.state.submit(inventory.provision_command(names))
 
-    def present_count(self) -> int:
+    def builder_count(self) -> int:
         """Return the number of workers that build, or will; not of those that their provider takes back."""
         return sum([not worker.is_reclaimed for worker in self.state.inventory.builders])
 
     def _next_offer(self, name: str, now: float) -> Offer | None:
         """Return the offer of the next worker: of a type that a config waits for, and of which there may be more."""
         run_config, queue = self.state.run_config, self.state.queue
-        types = [queue.type_of(worker.name) for worker in self.state.inventory.builders if not worker.is_reclaimed]
-        for kind, count in run_config.counts.items():
-            queue.set_type(name, kind.type)
-            offer = self.offers.first(now, run_config.offers_of(kind))
+        types = [
+            queue.machine_type_of(worker.name) for worker in self.state.inventory.builders if not worker.is_reclaimed
+        ]
+        for kind, count in run_config.max_workers_by_type.items():
+            queue.set_machine_type(name, kind.type)
+            offer = self.offers.first_available(now, run_config.offers_of(kind))
             free = offer is not None and types.count(kind.type) < count
             if free and queue.next(name, now + run_config.startup) is not None:
                 return offer
@@ -376,7 +384,7 @@ class WorkerManager:
     def on_renewed(self, worker: Worker) -> None:
         """Record that a lease was renewed; it began when that was requested, at the earliest."""
         worker.renewed_at = worker.renewal_tried_at
-        worker.next_check = min(self.renewal_due(worker), self.jobs.stop_due(worker) or math.inf)
+        worker.next_check = min(self.renewal_due(worker), self.jobs.stop_time(worker) or math.inf)
 
     def renewal_due(self, worker: Worker) -> float:
         """Return when a lease is to be renewed, or when that is to be tried again; those of many workers together."""
@@ -391,6 +399,6 @@ class WorkerManager:
             self.state.submit(Renew(worker=worker.name, seconds=self.state.run_config.lease))
 
 
-def _moment(seconds: float) -> str:
+def _delay_text(seconds: float) -> str:
     """Return when something is done that is due in some seconds."""
     return f"in {seconds / 60:.0f} min" if seconds >= 60 else "now" if seconds < 1 else f"in {seconds:.0f} s"

@@ -70,7 +70,7 @@ class ConfigTestResult:
     reason: str = ""
 
     @property
-    def step(self) -> StepReport:
+    def step_report(self) -> StepReport:
         """The tests as a step of the config's run, with the GPUs that they ran on."""
         gpus = dict.fromkeys(gpu for report in self.reports for gpu in report["gpus"])
         count = sum(report["tests"] for report in self.reports)
@@ -94,7 +94,7 @@ class TestedPackages:
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
     gpu: bool = False
 
-    def key(self, config: str) -> str:
+    def inputs_hash(self, config: str) -> str:
         """Return a hash over the packages of a config and how they are tested."""
         digests = sorted(_digest(path, path.stat().st_mtime_ns) for path in self.packages[config])
         return hashlib.sha256("\n".join((f"gpu {self.gpu}", *digests)).encode()).hexdigest()
@@ -105,7 +105,7 @@ class TestedPackages:
         words = (f"{PROJECT}/.venv/bin/python", "-I", "-m", "kiln", "-C", PROJECT, "test", "--json")
         return (*words, *(["--gpu"] if self.gpu else []), *paths)
 
-    def seconds(self, config: str) -> float:
+    def time_limit(self, config: str) -> float:
         """Return the seconds that the tests of a config may take."""
         return self.limits.get(config, SECONDS)
 
@@ -124,14 +124,14 @@ class WorkerTestExecutor(AnsibleExecutor):
         super().__init__(site, keep=lambda _, packages: tuple(packages))
         self.tested = tested
         self.handlers |= {
-            StartBuild: self._start,
-            FollowBuild: self._follow,
+            StartBuild: self._report_started,
+            FollowBuild: self._run_until_end,
             Collect: self._collect,
             QueryJobs: self._query,
             StopBuild: lambda *_: None,  # nothing stops a test but its time limit
         }
 
-    def _start(self, session: PlaybookSession, command: StartBuild) -> Event:
+    def _report_started(self, session: PlaybookSession, command: StartBuild) -> Event:
         session.configs[command.worker] = command.config
         return BuildStarted(worker=command.worker, config=command.config)
 
@@ -148,18 +148,18 @@ class WorkerTestExecutor(AnsibleExecutor):
         if result is None:
             reason = "the result of its tests is missing, or of other packages"
             return CollectFailed(worker=command.worker, config=command.config, reason=reason, foreign=True)
-        log = _log(session.site.folder, config)
-        steps = (result.step,)
+        log = _test_log_path(session.site.folder, config)
+        steps = (result.step_report,)
         return Collected(worker=command.worker, config=command.config, steps=steps, log=log, reason=result.reason)
 
-    def _follow(self, session: PlaybookSession, command: FollowBuild) -> Event | None:
+    def _run_until_end(self, session: PlaybookSession, command: FollowBuild) -> Event | None:
         """Run the tests of a config until their end; after a lost connection, again, up to `TRIES` times.
 
         systemd-run ends with ssh's own exit code, too, when the tests were killed by a signal.
         """
         worker, config, lost = command.worker, command.config.removesuffix(SUFFIX), 0
         session.configs[worker] = command.config
-        while session.follows(worker):
+        while session.needs_following(worker):
             sent = self._send(command, config)
             if not sent.ok and sent.exit_code not in LOST_CONNECTION:
                 reason = f"the packages could not be sent: {sent.tail[-REASON_LENGTH:].strip()}"
@@ -172,7 +172,7 @@ class WorkerTestExecutor(AnsibleExecutor):
                     code, reason = answer.exit_code, answer.reason
                     return BuildFinished(worker=worker, config=command.config, exit_code=code, reason=reason)
                 lost += 1
-                if lost == TRIES and session.follows(worker):
+                if lost == TRIES and session.needs_following(worker):
                     reason = f"its tests were killed, or the connection to them was lost, {lost} times"
                     return BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason)
             session.events.put(Unreachable(worker=worker))
@@ -199,51 +199,51 @@ class WorkerTestExecutor(AnsibleExecutor):
             *("--uid=kiln", "--setenv=HOME=/var/lib/kiln", "--setenv=LC_ALL=C.UTF-8", "--"),
             *self.tested.argv(config),
         )
-        result = self.session.ssh(worker, shlex.join(words), seconds=self.tested.seconds(config))
-        if result.exit_code == NO_ANSWER or result.exit_code < 0 or not self.session.follows(worker):
+        result = self.session.ssh(worker, shlex.join(words), seconds=self.tested.time_limit(config))
+        if result.exit_code == NO_ANSWER or result.exit_code < 0 or not self.session.needs_following(worker):
             return None
         folder = self.session.site.folder
-        log = _log(folder, config)
+        log = _test_log_path(folder, config)
         log.parent.mkdir(parents=True, exist_ok=True)
         output = self.session.ssh(worker, f"sudo runuser -u kiln -- sh -c {shlex.quote(OUTPUT)}").stdout
         files.write_text(log, f"{result.tail}\n{result.stdout}\n{output}")
         answer = self._result(config, result)
-        _store(folder, answer, self.tested.key(config))
+        _store(folder, answer, self.tested.inputs_hash(config))
         return answer
 
     def _result(self, config: str, result: process_runner.Result) -> ConfigTestResult:
         reports = _reports(result.stdout) if result.ok else ()
-        code, reason = result.exit_code, "" if result.ok else _reason(result.tail)
+        code, reason = result.exit_code, "" if result.ok else _error_text(result.tail)
         if code == process_runner.TIMED_OUT:
-            code, reason = FleetLimit.exit_code, f"the tests took longer than {self.tested.seconds(config):.0f} s"
+            code, reason = FleetLimit.exit_code, f"the tests took longer than {self.tested.time_limit(config):.0f} s"
         elif result.ok and not reports:
             code, reason = TestsFailed.exit_code, "the worker sent an invalid report"
         return ConfigTestResult(config=config, exit_code=code, seconds=result.seconds, reports=reports, reason=reason)
 
 
-def _reason(text: str) -> str:
+def _error_text(text: str) -> str:
     """Return the error with which kiln ended, without what was printed before it; of another output its end."""
     _, found, error = f"\n{text}".rpartition("\nerror: ")
     return f"error: {error}"[:REASON_LENGTH].strip() if found else text[-REASON_LENGTH:].strip()
 
 
-def _log(folder: Path, config: str) -> Path:
+def _test_log_path(folder: Path, config: str) -> Path:
     return folder / "logs" / f"{config}.test.log"
 
 
-def _place(folder: Path, config: str) -> Path:
+def _result_path(folder: Path, config: str) -> Path:
     return folder / "tests" / f"{config}.json"
 
 
 def _store(folder: Path, result: ConfigTestResult, key: str) -> None:
-    place = _place(folder, result.config)
+    place = _result_path(folder, result.config)
     place.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(place, json.dumps({"key": key, **dataclasses.asdict(result)}))
 
 
 def stored_result(folder: Path, config: str, *, key: str) -> ConfigTestResult | None:
     """Return the result of the tests of a config's packages in a run's folder; None without one of these packages."""
-    data = read_json(_place(folder, config))
+    data = read_json(_result_path(folder, config))
     if data.pop("key", None) != key:
         return None
     return ConfigTestResult(**{**data, "reports": tuple(data["reports"])})

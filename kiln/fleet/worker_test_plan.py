@@ -25,7 +25,7 @@ class WorkerTestPlan:
     cost: float
 
     @classmethod
-    def of(
+    def for_configs(
         cls, configs: Sequence[str], machine_type: MachineType, *, spot: bool, assumptions: Assumptions
     ) -> WorkerTestPlan:
         """Return the plan, if the tests of each config take the assumed time."""

@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 PENDING = "built; its packages wait for their tests on a worker"
 
 
-class _Records:
+class _ForwardingRecords:
     """A run's store and observer, which hand on what they are given, with configs and cost as they make them."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
         self.ledger = ledger
         self.observer = observer
 
-    def report_of(self, report: MatrixReport) -> MatrixReport:
+    def run_report(self, report: MatrixReport) -> MatrixReport:
         """Return the report of the run that is stored and shown."""
-        return dataclasses.replace(report, configs=tuple(map(self._config, report.configs)))
+        return dataclasses.replace(report, configs=tuple(map(self._recorded_config, report.configs)))
 
-    def _config(self, config: ConfigRun) -> ConfigRun:
+    def _recorded_config(self, config: ConfigRun) -> ConfigRun:
         raise NotImplementedError
 
-    def _cost(self, cost: RunCost) -> RunCost:
+    def _recorded_cost(self, cost: RunCost) -> RunCost:
         return cost
 
-    def begin(self, report: MatrixReport) -> int:
+    def begin_run(self, report: MatrixReport) -> int:
         """Store a run, and return its number."""
-        return self.ledger.begin(self.report_of(report))
+        return self.ledger.begin_run(self.run_report(report))
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
-        self.ledger.update_config(run, self._config(config))
+        self.ledger.update_config(run, self._recorded_config(config))
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run so far and in the end."""
-        self.ledger.update_cost(run, self._cost(cost))
+        self.ledger.update_cost(run, self._recorded_cost(cost))
 
-    def end(self, run: int) -> None:
+    def end_run(self, run: int) -> None:
         """Store that a run is over."""
-        self.ledger.end(run)
+        self.ledger.end_run(run)
 
-    def fleet(self, run: str) -> FleetRun | None:
+    def fleet_run(self, run: str) -> FleetRun | None:
         """Return a fleet run with its workers and jobs, or None."""
-        return self.ledger.fleet(run)
+        return self.ledger.fleet_run(run)
 
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins or is resumed."""
@@ -68,21 +68,21 @@ class _Records:
         """Store that nothing of a fleet run remains."""
         self.ledger.end_fleet(run)
 
-    def keep_worker(self, run: str, worker: WorkerRecord) -> None:
+    def store_worker(self, run: str, worker: WorkerRecord) -> None:
         """Store the state of a worker."""
-        self.ledger.keep_worker(run, worker)
+        self.ledger.store_worker(run, worker)
 
-    def keep_job(self, run: str, job: JobRecord) -> None:
+    def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job."""
-        self.ledger.keep_job(run, job)
+        self.ledger.store_job(run, job)
 
     def run_began(self, report: MatrixReport) -> None:
         """Show that a run begins."""
-        self.observer.run_began(self.report_of(report))
+        self.observer.run_began(self.run_report(report))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Show a config's new state."""
-        self.observer.config_changed(self._config(config))
+        self.observer.config_changed(self._recorded_config(config))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Show a line of output of a config's step."""
@@ -94,14 +94,14 @@ class _Records:
 
     def run_cost(self, cost: RunCost) -> None:
         """Show the cost of a run on workers."""
-        self.observer.run_cost(self._cost(cost))
+        self.observer.run_cost(self._recorded_cost(cost))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over."""
-        self.observer.run_ended(self.report_of(report))
+        self.observer.run_ended(self.run_report(report))
 
 
-class UntestedRecords(_Records):
+class UntestedRecords(_ForwardingRecords):
     """The records of a run's builds, whose ``tested`` configs then wait for their tests: the run goes on."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver, tested: Collection[str]) -> None:
@@ -110,19 +110,19 @@ class UntestedRecords(_Records):
         self._number = 0
         self._report: MatrixReport | None = None
 
-    def begin(self, report: MatrixReport) -> int:
+    def begin_run(self, report: MatrixReport) -> int:
         """Store a run, and return its number."""
-        self._number = super().begin(report)
+        self._number = super().begin_run(report)
         return self._number
 
-    def end(self, run: int) -> None:
+    def end_run(self, run: int) -> None:
         """Leave the run open for the tests, until it is closed."""
 
     def run_ended(self, report: MatrixReport) -> None:
         """Keep the report until the run is closed."""
         self._report = report
 
-    def release(self, untested: Collection[str]) -> None:
+    def release_passed_configs(self, untested: Collection[str]) -> None:
         """Store and show that all but the ``untested`` configs are done: the same packages have passed before."""
         passed, self._tested = set(self._tested).difference(untested), untested
         for config in () if self._report is None else self._report.configs:
@@ -132,17 +132,17 @@ class UntestedRecords(_Records):
 
     def close(self) -> None:
         """Store and show that the run is over, as no tests follow."""
-        super().end(self._number)
+        super().end_run(self._number)
         if self._report is not None:
             super().run_ended(self._report)
 
-    def _config(self, config: ConfigRun) -> ConfigRun:
+    def _recorded_config(self, config: ConfigRun) -> ConfigRun:
         if config.config not in self._tested or config.state not in GOOD:
             return config
         return dataclasses.replace(config, state=ConfigState.WAITING, reason=PENDING, is_built=True)
 
 
-class WorkerTestRecords(_Records):
+class WorkerTestRecords(_ForwardingRecords):
     """The records of a run's tests, as states of its configs.
 
     ``report`` is that of the builds, whose run has begun if it has a number; without one, there is nothing but jobs.
@@ -165,20 +165,20 @@ class WorkerTestRecords(_Records):
         self._previous = previous
         self._has_begun = report is not None and report.run > 0
 
-    def report_of(self, report: MatrixReport) -> MatrixReport:
+    def run_report(self, report: MatrixReport) -> MatrixReport:
         """Return the report of a run whose tests are in a report of their own."""
         tests, built = report, self._report
         if built is None:
-            return super().report_of(tests)
-        states = {config.config: config for config in map(self._config, tests.configs)}
+            return super().run_report(tests)
+        states = {config.config: config for config in map(self._recorded_config, tests.configs)}
         configs = tuple(states.get(config.config, config) for config in built.configs)
         machine = built.machine if built.machine == tests.machine else f"{built.machine}; tests: {tests.machine}"
         machine = tests.machine if not built.machine else machine
-        cost = tests.cost and self._cost(tests.cost)
+        cost = tests.cost and self._recorded_cost(tests.cost)
         finished = tests.finished
         return dataclasses.replace(built, run=tests.run, configs=configs, cost=cost, finished=finished, machine=machine)
 
-    def begin(self, report: MatrixReport) -> int:
+    def begin_run(self, report: MatrixReport) -> int:
         """Store the run unless its builds have begun it, and return its number; 0 without a report."""
         if self._report is None:
             return 0
@@ -186,7 +186,7 @@ class WorkerTestRecords(_Records):
             for config in report.configs:
                 super().update_config(self._report.run, config)
             return self._report.run
-        return super().begin(report)
+        return super().begin_run(report)
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config, as that of its tests makes it."""
@@ -198,33 +198,33 @@ class WorkerTestRecords(_Records):
         if run:
             super().update_cost(run, cost)
 
-    def end(self, run: int) -> None:
+    def end_run(self, run: int) -> None:
         """Store that a run is over."""
         if run:
-            super().end(run)
+            super().end_run(run)
 
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins or is resumed; the machine types are those of its builds."""
         types = run.type if self._previous is None else self._previous.type
         super().begin_fleet(dataclasses.replace(run, type=types))
 
-    def keep_job(self, run: str, job: JobRecord) -> None:
+    def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job, with what it tests."""
-        super().keep_job(run, dataclasses.replace(job, key=self._keys[config_of(job.config)]))
+        super().store_job(run, dataclasses.replace(job, key=self._keys[config_of(job.config)]))
 
     def run_began(self, report: MatrixReport) -> None:
         """Show that a run begins, unless its builds have shown it."""
         if not self._has_begun:
             super().run_began(report)
 
-    def _cost(self, cost: RunCost) -> RunCost:
+    def _recorded_cost(self, cost: RunCost) -> RunCost:
         """Return a cost with the configs' own names; it is unknown where that of the builds is."""
         ends = {config_of(name): end for name, end in cost.config_ends.items()}
         workers = () if self._previous is None else self._previous.workers
         is_known = all(worker.currency == cost.currency for worker in workers)
         return dataclasses.replace(cost, config_ends=ends, currency=cost.currency if is_known else "")
 
-    def _config(self, config: ConfigRun) -> ConfigRun:
+    def _recorded_config(self, config: ConfigRun) -> ConfigRun:
         """Return a config as the state of its tests makes it; what was built is kept, whatever they find."""
         tests, name = config, config_of(config.config)
         built = self._builds.get(name)

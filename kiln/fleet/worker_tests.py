@@ -73,12 +73,12 @@ def execute(
         observer=records,
         executor=executor or WorkerTestExecutor(tests.site, tests.tested),
     )
-    return records.report_of(report), {config_of(job): error for job, error in errors.items()}
+    return records.run_report(report), {config_of(job): error for job, error in errors.items()}
 
 
 def jobs_of(tested: TestedPackages, *, seconds: float, passed: Iterable[tuple[str, str]] = ()) -> list[JobEstimate]:
     """Return the jobs that test the packages of configs, without those that have ``passed``, as config and key."""
-    keys, done = {config: tested.key(config) for config in tested.packages}, set(passed)
+    keys, done = {config: tested.inputs_hash(config) for config in tested.packages}, set(passed)
     return [
         JobEstimate(
             config=config + SUFFIX,
@@ -93,7 +93,7 @@ def jobs_of(tested: TestedPackages, *, seconds: float, passed: Iterable[tuple[st
     ]
 
 
-def passed(runs: Iterable[FleetRun]) -> set[tuple[str, str]]:
+def passed_configs(runs: Iterable[FleetRun]) -> set[tuple[str, str]]:
     """Return what has passed its tests in some runs: configs, each with the hash over what was tested."""
     return {
         (config_of(job.config), job.key)
@@ -110,7 +110,7 @@ def results(
     reasons = {config.config: config.reason for config in report.configs}
     answers = []
     for config in tests.tested.packages:
-        result = stored_result(tests.site.folder, config, key=tests.tested.key(config))
+        result = stored_result(tests.site.folder, config, key=tests.tested.inputs_hash(config))
         if result is None:
             code = errors[config].exit_code if config in errors else WorkersLost.exit_code
             result = ConfigTestResult(config=config, exit_code=code, seconds=0.0, reason=reasons.get(config, ""))

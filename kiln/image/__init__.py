@@ -10,9 +10,9 @@ if TYPE_CHECKING:
         SUITE,
         ImageRecipe,
         ImageResult,
-        default_tag,
+        base_image_recipe,
+        base_image_tag,
         provide_image,
-        recipe,
     )
     from kiln.image.worker_container_image import worker_recipe, worker_tag
     from kiln.image.worker_vm_disk_image import Disk, disk_recipe, provide_disk
@@ -23,11 +23,11 @@ __all__ = [
     "Disk",
     "ImageRecipe",
     "ImageResult",
-    "default_tag",
+    "base_image_recipe",
+    "base_image_tag",
     "disk_recipe",
     "provide_disk",
     "provide_image",
-    "recipe",
     "worker_recipe",
     "worker_tag",
 ]
@@ -35,7 +35,9 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "build_container_image": "ENGINE_HOME SUITE ImageRecipe ImageResult default_tag provide_image recipe",
+        "build_container_image": (
+            "ENGINE_HOME SUITE ImageRecipe ImageResult base_image_tag provide_image base_image_recipe"
+        ),
         "worker_vm_disk_image": "Disk disk_recipe provide_disk",
         "worker_container_image": "worker_recipe worker_tag",
     },

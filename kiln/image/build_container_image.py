@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.bootstrap.kiln_checkout import lock_file
+from kiln.bootstrap.kiln_checkout import requirements_file
 from kiln.container import images
 from kiln.errors import BuildFailed, MissingTool, UsageError, did_you_mean, with_margin
 from kiln.image import apt_sources
@@ -44,7 +44,7 @@ REQUIRED_SPACE = 2_000_000_000  # bytes: the packages, the tree and its archive
 ENGINE_HOME = "/opt/kiln"  # a virtual environment with kiln's own locked dependencies, rattler-build among them
 WHEELS = "/tmp/kiln-wheels"  # noqa: S108 - a path in the image
 ROOT = Path(__file__).parents[2]
-REQUIREMENTS = lock_file("run.txt")
+REQUIREMENTS = requirements_file("run.txt")
 
 # Hooks get the new root as $1. The machine's credentials and certificates are used to make the image, and are not part
 # of it. Java's packages, which Bazel needs, require the folder of manual pages, although these are excluded.
@@ -114,7 +114,7 @@ class ImageRecipe:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     @property
-    def file(self) -> str:
+    def archive_name(self) -> str:
         """The name of the archive."""
         return f"{self.name}-{self.suite}-{self.key}.tar"
 
@@ -128,12 +128,12 @@ class ImageResult:
     reused: bool
 
 
-def recipe(suite: str = SUITE, extra: Sequence[str] = ()) -> ImageRecipe:
+def base_image_recipe(suite: str = SUITE, extra: Sequence[str] = ()) -> ImageRecipe:
     """Return the recipe of a suite with additional packages, without duplicates."""
     return ImageRecipe(suite=suite, packages=tuple(dict.fromkeys((*PACKAGES, *extra))))
 
 
-def default_tag(suite: str) -> str:
+def base_image_tag(suite: str) -> str:
     """Return the name of a suite's base image; ``localhost/`` keeps engines from looking for it in a registry."""
     return f"{images.LOCAL}kiln-base:{suite}"
 
@@ -175,7 +175,7 @@ def provide_archive(
     image: ImageRecipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
 ) -> Path:
     """Return the archive of a root file system; make it, and that of the image below, if it is not in ``folder``."""
-    archive = folder / image.file
+    archive = folder / image.archive_name
     if fresh or not archive.exists():
         if image.below is not None:
             provide_archive(image.below, folder, env=env, fresh=False, on_line=on_line)
@@ -197,14 +197,14 @@ def write_archive(
     require_mmdebstrap(env)
     files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
-        sources, settings, keyring = apt_files(image.suite, Path(scratch), env=env)
-        words = argv(image, part, sources=sources, settings=settings, keyring=keyring)
+        sources, settings, keyring = write_apt_files(image.suite, Path(scratch), env=env)
+        words = mmdebstrap_argv(image, part, sources=sources, settings=settings, keyring=keyring)
         unknown = set(image.packages) - {*PACKAGES, *apt_sources.known_packages(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed
             _require_packages(words, image, env=env, on_line=on_line)
         variables = {PYTHON: sys.executable, LOCK: str(image.lock), PROJECT: str(ROOT)}
         if image.below is not None:
-            variables[BELOW] = str(archive.parent / image.below.file)
+            variables[BELOW] = str(archive.parent / image.below.archive_name)
         result = process_runner.run(words, env={**env, **variables}, on_line=on_line)
         if not result.ok:
             raise BuildFailed(
@@ -214,7 +214,7 @@ def write_archive(
             )
 
 
-def apt_files(suite: str, folder: Path, *, env: Mapping[str, str]) -> tuple[Path | None, Path, Path | None]:
+def write_apt_files(suite: str, folder: Path, *, env: Mapping[str, str]) -> tuple[Path | None, Path, Path | None]:
     """Write this machine's access to Debian's packages into a folder: the sources, if it is Debian, and the settings.
 
     The third file is Debian's keyring, where this machine has it.
@@ -243,7 +243,7 @@ def _require_packages(
         )
 
 
-def argv(
+def mmdebstrap_argv(
     image: ImageRecipe, archive: Path, *, sources: Path | None, settings: Path, keyring: Path | None
 ) -> tuple[str, ...]:
     """Return mmdebstrap's command line; without ``sources`` it uses Debian's default mirror."""

@@ -31,7 +31,7 @@ def compile_all(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) ->
     if not modules or not python.exists():
         return
     for cache in {module.parent / CACHE for module in modules}:
-        _clear(cache)
+        _remove_compiled_modules(cache)
     listing = prefix.parent / "modules.txt"
     listing.write_text("".join(f"{module}\n" for module in modules), encoding="utf-8")
     words = (python, "-sS", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
@@ -42,10 +42,10 @@ def compile_all(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) ->
 
 def with_compiled(entries: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:
     """Return entries with the compiled modules added."""
-    return tuple(item for entry in entries for item in (entry, *_compiled(entry)))
+    return tuple(item for entry in entries for item in (entry, *_compiled_entries(entry)))
 
 
-def _compiled(entry: LayerEntry) -> Iterator[LayerEntry]:
+def _compiled_entries(entry: LayerEntry) -> Iterator[LayerEntry]:
     if entry.source is None or not _is_module(entry):
         return
     folder = entry.path.rpartition("/")[0]
@@ -57,7 +57,7 @@ def _is_module(entry: LayerEntry) -> bool:
     return entry.source is not None and _MODULE.fullmatch(entry.path) is not None
 
 
-def _clear(cache: Path) -> None:
+def _remove_compiled_modules(cache: Path) -> None:
     """Remove a package's compiled modules: links into the package cache, which must not be changed."""
     for file in cache.glob("*.pyc") if cache.is_dir() else ():
         file.unlink()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kiln.console.command_steps import Step
     from kiln.image.debian import Deb
-    from kiln.image.file_selection import Installed
+    from kiln.image.file_selection import InstalledPackage
     from kiln.image.slim_image_kinds import ImageKind
 
 PREFIX = "/opt/conda"
@@ -63,7 +63,7 @@ class ImageContents:
     """The contents of an image: its layers, rarely changing ones first, and the packages in them."""
 
     layers: tuple[Layer, ...]
-    packages: tuple[Installed, ...]
+    packages: tuple[InstalledPackage, ...]
     debs: tuple[Deb, ...]
 
     @property
@@ -77,7 +77,7 @@ class ImageContents:
         return self.packages[0].version
 
 
-def collect(
+def assemble_contents(
     request: ImageRequest,
     scratch: Path,
     work: Path,
@@ -96,7 +96,7 @@ def collect(
         solve_and_install.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
     packages = _requested_first(file_selection.installed(prefix), request.specs)
     with step("select the files that programs need"):
-        selection = file_selection.selection().with_packages(request.kind.left_out)
+        selection = file_selection.read_selection().with_excluded_packages(request.kind.left_out)
         contents = {
             package: tuple(file_selection.entries(prefix, package, selection, below=PREFIX)) for package in packages
         }
@@ -108,7 +108,7 @@ def collect(
         package: tuple(entry for entry in entries if entry.path not in dead) for package, entries in contents.items()
     }
     with step("find missing libraries") as progress:
-        system, debs = _complete(request, debs, contents, scratch, work, env=env, progress=progress)
+        system, debs = _add_missing_debian_packages(request, debs, contents, scratch, work, env=env, progress=progress)
     return ImageContents(
         layers=split_into_layers(request, system, contents, _kiln_entries(request.kind, packages)),
         packages=packages,
@@ -133,12 +133,12 @@ def virtual_packages(glibc: str, cuda: str) -> dict[str, tuple[str, str]]:
 def split_into_layers(
     request: ImageRequest,
     system: Iterable[LayerEntry],
-    packages: Mapping[Installed, tuple[LayerEntry, ...]],
+    packages: Mapping[InstalledPackage, tuple[LayerEntry, ...]],
     kiln: Iterable[LayerEntry],
 ) -> tuple[Layer, ...]:
     """Return the layers, rarely changing ones first."""
 
-    def is_product(package: Installed) -> bool:
+    def is_product(package: InstalledPackage) -> bool:
         return any(fnmatch.fnmatchcase(package.name, pattern) for pattern in request.kind.product)
 
     others = itertools.chain.from_iterable(entries for package, entries in packages.items() if not is_product(package))
@@ -164,15 +164,15 @@ def _solve(request: ImageRequest, debs: Iterable[Deb]) -> list[RepoDataRecord]:
         raise SolveFailed(error.what, why=error.why, hint="for machines with a GPU: --cuda 12.9") from error
 
 
-def _requested_first(packages: Sequence[Installed], specs: Sequence[str]) -> tuple[Installed, ...]:
+def _requested_first(packages: Sequence[InstalledPackage], specs: Sequence[str]) -> tuple[InstalledPackage, ...]:
     requested = {re.split(r"[\s=<>!~\[]", spec.split("::")[-1])[0]: index for index, spec in enumerate(specs)}
     return tuple(sorted(packages, key=lambda package: requested.get(package.name, len(requested))))
 
 
-def _complete(
+def _add_missing_debian_packages(
     request: ImageRequest,
     debs: tuple[Deb, ...],
-    contents: Mapping[Installed, tuple[LayerEntry, ...]],
+    contents: Mapping[InstalledPackage, tuple[LayerEntry, ...]],
     scratch: Path,
     work: Path,
     *,
@@ -194,15 +194,15 @@ def _complete(
         if not missing and not others:
             return system, debs
         if unknown := [soname for soname, owner in owners.items() if owner is None]:
-            raise _unresolved({soname: missing[soname] for soname in unknown}, request.suite)
+            raise _missing_libraries_error({soname: missing[soname] for soname in unknown}, request.suite)
         added = sorted({*others, *(owner for owner in owners.values() if owner is not None)})
         progress.note(f"from Debian: {', '.join(added)}")
         names = (*(deb.name for deb in debs), *added)
         debs = debian.fetch(request.suite, names, folder=work, env=env, on_line=progress.line)
-    raise _unresolved(missing, request.suite)
+    raise _missing_libraries_error(missing, request.suite)
 
 
-def _unresolved(missing: Mapping[str, str], suite: str) -> BuildFailed:
+def _missing_libraries_error(missing: Mapping[str, str], suite: str) -> BuildFailed:
     return BuildFailed(
         f"the image lacks {', '.join(sorted(missing))}",
         why="\n".join(f"    {path} needs {soname}" for soname, path in sorted(missing.items())[:10]),
@@ -210,7 +210,7 @@ def _unresolved(missing: Mapping[str, str], suite: str) -> BuildFailed:
     )
 
 
-def _kiln_entries(kind: ImageKind, packages: Sequence[Installed]) -> Iterator[LayerEntry]:
+def _kiln_entries(kind: ImageKind, packages: Sequence[InstalledPackage]) -> Iterator[LayerEntry]:
     """Yield the entries that belong to no package: scripts, folders, the list of packages."""
     for folder in kind.folders:
         yield LayerEntry(path=folder, mode=0o775, owner=debian.NONROOT)
@@ -219,7 +219,7 @@ def _kiln_entries(kind: ImageKind, packages: Sequence[Installed]) -> Iterator[La
     names = ("name", "version", "build", "sha256", "license")
     records = [{name: getattr(package, name) for name in names} for package in packages]
     yield LayerEntry(path=PACKAGE_LIST, mode=0o644, data=_encoded(records))
-    yield LayerEntry(path=BILL, mode=0o644, data=_bill(kind, packages))
+    yield LayerEntry(path=BILL, mode=0o644, data=_bill_of_materials(kind, packages))
     for package, record in zip(packages, records, strict=True):  # scanners look for conda packages there
         file = f"{PREFIX}/conda-meta/{package.name}-{package.version}-{package.build}.json"
         yield LayerEntry(
@@ -227,7 +227,7 @@ def _kiln_entries(kind: ImageKind, packages: Sequence[Installed]) -> Iterator[La
         )
 
 
-def _bill(kind: ImageKind, packages: Sequence[Installed]) -> bytes:
+def _bill_of_materials(kind: ImageKind, packages: Sequence[InstalledPackage]) -> bytes:
     """Return the bill of materials of the packages, for scanners that know no conda packages."""
     names = ("name", "version", "build", "subdir", "url", "sha256")
     resolved = [from_record("run", {name: getattr(item, name) for name in names}) for item in packages]
@@ -235,7 +235,7 @@ def _bill(kind: ImageKind, packages: Sequence[Installed]) -> bytes:
     return cyclonedx.bill_of_packages(kind.name, resolved, licenses, epoch_of(packages))
 
 
-def epoch_of(packages: Iterable[Installed]) -> int:
+def epoch_of(packages: Iterable[InstalledPackage]) -> int:
     """Return the time of the newest package in seconds since 1970."""
     return max((package.timestamp for package in packages), default=0) // 1000
 

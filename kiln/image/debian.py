@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.errors import BuildFailed, MissingTool, with_margin
 from kiln.image import apt_sources
-from kiln.image.build_container_image import BEFORE, apt_files, require_mmdebstrap
-from kiln.image.layers import FOLDER, LayerEntry, of_tree
+from kiln.image.build_container_image import BEFORE, require_mmdebstrap, write_apt_files
+from kiln.image.layers import FOLDER, LayerEntry, entries_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,11 +104,11 @@ def system_entries(debs: Iterable[Deb], scratch: Path, *, env: Mapping[str, str]
     system: list[LayerEntry] = list(_base_entries())
     for deb in debs:
         root = _unpacked(deb, scratch, env=env)
-        system += of_tree(root, _paths(root), below="")
-        system.append(_status(deb, env=env))
-    bundle = tuple(_bundle(system))
+        system += entries_of_tree(root, _included_paths(root), below="")
+        system.append(_dpkg_status_entry(deb, env=env))
+    bundle = tuple(_certificate_bundle(system))
     single = f"/{_CERTIFICATES}"
-    return tuple(_merged(entry) for entry in (*system, *bundle) if not entry.path.startswith(single))
+    return tuple(_with_merged_usr_path(entry) for entry in (*system, *bundle) if not entry.path.startswith(single))
 
 
 def _unpacked(deb: Deb, scratch: Path, *, env: Mapping[str, str]) -> Path:
@@ -135,7 +135,7 @@ def missing_license_packages(system: Iterable[LayerEntry]) -> set[str]:
     }
 
 
-def _status(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
+def _dpkg_status_entry(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
     """Return a package's record in dpkg's database, without the list of files."""
     result = process_runner.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
     if not result.ok:
@@ -186,7 +186,7 @@ def _download(
 ) -> None:
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.locked(store / ".lock"):
-        sources, settings, keyring = apt_files(suite, Path(scratch), env=env)
+        sources, settings, keyring = write_apt_files(suite, Path(scratch), env=env)
         words = download_argv(suite, names, sources=sources, settings=settings, keyring=keyring)
         debs = Path(scratch, "debs")
         debs.mkdir()
@@ -208,7 +208,7 @@ def _newest(store: Path) -> dict[str, Deb]:
     return {deb.name: deb for deb in (Deb(path=path) for path in debs)}
 
 
-def _paths(root: Path) -> Iterator[str]:
+def _included_paths(root: Path) -> Iterator[str]:
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         if (path.is_symlink() or path.is_file()) and not _EXCLUDED.match(name):
@@ -230,7 +230,7 @@ def _base_entries() -> Iterator[LayerEntry]:
         yield LayerEntry(path=path, mode=0o644, data=text.format(NONROOT).encode())
 
 
-def _bundle(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
+def _certificate_bundle(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
     """Yield the file of all certificates, as update-ca-certificates writes it."""
     texts = [
         entry.source.read_text(encoding="ascii").rstrip("\n") + "\n"
@@ -241,7 +241,7 @@ def _bundle(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
         yield LayerEntry(path=_ALL_CERTIFICATES, mode=0o644, data="".join(texts).encode())
 
 
-def _merged(entry: LayerEntry) -> LayerEntry:
+def _with_merged_usr_path(entry: LayerEntry) -> LayerEntry:
     """Return the entry with its path in usr, if its top-level folder is a link."""
     top = entry.path.split("/")[1]
     if top not in MERGED or entry.path == f"/{top}":

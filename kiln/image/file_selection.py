@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.image.layers import of_tree
+from kiln.image.layers import entries_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ LEFT_OUT = Path(__file__).with_name("left_out.csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class InstalledPackage:
     """An installed package: its record, its files (paths in the prefix), and whether it is a rehearsal's."""
 
     name: str
@@ -47,7 +47,7 @@ class Selection:
     packages: frozenset[str]
     files: tuple[str, ...]
 
-    def with_packages(self, names: Iterable[str]) -> Selection:
+    def with_excluded_packages(self, names: Iterable[str]) -> Selection:
         """Return the selection with more packages excluded."""
         return Selection(packages=self.packages | frozenset(names), files=self.files)
 
@@ -56,7 +56,7 @@ class Selection:
         return _pattern(self.files).fullmatch(path) is None
 
 
-def selection(table: Path = LEFT_OUT) -> Selection:
+def read_selection(table: Path = LEFT_OUT) -> Selection:
     """Read the table of excluded packages and files."""
     rows = files.csv_rows(table)
     return Selection(
@@ -65,20 +65,20 @@ def selection(table: Path = LEFT_OUT) -> Selection:
     )
 
 
-def installed(prefix: Path) -> tuple[Installed, ...]:
+def installed(prefix: Path) -> tuple[InstalledPackage, ...]:
     """Return the packages in a prefix, sorted by name."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in (prefix / "conda-meta").glob("*.json")]
-    return tuple(sorted(map(_installed, records), key=lambda package: package.name))
+    return tuple(sorted(map(_package_from_record, records), key=lambda package: package.name))
 
 
-def entries(prefix: Path, package: Installed, selection: Selection, *, below: str) -> Iterator[LayerEntry]:
+def entries(prefix: Path, package: InstalledPackage, selection: Selection, *, below: str) -> Iterator[LayerEntry]:
     """Yield the files of a package that the image includes, in its folder ``below``."""
     if package.name not in selection.packages:
-        yield from of_tree(prefix, filter(selection.includes, sorted(package.files)), below=below)
+        yield from entries_of_tree(prefix, filter(selection.includes, sorted(package.files)), below=below)
 
 
-def _installed(record: dict[str, Any]) -> Installed:
-    return Installed(
+def _package_from_record(record: dict[str, Any]) -> InstalledPackage:
+    return InstalledPackage(
         name=record["name"],
         version=record["version"],
         build=record["build"],

@@ -133,7 +133,7 @@ def _resolved(path: str, links: Mapping[str, str], *, most: int = 40) -> str:
     return resolved
 
 
-def of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator[LayerEntry]:
+def entries_of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator[LayerEntry]:
     """Yield the files and links at ``paths`` in the folder ``root`` as entries below another folder.
 
     Independent of the umask, all users can read a file, and run it if its owner can.

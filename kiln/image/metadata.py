@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.image.content_assembly import ImageContents, ImageRequest
-    from kiln.image.file_selection import Installed
+    from kiln.image.file_selection import InstalledPackage
 
 # The first process of a container gets only the signals that it handles; without an init, 'docker stop' waits.
 INIT = ("/usr/bin/tini", "-s", "--")
@@ -56,25 +56,25 @@ def labels(request: ImageRequest, contents: ImageContents) -> dict[str, str]:
         "kiln.packages": PACKAGE_LIST,
         "kiln.debian": " ".join(f"{deb.name}={deb.version}" for deb in contents.debs),
         "kiln.rehearsal": "true" if any(package.rehearsal for package in contents.packages) else "",
-        **(_driver(least_cuda(contents.packages)) if request.cuda else {}),
+        **(_driver_labels(least_cuda(contents.packages)) if request.cuda else {}),
     }
     return {name: value for name, value in values.items() if value}
 
 
-def least_cuda(packages: Iterable[Installed]) -> str:
+def least_cuda(packages: Iterable[InstalledPackage]) -> str:
     """Return the lowest CUDA version that satisfies all packages' ``__cuda`` specs, or an empty text."""
     specs = [spec for package in packages for spec in (*package.depends, *package.constrains)]
     versions = [match.group(1) for spec in specs if (match := _CUDA.match(spec))]
     return max(filter(None, versions), key=lambda version: tuple(map(int, version.split("."))), default="")
 
 
-def _driver(cuda: str) -> dict[str, str]:
+def _driver_labels(cuda: str) -> dict[str, str]:
     """Return labels of the required CUDA version, and of the oldest driver for it in the doctor's tables."""
-    row = tables.minor_version_driver(cuda) or tables.driver(cuda) if cuda else None
+    row = tables.minor_compatibility_driver_row(cuda) or tables.oldest_driver_row(cuda) if cuda else None
     return {"kiln.cuda": cuda, "kiln.cuda.driver": f">={row['driver']}" if row else ""}
 
 
-def _gpu_variables(packages: Iterable[Installed]) -> dict[str, str]:
+def _gpu_variables(packages: Iterable[InstalledPackage]) -> dict[str, str]:
     """Return the variables by which NVIDIA's container toolkit refuses to start the image on a too old driver."""
     least = least_cuda(packages)
     return {

@@ -74,8 +74,8 @@ def require_name(tag: str) -> None:
 
 def write(folder: Path, layers: Sequence[PackedLayer], config: Config, *, tag: str, epoch: int) -> WrittenImage:
     """Complete a folder with packed layers in ``blobs/sha256`` to an image layout."""
-    image = _blob(folder, document(config, layers, epoch=epoch))
-    manifest = _blob(
+    image = _write_blob(folder, config_document(config, layers, epoch=epoch))
+    manifest = _write_blob(
         folder,
         {
             "schemaVersion": 2,
@@ -89,18 +89,18 @@ def write(folder: Path, layers: Sequence[PackedLayer], config: Config, *, tag: s
     )
     names = {"io.containerd.image.name": tag, "org.opencontainers.image.ref.name": tag.rpartition(":")[2]}
     top = {"mediaType": f"{_OCI}.manifest.v1+json", **manifest, "annotations": names}
-    _json(folder / "index.json", {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [top]})
-    _json(folder / "oci-layout", {"imageLayoutVersion": "1.0.0"})
+    _write_json(folder / "index.json", {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [top]})
+    _write_json(folder / "oci-layout", {"imageLayoutVersion": "1.0.0"})
     docker = {
         "Config": _relative_path(image["digest"]),
         "RepoTags": [tag],
         "Layers": [_relative_path(layer.digest) for layer in layers],
     }
-    _json(folder / "manifest.json", [docker])
+    _write_json(folder / "manifest.json", [docker])
     return WrittenImage(digest=manifest["digest"], config_digest=image["digest"])
 
 
-def document(config: Config, layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
+def config_document(config: Config, layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
     """Return the configuration of the image in the format of the OCI specification."""
     created = datetime.fromtimestamp(epoch, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     settings = {
@@ -149,14 +149,14 @@ def _relative_path(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 
-def _blob(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+def _write_blob(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     data = _encoded(content)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     blob_path(folder, digest).write_bytes(data)
     return {"digest": digest, "size": len(data)}
 
 
-def _json(path: Path, content: Any) -> None:
+def _write_json(path: Path, content: Any) -> None:
     path.write_bytes(_encoded(content))
 
 

@@ -69,19 +69,19 @@ def make(
         files.remove_leftovers(work)
         with tempfile.TemporaryDirectory(dir=work, prefix=".image-", suffix=".part") as folder:
             scratch = Path(folder)
-            image_contents = content_assembly.collect(request, scratch, work, env=env, step=step)
+            image_contents = content_assembly.assemble_contents(request, scratch, work, env=env, step=step)
             tag = tag or f"{request.tag}:{_INVALID_IN_TAGS.sub('-', image_contents.version)}"
             with step("pack the layers"):
-                layout, written = _write(request, image_contents, scratch, tag=tag)
+                layout, written = _write_layout(request, image_contents, scratch, tag=tag)
             target = output or work / f"{tag.rpartition('/')[2].replace(':', '-')}.tar"
             with step(f"write {target.name}"):
-                _deliver(layout, target)
+                _write_output(layout, target)
             return SlimImage(
                 tag=tag,
                 path=target,
                 digest=written.digest,
                 config_digest=written.config_digest,
-                size=_bytes(target),
+                size=_total_size(target),
                 layers=tuple((layer.title, layer.size) for layer in image_contents.layers),
                 packages=len(image_contents.packages),
             )
@@ -95,7 +95,9 @@ def _require_valid(request: ImageRequest, tag: str | None) -> None:
         raise UsageError(f"--cuda {request.cuda!r} is not a version", hint="--cuda 12.9, as nvidia-smi shows it")
 
 
-def _write(request: ImageRequest, image: ImageContents, scratch: Path, *, tag: str) -> tuple[Path, oci.WrittenImage]:
+def _write_layout(
+    request: ImageRequest, image: ImageContents, scratch: Path, *, tag: str
+) -> tuple[Path, oci.WrittenImage]:
     layout = scratch / "layout"
     blobs = layout / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -107,15 +109,15 @@ def _write(request: ImageRequest, image: ImageContents, scratch: Path, *, tag: s
     return layout, written
 
 
-def _deliver(layout: Path, target: Path) -> None:
+def _write_output(layout: Path, target: Path) -> None:
     """Write a layout to the target, replacing an earlier image."""
     try:
-        _put(layout, target)
+        _copy_or_archive(layout, target)
     except OSError as error:
         raise NotWritable(f"{target} cannot be written", why=error.strerror or str(error)) from error
 
 
-def _put(layout: Path, target: Path) -> None:
+def _copy_or_archive(layout: Path, target: Path) -> None:
     if target.suffix == ".tar":
         oci.write_archive(layout, target)
         return
@@ -126,6 +128,6 @@ def _put(layout: Path, target: Path) -> None:
         files.remove(target)
 
 
-def _bytes(path: Path) -> int:
+def _total_size(path: Path) -> int:
     parts = path.rglob("*") if path.is_dir() else (path,)
     return sum(part.stat().st_size for part in parts if part.is_file())

@@ -17,7 +17,7 @@ from kiln.image.build_container_image import (
     SUITE,
     WHEELS,
     ImageRecipe,
-    recipe,
+    base_image_recipe,
 )
 
 PACKAGES = (
@@ -79,7 +79,7 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
         suite=suite,
         packages=PACKAGES,
         name="kiln-worker",
-        below=recipe(suite),
+        below=base_image_recipe(suite),
         setup=(UNPACK, BEFORE),
         hooks=(BAKE, PUT_INIT, *AFTER[:2]),
         changes=("ENV LANG=C.UTF-8", "ENV container=docker", f'CMD ["{INIT}"]'),

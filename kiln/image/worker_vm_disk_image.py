@@ -104,7 +104,7 @@ def provide_disk(
     target = folder / f"{image.name}-{image.suite}"
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        if not fresh and _key(target) == image.key:
+        if not fresh and _recorded_key(target) == image.key:
             return Disk(folder=target, reused=True)
         files.require_space(folder, REQUIRED_SPACE, for_what="making the disk")
         archive = provide_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
@@ -117,14 +117,14 @@ def provide_disk(
     return Disk(folder=target, reused=False)
 
 
-def _key(folder: Path) -> str:
+def _recorded_key(folder: Path) -> str:
     file = folder / KEY
     return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
 def _make(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None) -> None:
     result = process_runner.run(
-        (*_as_root(env), "sh", "-euc", MAKE, "sh", archive.absolute()), env=env, cwd=part, on_line=on_line
+        (*_fakeroot_prefix(env), "sh", "-euc", MAKE, "sh", archive.absolute()), env=env, cwd=part, on_line=on_line
     )
     if not result.ok:
         raise BuildFailed(
@@ -134,7 +134,7 @@ def _make(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Callabl
         )
 
 
-def _as_root(env: Mapping[str, str]) -> tuple[str, ...]:
+def _fakeroot_prefix(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command prefix that allows files of any owner; empty for root."""
     if users.is_root():
         return ()

@@ -41,14 +41,14 @@ class KilnRequirement:
     note: str = ""
 
 
-def given(text: str) -> KilnRequirement:
+def parse_given_requirement(text: str) -> KilnRequirement:
     """Return a requirement that the user gives, pinned: a version, a URL, a wheel or a folder.
 
     Raises:
         UsageError: it is not a requirement on kiln, or leaves the version open.
     """
     if _PATH_LIKE.match(text) or (text.endswith(".whl") and "://" not in text):
-        return _local(_file(text))
+        return _local_requirement(_file_url(text))
     try:
         requirement = Requirement(f"{NAME} @ {text}" if _URL.match(text) else text)
     except InvalidRequirement as error:
@@ -56,14 +56,14 @@ def given(text: str) -> KilnRequirement:
     if requirement.name != NAME:
         raise UsageError(f"--kiln names {requirement.name}", why=f"the project is called {NAME}", hint=_HINT)
     if requirement.url is not None:
-        return _local(requirement.url) if requirement.url.startswith("file:") else _of_url(requirement.url)
+        return _local_requirement(requirement.url) if requirement.url.startswith("file:") else _of_url(requirement.url)
     operators = [item.operator for item in requirement.specifier]
     if operators not in (["=="], ["==="]) or "*" in str(requirement.specifier):
         raise UsageError(f"--kiln {text!r} leaves the version open", why="the next release may differ", hint=_HINT)
     return KilnRequirement(line=str(requirement))
 
 
-def _file(text: str) -> str:
+def _file_url(text: str) -> str:
     """Return the URL of a file or a folder from its path or URL.
 
     Raises:
@@ -73,7 +73,7 @@ def _file(text: str) -> str:
         parts = urlsplit(text if text.startswith("file:") else Path(text).absolute().as_uri())
     except ValueError as error:
         raise UsageError(f"--kiln {text!r} is not a URL", why=str(error), hint=_HINT) from error
-    path = files.path_of_url(parts.path).absolute()
+    path = files.path_of_file_url(parts.path).absolute()
     if parts.netloc not in {"", "localhost"} or not path.exists():
         raise UsageError(f"--kiln: {text if parts.netloc else path} does not exist", hint=_HINT)
     return path.as_uri() + (f"#{parts.fragment}" if parts.fragment else "")
@@ -87,9 +87,9 @@ def _of_url(url: str) -> KilnRequirement:
     """
     path = urlsplit(url).path
     if "+" in url.partition("://")[0] and not _COMMIT.fullmatch(path.rpartition("/")[2]):
-        hint = _HINT if "@" in path else f"--kiln 'kiln @ {_bare(url)}@COMMIT'"
+        hint = _HINT if "@" in path else f"--kiln 'kiln @ {_url_without_password(url)}@COMMIT'"
         raise UsageError("--kiln names no commit of the repository", why="its next commit may differ", hint=hint)
-    return KilnRequirement(line=f"{NAME} @ {_bare(url)}")
+    return KilnRequirement(line=f"{NAME} @ {_url_without_password(url)}")
 
 
 def of_running_kiln(*, env: Mapping[str, str]) -> KilnRequirement:
@@ -98,7 +98,7 @@ def of_running_kiln(*, env: Mapping[str, str]) -> KilnRequirement:
     Raises:
         UsageError: its origin is unknown.
     """
-    record = _record()
+    record = _installed_version_and_origin()
     if record is None:
         return _of_clone(env)
     version, origin = record
@@ -113,22 +113,22 @@ def of_origin(origin: Mapping[str, Any]) -> KilnRequirement:
     fragment = [f"subdirectory={folder}"] if folder else []
     if vcs := origin.get("vcs_info"):
         tail = f"#{'&'.join(fragment)}" if fragment else ""
-        return KilnRequirement(line=f"{NAME} @ {vcs['vcs']}+{_bare(url)}@{vcs['commit_id']}{tail}")
+        return KilnRequirement(line=f"{NAME} @ {vcs['vcs']}+{_url_without_password(url)}@{vcs['commit_id']}{tail}")
     archive = origin.get("archive_info") or {}
     hashes = archive.get("hashes") or dict([str(archive.get("hash", "")).split("=", 1)] if archive.get("hash") else [])
     fragment = [f"sha256={hashes['sha256']}", *fragment] if "sha256" in hashes else fragment
     tail = f"#{'&'.join(fragment)}" if fragment else ""
     if url.startswith("file:"):
-        return _local(f"{url}{tail}")
-    return KilnRequirement(line=f"{NAME} @ {_bare(url)}{tail}")
+        return _local_requirement(f"{url}{tail}")
+    return KilnRequirement(line=f"{NAME} @ {_url_without_password(url)}{tail}")
 
 
-def _local(url: str) -> KilnRequirement:
+def _local_requirement(url: str) -> KilnRequirement:
     note = "requirements/kiln.txt names a file of this computer; give a URL or a version with --kiln for CI and others"
     return KilnRequirement(line=f"{NAME} @ {url}", note=note)
 
 
-def _record() -> tuple[str, dict[str, Any] | None] | None:
+def _installed_version_and_origin() -> tuple[str, dict[str, Any] | None] | None:
     """Return the version and the origin of the installed kiln; None when pip has not installed the running one."""
     try:
         installed = distribution(NAME)
@@ -154,12 +154,12 @@ def _of_clone(env: Mapping[str, str]) -> KilnRequirement:
             hint=_HINT,
         )
     if not remote.ok or (url := remote_url(remote.stdout.strip())) is None:
-        return _local(_CLONE.as_uri())
+        return _local_requirement(_CLONE.as_uri())
     note = "this clone has changes that are not committed; the feedstock gets its last commit" if status.stdout else ""
     return KilnRequirement(line=f"{NAME} @ git+{url}@{commit.stdout.strip()}", note=note)
 
 
-def _bare(url: str) -> str:
+def _url_without_password(url: str) -> str:
     """Return a URL without the password in it; the user of ssh belongs to the address."""
     head, mark, rest = url.partition("://")
     if "ssh" not in head:
@@ -171,6 +171,6 @@ def _bare(url: str) -> str:
 def remote_url(remote: str) -> str | None:
     """Return the URL of a git remote, without credentials; None for a folder."""
     if "://" in remote:
-        return None if remote.startswith("file:") else _bare(remote)
+        return None if remote.startswith("file:") else _url_without_password(remote)
     match = _SSH.fullmatch(remote)
     return f"ssh://{match['user'] or ''}{match['host']}/{match['path']}" if match else None

@@ -65,7 +65,7 @@ class PythonProject:
     notes: tuple[str, ...] = ()
 
 
-def project(name: str, version: str | None, *, env: Mapping[str, str]) -> PythonProject:
+def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> PythonProject:
     """Return the facts about a project's release, by default the newest.
 
     Raises:
@@ -82,7 +82,7 @@ def project(name: str, version: str | None, *, env: Mapping[str, str]) -> Python
         why = "\n       ".join(result.tail.splitlines()[-3:]) or f"no answer in {_SECONDS:.0f} s"
         raise DownloadFailed(f"no recipe could be generated for {name}", why=why) from None
     if "error" in answer:
-        raise _failure(name, version, str(answer["error"]))
+        raise _generator_error(name, version, str(answer["error"]))
     return facts_of_recipe(
         str(answer["recipe"]), mapped=bool(answer["mapped"]), source_facts=lambda project: _source_facts(project, env)
     )
@@ -107,7 +107,7 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
         return sdist.read(source_archives_by_hash.stored_path(located[0], Path(folder)))
 
 
-def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
+def _generator_error(name: str, version: str | None, text: str) -> DownloadFailed:
     requirement = f"{name} {version}" if version else name
     if "404" in text:
         hint = f"check the name and the version: {ADDRESS}/project/{name}/"
@@ -135,34 +135,34 @@ def facts_of_recipe(
     root = parse(generated, _FILE, ScalarTypes.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
     for text, kind in ((name, "package name"), (version, "version")):
-        if reason := names.fault(text, kind):
+        if reason := names.invalid_name_reason(text, kind):
             raise DownloadFailed(f"{text!r} cannot be a {kind} of conda", why=reason)
-    url, sha256 = _source(root["source"], name)
+    url, sha256 = _source_url_and_sha256(root["source"], name)
     build, needs, about = root["build"], root.get("requirements") or {}, root.get("about") or {}
     host, run = (tuple(_specs(needs.get(kind) or (), mapped=mapped)) for kind in ("host", "run"))
     minimum = next((match[1] for spec in run if (match := _LOWER.match(spec.removeprefix("python ")))), "")
     noarch, guess = build.get("noarch") == "python", name.replace("-", "_")
-    imports = tuple(guess if text.lower() == guess else text for text in _imports(root.get("tests") or ()))
+    imports = tuple(guess if text.lower() == guess else text for text in _tested_imports(root.get("tests") or ()))
     project = PythonProject(
         name=name,
         version=version,
         url=url,
         sha256=sha256,
         noarch=noarch,
-        python_min=minimum if _number(minimum) > GLOBAL_PYTHON_MIN else "",
+        python_min=minimum if _python_version_tuple(minimum) > GLOBAL_PYTHON_MIN else "",
         host=_without_python(host),
         run=_without_python(run),
         imports=imports or (guess,),
         about={key: str(value) for key, value in about.items() if isinstance(value, str)},
-        license_files=_texts(about.get("license_file")),
-        entry_points=_texts((build.get("python") or {}).get("entry_points")) if noarch else (),
-        left_out=tuple(_left_out(generated)),
+        license_files=_as_texts(about.get("license_file")),
+        entry_points=_as_texts((build.get("python") or {}).get("entry_points")) if noarch else (),
+        left_out=tuple(_conditional_requirements(generated)),
     )
     source = source_facts(project)
-    return _completed(_with_source(project, source), mapped=mapped, is_read=source is not None)
+    return _with_placeholders(_with_sdist_facts(project, source), mapped=mapped, is_read=source is not None)
 
 
-def _with_source(project: PythonProject, source: SdistFacts | None) -> PythonProject:
+def _with_sdist_facts(project: PythonProject, source: SdistFacts | None) -> PythonProject:
     """Return a project with the facts of its source archive where the generator has none, or a wrong guess."""
     if source is None:
         return project
@@ -177,7 +177,7 @@ def _with_source(project: PythonProject, source: SdistFacts | None) -> PythonPro
     )
 
 
-def _completed(project: PythonProject, *, mapped: bool, is_read: bool) -> PythonProject:
+def _with_placeholders(project: PythonProject, *, mapped: bool, is_read: bool) -> PythonProject:
     """Return a project with stand-ins for the facts that the generator did not find, and a note about each."""
     notes, host, license_files = [], project.host, project.license_files
     if not is_read and not any(canonicalize_name(spec.split()[0]) in BACKENDS for spec in host):
@@ -204,11 +204,11 @@ def _without_python(specs: Iterable[str]) -> tuple[str, ...]:
     return tuple(spec for spec in specs if spec.split()[0] not in {"python", "pip"})
 
 
-def _number(python: str) -> tuple[int, ...]:
+def _python_version_tuple(python: str) -> tuple[int, ...]:
     return tuple(int(part) for part in python.split(".")) if python else ()
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _as_texts(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
 
 
@@ -224,14 +224,14 @@ def _specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
         yield f"{spec.name if mapped else conda_name(spec.name)} {version}".strip()
 
 
-def _left_out(generated: str) -> Iterator[str]:
+def _conditional_requirements(generated: str) -> Iterator[str]:
     """Yield the requirements that the generator left out because of a condition, but those of extras."""
     for match in _MARKED.finditer(generated):
         if "extra" not in match["marker"]:
             yield f"{names.terminal_text(match['spec'])} ({names.terminal_text(match['marker'])})"
 
 
-def _source(value: Any, name: str) -> tuple[str, str]:
+def _source_url_and_sha256(value: Any, name: str) -> tuple[str, str]:
     """Return the address of the source and its SHA-256.
 
     The address is that by project and version, ``{version}`` in it, which `kiln bump` can change.
@@ -246,7 +246,7 @@ def _source(value: Any, name: str) -> tuple[str, str]:
     return f"{ADDRESS}/packages/source/{name[0]}/{name}/{file}", sha256
 
 
-def _imports(tests: Iterable[Any]) -> Iterator[str]:
+def _tested_imports(tests: Iterable[Any]) -> Iterator[str]:
     for test in tests:
         if isinstance(test, dict) and isinstance(test.get("python"), dict):
-            yield from (text for text in _texts(test["python"].get("imports")) if re.fullmatch(r"[\w.]+", text))
+            yield from (text for text in _as_texts(test["python"].get("imports")) if re.fullmatch(r"[\w.]+", text))

@@ -20,19 +20,26 @@ _ABOUT_V0 = {"homepage": "home", "summary": "summary", "license": "license", "do
 
 def python_recipe(project: PythonProject, format_: RecipeFormat, maintainers: Sequence[str]) -> NewRecipe:
     """Return the recipe of a Python project."""
-    lines = _v1(project, maintainers) if format_ is RecipeFormat.V1 else _v0(project, maintainers)
+    lines = (
+        _recipe_yaml_lines(project, maintainers)
+        if format_ is RecipeFormat.V1
+        else _meta_yaml_lines(project, maintainers)
+    )
     return NewRecipe(
-        name=project.name, format=format_, files={format_.file: "\n".join(lines) + "\n"}, notes=project.notes
+        name=project.name, format=format_, files={format_.recipe_path: "\n".join(lines) + "\n"}, notes=project.notes
     )
 
 
-def _v1(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
+def _recipe_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
     yield from ("schema_version: 1", "", "context:", f"  name: {scalar(project.name)}")
     yield f'  version: "{project.version}"'
     if project.python_min:
         yield f'  python_min: "{project.python_min}"'
     yield from ("", "package:", "  name: ${{ name }}", "  version: ${{ version }}", "")
-    yield from ("source:", f"  url: {_url(project, '${{ name }}', '${{ version }}', '${{ name[0] }}')}")
+    yield from (
+        "source:",
+        f"  url: {_templated_source_url(project, '${{ name }}', '${{ version }}', '${{ name[0] }}')}",
+    )
     yield from (f"  sha256: {project.sha256}", "", "build:", "  number: 0")
     if project.noarch:
         yield "  noarch: python"
@@ -47,13 +54,13 @@ def _v1(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
     yield items(maintainers, 4).rstrip()
 
 
-def _v0(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
+def _meta_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
     yield f'{{% set name = "{project.name}" %}}'
     yield f'{{% set version = "{project.version}" %}}'
     if project.python_min:
         yield f'{{% set python_min = "{project.python_min}" %}}'
     yield from ("", "package:", "  name: {{ name }}", '  version: "{{ version }}"', "")
-    yield from ("source:", f"  url: {_url(project, '{{ name }}', '{{ version }}', '{{ name[0] }}')}")
+    yield from ("source:", f"  url: {_templated_source_url(project, '{{ name }}', '{{ version }}', '{{ name[0] }}')}")
     yield from (f"  sha256: {project.sha256}", "", "build:", "  number: 0")
     if project.noarch:
         yield "  noarch: python"
@@ -69,7 +76,7 @@ def _v0(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
     yield items(maintainers, 4).rstrip()
 
 
-def _url(project: PythonProject, name: str, version: str, first: str) -> str:
+def _templated_source_url(project: PythonProject, name: str, version: str, first: str) -> str:
     path = project.url.replace(f"/source/{project.name[0]}/{project.name}/", f"/source/{first}/{name}/")
     return path.replace("{version}", version)
 

@@ -65,8 +65,8 @@ def checked_name(name: str) -> str:
     Raises:
         UsageError: conda does not accept it.
     """
-    if reason := names.fault(name, "package name"):
-        hint = f"kiln init {name.lower()}" if not names.fault(name.lower(), "package name") else ""
+    if reason := names.invalid_name_reason(name, "package name"):
+        hint = f"kiln init {name.lower()}" if not names.invalid_name_reason(name.lower(), "package name") else ""
         raise UsageError(f"{name!r} cannot be the name of a package", why=reason, hint=hint)
     return name
 
@@ -77,7 +77,7 @@ def checked_version(version: str) -> str:
     Raises:
         UsageError: conda does not accept it.
     """
-    reason = names.fault(version, "version")
+    reason = names.invalid_name_reason(version, "version")
     try:
         Version(version)
     except ValueError as error:
@@ -87,7 +87,7 @@ def checked_version(version: str) -> str:
     return version
 
 
-def new_feedstock(folder: Path, recipe: NewRecipe, requirement: KilnRequirement) -> PlannedFiles:
+def new_feedstock_files(folder: Path, recipe: NewRecipe, requirement: KilnRequirement) -> PlannedFiles:
     """Return the files of a new feedstock.
 
     Raises:
@@ -98,10 +98,10 @@ def new_feedstock(folder: Path, recipe: NewRecipe, requirement: KilnRequirement)
         FORGE: _FORGE_TEXT.format(tool=tool),
         IGNORED: IGNORED_TEXT,
         OUTPUTS: _outputs_text([recipe.name]),
-        **_entry_point(requirement),
+        **_build_script_files(requirement),
         **recipe.files,
     }
-    recipes = [form.file for form in RecipeFormat]
+    recipes = [form.recipe_path for form in RecipeFormat]
     existing = [name for name in dict.fromkeys([*added, *recipes]) if os.path.lexists(folder / name)]
     if existing:
         raise NotWritable(
@@ -116,7 +116,7 @@ def new_feedstock(folder: Path, recipe: NewRecipe, requirement: KilnRequirement)
 def missing_files(feedstock: Feedstock, requirement: KilnRequirement) -> PlannedFiles:
     """Return the files that a feedstock lacks; conda-smithy's build-locally.py needs no requirement."""
     tool = "" if feedstock.meta.is_file() else _TOOL
-    texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: IGNORED_TEXT, **_entry_point(requirement)}
+    texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: IGNORED_TEXT, **_build_script_files(requirement)}
     if (feedstock.root / SCRIPT).exists() and not workflow.has_kiln_build_script(feedstock):
         del texts[REQUIREMENTS]
     existing = tuple(name for name in texts if os.path.lexists(feedstock.root / name))
@@ -144,21 +144,21 @@ def write(folder: Path, planned: PlannedFiles) -> None:
     if folder.exists():
         for name in planned.added:
             files.safe_path_inside(folder / name, folder)
-        _write(folder, planned)
+        _write_into_folder(folder, planned)
         return
     with files.full_disk_as_error(folder.parent), files.replacing(folder) as part:
         part.mkdir()
-        _write(part, planned)
+        _write_into_folder(part, planned)
 
 
-def _write(folder: Path, planned: PlannedFiles) -> None:
+def _write_into_folder(folder: Path, planned: PlannedFiles) -> None:
     for name, text in planned.added.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         executable = name == SCRIPT or name.endswith(".sh")
         files.write_text(folder / name, text, mode=_EXECUTABLE if executable else None)
 
 
-def _entry_point(requirement: KilnRequirement) -> dict[str, str]:
+def _build_script_files(requirement: KilnRequirement) -> dict[str, str]:
     return {
         SCRIPT: SCRIPT_FILE.read_text(encoding="utf-8"),
         REQUIREMENTS: f"{_REQUIREMENTS_HEAD}{requirement.line}\n",

@@ -50,12 +50,12 @@ class SdistFacts:
 def read(archive: Path) -> SdistFacts | None:
     """Return the facts of a ``.tar.gz``; None for another, a damaged, or one beyond the limits of time and memory."""
     try:
-        return limits.run_bounded(lambda: _read(archive))
+        return limits.run_bounded(lambda: _read_without_limits(archive))
     except UnsafeTemplate:
         return None
 
 
-def _read(archive: Path) -> SdistFacts | None:
+def _read_without_limits(archive: Path) -> SdistFacts | None:
     paths, texts = [], {}
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -90,14 +90,14 @@ def _toml(text: str) -> dict[str, Any]:
     return value
 
 
-def _table(value: Any, *keys: str) -> Mapping[str, Any]:
+def _nested_table(value: Any, *keys: str) -> Mapping[str, Any]:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return mapping_or_empty(value)
 
 
 def _build_requirements(project: Mapping[str, Any]) -> list[str]:
-    requirements, specs = _table(project, "build-system").get("requires"), []
+    requirements, specs = _nested_table(project, "build-system").get("requires"), []
     for text in requirements if isinstance(requirements, list) else ():
         with contextlib.suppress(ValueError, KeyError):  # an invalid requirement, marker, name in a marker, or version
             requirement = Requirement(str(text))
@@ -108,12 +108,12 @@ def _build_requirements(project: Mapping[str, Any]) -> list[str]:
 
 
 def _programs(project: Mapping[str, Any], setup: str) -> Iterator[str]:
-    scripts = {**_table(project, "project", "scripts"), **_table(project, "project", "gui-scripts")}
-    lines = [f"{name} = {target}" for name, target in scripts.items()] or _of_setup(setup)
+    scripts = {**_nested_table(project, "project", "scripts"), **_nested_table(project, "project", "gui-scripts")}
+    lines = [f"{name} = {target}" for name, target in scripts.items()] or _setup_cfg_entry_points(setup)
     yield from (line for line in lines if _ENTRY.fullmatch(line))
 
 
-def _of_setup(text: str) -> list[str]:
+def _setup_cfg_entry_points(text: str) -> list[str]:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text)

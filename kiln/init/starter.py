@@ -38,13 +38,15 @@ def starter(name: str, version: str, format_: RecipeFormat, maintainers: Sequenc
         "maintainers": items(maintainers, 4),
         "holder": ", ".join(maintainers),
     }
-    texts = {format_.file: _text(f"{Path(format_.file).name}.in").format(**values)}
+    texts = {format_.recipe_path: _starter_file_text(f"{Path(format_.recipe_path).name}.in").format(**values)}
     if format_ is RecipeFormat.V0:
-        texts["recipe/build.sh"] = _text("build.sh")
-    texts |= {f"recipe/src/{file}": _text(f"{file}.in").format(**values) for file in ("hello.sh", license_file)}
-    note = f"{format_.file} is an example that builds; change its source, script, tests and about"
+        texts["recipe/build.sh"] = _starter_file_text("build.sh")
+    texts |= {
+        f"recipe/src/{file}": _starter_file_text(f"{file}.in").format(**values) for file in ("hello.sh", license_file)
+    }
+    note = f"{format_.recipe_path} is an example that builds; change its source, script, tests and about"
     return NewRecipe(name=name, format=format_, files=texts, notes=(note,))
 
 
-def _text(file: str) -> str:
+def _starter_file_text(file: str) -> str:
     return (FILES / file).read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ class RecipeFormat(Enum):
     V1 = "v1"
 
     @property
-    def file(self) -> str:
+    def recipe_path(self) -> str:
         """The path of the recipe in the feedstock."""
         return "recipe/recipe.yaml" if self is RecipeFormat.V1 else "recipe/meta.yaml"
 
@@ -36,20 +36,20 @@ def scalar(text: str) -> str:
 
 def prose(text: str) -> str:
     """Return foreign prose as a YAML scalar on one line, without templates and selectors."""
-    return scalar(_inert(" ".join(text.split())))
+    return scalar(_without_templates(" ".join(text.split())))
 
 
 def items(values: Iterable[str], indent: int) -> str:
     """Return the lines of a list of scalars, which may be foreign text."""
-    return "".join(f"{' ' * indent}- {scalar(_inert(value))}\n" for value in values)
+    return "".join(f"{' ' * indent}- {scalar(_without_templates(value))}\n" for value in values)
 
 
 def comment(text: str) -> str:
     """Return foreign text as a comment, which Jinja evaluates like any other text."""
-    return _inert(f"# {text}")
+    return _without_templates(f"# {text}")
 
 
-def _inert(text: str) -> str:
+def _without_templates(text: str) -> str:
     """Return foreign text in which nothing is a template, a selector, or hidden."""
     text = re.sub(r"\{(?=[{%#])", "{ ", names.HIDDEN.sub("", text))
     # conda-build reads `# [win]` as a selector, also inside of quotes, and `[win]` at the end of a line.

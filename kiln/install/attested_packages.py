@@ -46,19 +46,19 @@ class RequiredSigners:
             places = [place for place, character in enumerate(text) if character == "="]
             channel, place = next(((name, place) for place in places if (name := channel_of(text[:place]))), ("", -1))
             if channel:
-                url = _url(channel)
+                url = _channel_url(channel)
                 single[url] = (*single.get(url, ()), *signers(text[place + 1 :]))
             else:
                 everywhere += signers(text)
         return cls(everywhere=tuple(everywhere), channels=tuple(single.items()))
 
-    def of(self, record: RepoDataRecord) -> tuple[TrustedSigner, ...]:
+    def signers_of_package(self, record: RepoDataRecord) -> tuple[TrustedSigner, ...]:
         """Return the signers of whom one must attest a package; empty when none has to."""
-        named = [signers for url, signers in self.channels if url == _url(str(record.channel or ""))]
+        named = [signers for url, signers in self.channels if url == _channel_url(str(record.channel or ""))]
         return (*(signer for signers in named for signer in signers), *self.everywhere)
 
 
-def require(records: Sequence[RepoDataRecord], rules: RequiredSigners) -> None:
+def verify_attestations(records: Sequence[RepoDataRecord], rules: RequiredSigners) -> None:
     """Verify the attestations of packages.
 
     Raises:
@@ -67,9 +67,9 @@ def require(records: Sequence[RepoDataRecord], rules: RequiredSigners) -> None:
     """
     refusals = []
     for record in records:
-        if signers := rules.of(record):
+        if signers := rules.signers_of_package(record):
             try:
-                _require(record, signers)
+                _verify_attestation(record, signers)
             except ProvenanceBroken as error:
                 refusals.append(error)
     if refusals:
@@ -78,7 +78,7 @@ def require(records: Sequence[RepoDataRecord], rules: RequiredSigners) -> None:
         raise ProvenanceBroken(f"{first.what}{more}", why=first.why, hint=first.hint, others=refusals[1:])
 
 
-def _require(record: RepoDataRecord, signers: tuple[TrustedSigner, ...]) -> None:
+def _verify_attestation(record: RepoDataRecord, signers: tuple[TrustedSigner, ...]) -> None:
     if not record.attestations_sha256 or not record.sha256:
         what = "SHA-256" if record.attestations_sha256 else "attestation"
         raise ProvenanceBroken(
@@ -96,12 +96,12 @@ def _require(record: RepoDataRecord, signers: tuple[TrustedSigner, ...]) -> None
         attestation_sidecars.read_sidecar(str(record.url), record.attestations_sha256.hex()),
         file=record.file_name,
         sha256=record.sha256.hex(),
-        channel=_url(str(record.channel or "")),
+        channel=_channel_url(str(record.channel or "")),
         signers=signers,
     )
 
 
-def _url(channel: str) -> str:
+def _channel_url(channel: str) -> str:
     """Return the URL of a channel: of a name, conda.anaconda.org's.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import solve_and_install
 from kiln.compat import tables, virtual_cuda_arch
 from kiln.errors import KilnError
-from kiln.install.solve_diagnosis import cudas, is_newer_cuda
+from kiln.install.solve_diagnosis import cuda_versions_to_try, is_newer_cuda
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def notes(
     priority: str = "strict",
 ) -> tuple[str, ...]:
     """Return a note with the cause if the first package of the specs with a build for the CPU has one for CUDA too."""
-    fallback = first_fallback(records, specs) if machine.version("__cuda") is not None else None
+    fallback = first_fallback(records, specs) if machine.virtual_package_version("__cuda") is not None else None
     if fallback is None:
         return ()
 
@@ -65,14 +65,14 @@ def notes(
         named = (record for record in solution if record.name.normalized == fallback.name)
         return next((record for record in named if needs_cuda(record)), None)
 
-    causes = (_by_specs(fallback, specs, machine, with_cuda), _by_gpu(fallback, specs, machine, with_cuda))
-    note = next(filter(None, causes), "") or _by_driver(fallback, specs, machine, with_cuda)
+    causes = (_note_on_specs(fallback, specs, machine, with_cuda), _note_on_gpu(fallback, specs, machine, with_cuda))
+    note = next(filter(None, causes), "") or _note_on_driver(fallback, specs, machine, with_cuda)
     return (note,) if note else ()
 
 
 def first_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> Fallback | None:
     """Return the first package with a build for the CPU, a requested one if any; None if the CPU was requested."""
-    requested = {_name(spec): spec for spec in specs}
+    requested = {_spec_package_name(spec): spec for spec in specs}
     builds = [record for record in records if _CPU.search(str(record.build))]
     if any(name.endswith("-cpu") or "cpu" in spec[len(name) :] for name, spec in requested.items()):
         return None
@@ -89,46 +89,49 @@ def needs_cuda(record: RepoDataRecord) -> bool:
     return any(spec.split()[0] == "__cuda" for spec in record.depends)
 
 
-def _name(spec: str) -> str:
+def _spec_package_name(spec: str) -> str:
     return package_name(spec.rpartition("::")[2])
 
 
-def _by_specs(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_specs(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
     """Return the note if one of the other specs excludes all builds for CUDA."""
     for spec in specs[:MOST_SPECS]:
         others = [other for other in specs if other != spec]
-        if others and _name(spec) != fallback.name and (instead := solve(others, machine)) is not None:
+        if others and _spec_package_name(spec) != fallback.name and (instead := solve(others, machine)) is not None:
             return fallback.note(
                 f"no build for CUDA fits {spec}",
-                f"without {spec} it would be {_build(instead)}; '{fallback.name} * cpu*' requests the CPU",
+                f"without {spec} it would be {_version_and_build(instead)}; '{fallback.name} * cpu*' requests the CPU",
             )
     return ""
 
 
-def _by_gpu(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_gpu(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
     """Return the note if a GPU is older than the builds for CUDA accept."""
-    arch = machine.version(virtual_cuda_arch.NAME)
-    if arch is None or (instead := solve(specs, machine.without(virtual_cuda_arch.NAME))) is None:
+    arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
+    if arch is None or (instead := solve(specs, machine.without_virtual_package(virtual_cuda_arch.NAME))) is None:
         return ""
     return fallback.note(
         f"its builds for CUDA have no code for a GPU of compute capability {arch}, the lowest here",
-        f"on a newer GPU it would be {_build(instead)}; if another GPU of this machine is meant, set "
+        f"on a newer GPU it would be {_version_and_build(instead)}; if another GPU of this machine is meant, set "
         f"{virtual_cuda_arch.OVERRIDE} to its compute capability",
     )
 
 
-def _by_driver(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_driver(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
     """Return the note if the driver is older than the builds for CUDA need."""
-    here = machine.version("__cuda")
-    for cuda in cudas(""):
-        if is_newer_cuda(cuda, here) and (instead := solve(specs, machine.offering("__cuda", cuda))) is not None:
-            row = tables.driver(cuda)
+    here = machine.virtual_package_version("__cuda")
+    for cuda in cuda_versions_to_try(""):
+        if (
+            is_newer_cuda(cuda, here)
+            and (instead := solve(specs, machine.with_virtual_package("__cuda", cuda))) is not None
+        ):
+            row = tables.oldest_driver_row(cuda)
             return fallback.note(
                 f"its builds for CUDA need a driver for CUDA {cuda}, and this one runs up to {here}",
-                f"with driver {row['driver'] if row else cuda} or newer it would be {_build(instead)}",
+                f"with driver {row['driver'] if row else cuda} or newer it would be {_version_and_build(instead)}",
             )
     return ""
 
 
-def _build(record: RepoDataRecord) -> str:
+def _version_and_build(record: RepoDataRecord) -> str:
     return f"{record.version} {record.build}"

@@ -76,18 +76,18 @@ class InstallPlan:
     notes: tuple[str, ...] = ()
 
     @property
-    def weak(self) -> tuple[str, ...]:
+    def packages_without_sha256(self) -> tuple[str, ...]:
         """The packages without a SHA-256 in the channel's index: an MD5 detects damage, not attacks."""
         return tuple(record.file_name for record in self.records if not record.sha256)
 
     @property
-    def linked(self) -> tuple[RepoDataRecord, ...]:
+    def packages_to_link(self) -> tuple[RepoDataRecord, ...]:
         """The packages that are new in the prefix."""
         new = {change.name for change in self.changes if change.action in {Action.NEW, Action.CHANGED}}
         return tuple(record for record in self.records if record.name.normalized in new)
 
     @property
-    def nothing(self) -> bool:
+    def is_up_to_date(self) -> bool:
         """True when the prefix already has all packages."""
         return self.exists and all(change.action is Action.KEPT for change in self.changes)
 
@@ -192,10 +192,10 @@ def execute(installation: InstallPlan, *, cache: Path) -> None:
         NotWritable: when the prefix cannot be written.
     """
     prefix = installation.request.prefix
-    if installation.nothing:
+    if installation.is_up_to_date:
         folder_lock.remove_leftovers(prefix)
         return
-    making = files.changing_folder(prefix) if installation.exists else files.replacing(prefix)
+    making = files.atomic_folder_change(prefix) if installation.exists else files.replacing(prefix)
     try:
         with folder_lock.exclusive(prefix) as lock:
             _require_unchanged(installation)

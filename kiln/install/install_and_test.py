@@ -14,7 +14,7 @@ from kiln.local_channel import Channel
 from kiln.names import is_channel_folder
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
-from kiln.variants.cuda_version import offered_virtual_packages
+from kiln.variants.cuda_version import virtual_packages_with_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
     packages = [(path, *find_output(checking.feedstock, path)) for path in checking.packages]
     for path, _, output in packages:
         require_runnable(path, output.subdir)
-    root = ArtifactLayout.of(checking.feedstock).place("check")
+    root = ArtifactLayout.for_feedstock(checking.feedstock).safe_path("check")
     with files.locked(root.with_suffix(".lock")):
         files.remove(root)
         staged = Channel(root=root / "channel")
@@ -57,7 +57,7 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
         reports = []
         for path, rendered, output in packages:
             on_package(path.name)
-            reports.append(_one(checking, rendered, output, root, (staged.url, *channels_of(path))))
+            reports.append(_test_package(checking, rendered, output, root, (staged.url, *channels_of(path))))
         return tuple(reports)
 
 
@@ -71,7 +71,7 @@ def channels_of(package: Path) -> tuple[str, ...]:
 
 def require_runnable(package: Path, subdir: str) -> None:
     """Raise UnsupportedPlatform for a package whose programs this machine cannot run."""
-    if not emulation.runs(subdir, in_container=False):
+    if not emulation.can_run_platform(subdir, in_container=False):
         raise UnsupportedPlatform(
             f"{package.name} cannot be tested on this machine",
             why=f"it is for {subdir}, this machine is {emulation.own_subdir()}",
@@ -86,13 +86,13 @@ def find_output(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Ou
     Raises:
         UsageError: when none does.
     """
-    return limits.run_bounded(lambda: _rendered_as(feedstock, package))
+    return limits.run_bounded(lambda: _find_rendered_output(feedstock, package))
 
 
-def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
+def _find_rendered_output(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
     name, subdir = package.name, package.absolute().parent.name
     for config in feedstock.config_names:
-        rendered = render.finalise(render.render(feedstock, expand.read(feedstock, config)))
+        rendered = render.close_static_pins(render.render(feedstock, expand.read(feedstock, config)))
         for output in rendered.outputs:
             there = not is_channel_folder(subdir) or output.subdir == subdir
             if there and not output.skip and package_file_name(output) == name:
@@ -104,7 +104,7 @@ def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, O
     )
 
 
-def _one(
+def _test_package(
     checking: PackageTestRun, rendered: RenderedConfig, output: Output, root: Path, own: tuple[str, ...]
 ) -> TestReport:
     channels = (*own, *(checking.channels or needed_channels(rendered)))
@@ -127,9 +127,9 @@ def tester_of(
         folder=folder,
         channels=channels,
         cache=folder / "cache",
-        machine=offered_virtual_packages(machine, rendered.config),
+        machine=virtual_packages_with_cuda(machine, rendered.config),
     )
-    return tester if output.subdir == "noarch" else tester.on(output.subdir)
+    return tester if output.subdir == "noarch" else tester.for_platform(output.subdir)
 
 
 def summary(reports: Sequence[TestReport]) -> str:

@@ -49,15 +49,15 @@ def prefix_of(name: str, *, env: Mapping[str, str], home: Path) -> Path:
 
 def environment_folders(env: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """Return the folders of environments, in the order in which a name is looked up."""
-    root = _root(env)
+    root = _conda_root(env)
     value = env.get("CONDA_ENVS_DIRS") or env.get("CONDA_ENVS_PATH") or ""
-    given = [*filter(None, value.split(os.pathsep)), *_configured(env, home, root)]
+    given = [*filter(None, value.split(os.pathsep)), *_condarc_envs_dirs(env, home, root)]
     own, shared = home / ".conda" / "envs", [root / "envs"] if root else []
     fixed = [*shared, own] if root and os.access(root, os.W_OK) else [own, *shared]
     return tuple(dict.fromkeys([*(_expanded(text, env, home) for text in given), *fixed]))
 
 
-def _root(env: Mapping[str, str]) -> Path | None:
+def _conda_root(env: Mapping[str, str]) -> Path | None:
     """Return the folder in which conda or mamba is installed; None without them."""
     if program := env.get("CONDA_EXE") or shutil.which("conda", path=env.get("PATH", os.defpath)):
         root = Path(program).resolve().parents[1]
@@ -66,7 +66,7 @@ def _root(env: Mapping[str, str]) -> Path | None:
     return Path(env["MAMBA_ROOT_PREFIX"]) if env.get("MAMBA_ROOT_PREFIX") else None
 
 
-def _configured(env: Mapping[str, str], home: Path, root: Path | None) -> Iterator[str]:
+def _condarc_envs_dirs(env: Mapping[str, str], home: Path, root: Path | None) -> Iterator[str]:
     """Yield ``envs_dirs`` of the user's settings, and then of the installation's."""
     given = [Path(env["CONDARC"])] if env.get("CONDARC") else []
     places = [*given, home / ".condarc", home / ".conda" / ".condarc", *([root / ".condarc"] if root else [])]

@@ -42,15 +42,15 @@ class TargetMachine:
     overridden: frozenset[str] = frozenset()
     driver: Callable[[], str | None] = lambda: None
 
-    def offering(self, name: str, version: str) -> TargetMachine:
+    def with_virtual_package(self, name: str, version: str) -> TargetMachine:
         """Return the same machine with another virtual package."""
         return replace(self, virtual_packages={**self.virtual_packages, name: (version, "0")})
 
-    def without(self, name: str) -> TargetMachine:
+    def without_virtual_package(self, name: str) -> TargetMachine:
         """Return the same machine without a virtual package."""
         return replace(self, virtual_packages={key: item for key, item in self.virtual_packages.items() if key != name})
 
-    def version(self, name: str) -> str | None:
+    def virtual_package_version(self, name: str) -> str | None:
         """Return the version of a virtual package, None without it."""
         package = self.virtual_packages.get(name)
         return None if package is None else package[0]
@@ -78,24 +78,30 @@ def explained(
     def needed(on: TargetMachine) -> tuple[str, ...]:
         return smallest_conflict(specs, lambda specs: not refused(specs, on))
 
-    arch = machine.version(virtual_cuda_arch.NAME)
-    if arch is not None and not refused(specs, machine.without(virtual_cuda_arch.NAME)):
+    arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
+    if arch is not None and not refused(specs, machine.without_virtual_package(virtual_cuda_arch.NAME)):
         needs = needed(machine)
-        instead = [spec for spec in map(_on_the_cpu, needs) if spec and not refused([spec], machine)]
-        return _failure(*old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
-    for cuda in cudas(failure.why):
-        if is_newer_cuda(cuda, machine.version("__cuda")) and not refused(specs, machine.offering("__cuda", cuda)):
+        instead = [spec for spec in map(_cpu_spec, needs) if spec and not refused([spec], machine)]
+        return _failure(*explain_old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
+    for cuda in cuda_versions_to_try(failure.why):
+        if is_newer_cuda(cuda, machine.virtual_package_version("__cuda")) and not refused(
+            specs, machine.with_virtual_package("__cuda", cuda)
+        ):
             needs = needed(machine)
-            instead = [spec for spec in map(_on_the_cpu, needs) if spec and not refused([spec], machine)]
-            return _failure(*no_driver(needs, cuda, machine, instead=instead), words=failure.why, most=most)
-    if not refused(specs, machine.offering("__glibc", ANY_GLIBC)):
-        return _failure(*old_glibc(needed(machine), machine), words=failure.why, most=most)
-    anything = machine.offering("__cuda", tables.cuda_minor_versions()[0]).offering("__glibc", ANY_GLIBC)
+            instead = [spec for spec in map(_cpu_spec, needs) if spec and not refused([spec], machine)]
+            return _failure(
+                *explain_missing_driver(needs, cuda, machine, instead=instead), words=failure.why, most=most
+            )
+    if not refused(specs, machine.with_virtual_package("__glibc", ANY_GLIBC)):
+        return _failure(*explain_old_glibc(needed(machine), machine), words=failure.why, most=most)
+    anything = machine.with_virtual_package("__cuda", tables.cuda_minor_versions()[0]).with_virtual_package(
+        "__glibc", ANY_GLIBC
+    )
     core = needed(anything)
     solve = partial(solve_and_install.solve, channels, virtual_packages=anything.virtual_packages, priority=priority)
     versions = newest_versions(package_name(core[0]), partial(_newest, solve)) if len(core) == 1 else ()
     return _failure(
-        *conflicting_specs(core, channels, versions), words=refused(core, anything) or failure.why, most=most
+        *explain_conflicting_specs(core, channels, versions), words=refused(core, anything) or failure.why, most=most
     )
 
 
@@ -107,7 +113,7 @@ def _failure(problem: str, why: str, hint: str, *, words: str, most: int) -> Sol
     return SolveFailed(problem, why="\n".join(filter(None, (why, detail))), hint=hint)
 
 
-def cudas(words: str) -> tuple[str, ...]:
+def cuda_versions_to_try(words: str) -> tuple[str, ...]:
     """Return the versions of CUDA that a driver may need, oldest first: each major one, and those in ``words``."""
     majors = (f"{row['cuda']}.0" for row in tables.table("cuda_minor"))
     versions = re.findall(r"__cuda >=?(\d{1,4}\.\d{1,4})", words)
@@ -129,11 +135,11 @@ def smallest_conflict(specs: Sequence[str], solves: Callable[[Sequence[str]], bo
     return tuple(needed)
 
 
-def no_driver(
+def explain_missing_driver(
     needs: Sequence[str], cuda: str, machine: TargetMachine, *, instead: Sequence[str]
 ) -> tuple[str, str, str]:
     """Return problem, cause and hint for a driver that is missing or too old."""
-    row = tables.driver(cuda)
+    row = tables.oldest_driver_row(cuda)
     driver = f"driver {row['driver']} or newer" if row else "a newer driver"
     steps = (
         *(f"request {spec}, which needs no GPU" for spec in instead),
@@ -143,12 +149,14 @@ def no_driver(
     source = f" ({row.place}: {row['source']})" if row else ""
     return (
         f"{' and '.join(needs)} cannot run here: this needs an NVIDIA {driver}, for CUDA {cuda}{source}",
-        _here(machine),
+        _driver_state(machine),
         "; ".join(steps),
     )
 
 
-def old_gpu(needs: Sequence[str], arch: str, machine: TargetMachine, *, instead: Sequence[str]) -> tuple[str, str, str]:
+def explain_old_gpu(
+    needs: Sequence[str], arch: str, machine: TargetMachine, *, instead: Sequence[str]
+) -> tuple[str, str, str]:
     """Return problem, cause and hint for a GPU that is older than all that the builds have code for."""
     steps = (
         *(f"request {spec}, which needs no GPU" for spec in instead),
@@ -162,8 +170,8 @@ def old_gpu(needs: Sequence[str], arch: str, machine: TargetMachine, *, instead:
     return f"{' and '.join(needs)} cannot run here: its builds have no code for so old a GPU", why, "; ".join(steps)
 
 
-def _here(machine: TargetMachine) -> str:
-    cuda = machine.version("__cuda")
+def _driver_state(machine: TargetMachine) -> str:
+    cuda = machine.virtual_package_version("__cuda")
     if "__cuda" in machine.overridden:
         return f"CONDA_OVERRIDE_CUDA says that this machine has {f'CUDA {cuda}' if cuda else 'no driver'}"
     if cuda is None:
@@ -172,11 +180,11 @@ def _here(machine: TargetMachine) -> str:
     return f"this machine's driver{f', {driver},' if driver else ''} runs CUDA up to {cuda}"
 
 
-def old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str, str, str]:
+def explain_old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str, str, str]:
     """Return problem, cause and hint for an old C library."""
     return (
         f"{' and '.join(specs)} needs a newer C library than this machine's",
-        f"glibc here is {machine.version('__glibc') or 'not known'}",
+        f"glibc here is {machine.virtual_package_version('__glibc') or 'not known'}",
         "use a newer system or a container; CONDA_OVERRIDE_GLIBC chooses packages for another machine",
     )
 
@@ -201,7 +209,7 @@ def newest_versions(name: str, newest: Callable[[str], str]) -> tuple[str, ...]:
     return tuple(versions)
 
 
-def conflicting_specs(
+def explain_conflicting_specs(
     core: Sequence[str], channels: Sequence[str], versions: Sequence[str] = ()
 ) -> tuple[str, str, str]:
     """Return problem, cause and hint for specs that exclude each other, or for one that is in no channel.
@@ -225,7 +233,7 @@ def conflicting_specs(
     return f"{' and '.join(core)} exclude each other, on any machine", "", hint
 
 
-def _on_the_cpu(spec: str) -> str:
+def _cpu_spec(spec: str) -> str:
     """Return ``tensorflow-cpu 2.21.*`` for ``tensorflow-gpu 2.21.*``; empty for other names."""
     name = package_name(spec)
     return f"{name.removesuffix('-gpu')}-cpu{spec[len(name) :]}" if name.endswith("-gpu") else ""

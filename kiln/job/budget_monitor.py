@@ -38,12 +38,12 @@ ACTIONS_LOOK = 0.1
 SHORTEST = 10.0  # seconds that Bazel has at least for its end
 
 
-def least_reserve(budget: float) -> float:
+def least_reserve_seconds(budget: float) -> float:
     """Return the seconds that a budget keeps for the end of a build, whatever it made."""
     return min(LEAST, SHARE * budget)
 
 
-def end_by_notice(notice: Path) -> float | None:
+def termination_time(notice: Path) -> float | None:
     """Return the time of a machine's end, in seconds since the epoch, by a notice ``{"at": N}``; None without one."""
     try:
         return float(json.loads(notice.read_text(encoding="utf-8"))["at"])
@@ -51,12 +51,12 @@ def end_by_notice(notice: Path) -> float | None:
         return None
 
 
-def transferable(seconds: float) -> int:
+def transferable_bytes(seconds: float) -> int:
     """Return the bytes of a cache that can be packed and uploaded in a time, after Bazel's end."""
     return round(max(0.0, seconds - SHORTEST) / (1 / PACKED + 1 / UPLOADED))
 
 
-def reserve(size: int, least: float) -> float:
+def reserve_seconds(size: int, least: float) -> float:
     """Return the seconds that the end of a build takes: of Bazel, and of packing and uploading ``size`` bytes."""
     return least + size / PACKED + size / UPLOADED
 
@@ -105,32 +105,32 @@ class BudgetMonitor:
         while not self.spent:
             if self._over.wait(LOOK if self.options.action_limit is None else ACTIONS_LOOK):
                 return
-            self.spent = self.reason(time.time(), self._before)
+            self.spent = self.stop_reason(time.time(), self._before)
         with contextlib.suppress(OSError):  # a script has made a link of that name, and is terminated below
             files.create_empty(self.stop)
         if not self._over.wait(max(SHORTEST, self._reserve / 2)):
             self.terminated = True
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def reason(self, now: float, before: int) -> str:
+    def stop_reason(self, now: float, before: int) -> str:
         """Return why the build is to stop now, empty while it may go on; ``before`` is the count of actions then."""
         limit, deadline, notice = self.options.action_limit, self.options.deadline, self.options.notice
-        if notice is not None and (end := end_by_notice(notice)) is not None:
+        if notice is not None and (end := termination_time(notice)) is not None:
             return f"the machine is taken back in {duration(max(0.0, end - now))}"
         if limit is not None and (done := action_count(self.cache) - before) >= limit:
             return f"{done} actions of Bazel are finished, and --budget allows {limit}"
         if deadline is None:
             return ""
-        self._measure(now)
+        self._update_reserve(now)
         left = deadline - now
         if left > self._reserve:
             return ""
         return f"{duration(max(0.0, left))} of --budget are left, which its end and its packing take"
 
-    def _measure(self, now: float) -> None:
+    def _update_reserve(self, now: float) -> None:
         """Estimate the time that the end takes; measuring a large cache takes long itself."""
         if now - self._measured < MEASURE:
             return
         started = time.monotonic()
-        self._reserve = reserve(files.size_on_disk(self.cache), self.options.least_reserve)
+        self._reserve = reserve_seconds(files.size_on_disk(self.cache), self.options.least_reserve)
         self._measured = now + 10 * (time.monotonic() - started)

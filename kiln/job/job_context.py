@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import expand, feedstock_loader, masking, render
-from kiln.build import callers_variables
+from kiln.build import config_caller_variable_names
 from kiln.job.required_channels_and_network import needs_network
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.store import bazel_environment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class JobContext:
     """A config's job with its feedstock, folders and rendered outputs."""
 
     job: ConfigJob
@@ -30,13 +30,13 @@ class Task:
     rendered: RenderedConfig
 
     @classmethod
-    def of(cls, job: ConfigJob) -> Task:
+    def from_job(cls, job: ConfigJob) -> JobContext:
         """Find the feedstock and render the config."""
         feedstock = feedstock_loader.load(Path(job.root))
         return cls(
             job=job,
             feedstock=feedstock,
-            layout=ArtifactLayout.of(
+            layout=ArtifactLayout.for_feedstock(
                 feedstock, rehearsal=job.options.rehearsal, compile_cache=job.options.compile_cache
             ),
             rendered=render.render(feedstock, expand.read(feedstock, job.config)),
@@ -53,31 +53,36 @@ class Task:
         return self.layout.lock(self.job.config)
 
     @property
-    def is_foreign(self) -> bool:
+    def uses_other_engine(self) -> bool:
         """True when another engine than rattler-build makes the packages, by a script instead of kiln's process."""
         return self.job.options.engine != OWN_ENGINE
 
     @property
-    def secrets(self) -> dict[str, str]:
+    def compile_secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
-        compiles = not (self.is_foreign or self.job.options.rehearsal)
+        compiles = not (self.uses_other_engine or self.job.options.rehearsal)
         return {} if not compiles else {name: os.environ[name] for name in bazel_environment.secret_names(os.environ)}
 
     @property
-    def scripted(self) -> dict[str, str]:
+    def caller_script_variables(self) -> dict[str, str]:
         """The caller's variables that the recipe passes to scripts, if set; they are in no file."""
-        return {name: os.environ[name] for name in callers_variables(self.rendered) if name in os.environ}
+        return {name: os.environ[name] for name in config_caller_variable_names(self.rendered) if name in os.environ}
 
-    def protect(self) -> None:
+    def mask_secrets(self) -> None:
         """Have this process mask the secrets of the config's programs, and the password of pip's index."""
         masking.protect(masking.secrets_of_variables(os.environ))
         masking.protect(
-            (*masking.script_secrets(self.scripted), *bazel_environment.with_inner_secrets(self.secrets).values())
+            (
+                *masking.script_secrets(self.caller_script_variables),
+                *bazel_environment.with_inner_secrets(self.compile_secrets).values(),
+            )
         )
 
     @property
-    def network(self) -> bool:
+    def has_network(self) -> bool:
         """True when the config's container has the network."""
         return (
-            self.is_foreign or bool(self.secrets) or (not self.job.options.rehearsal and needs_network(self.rendered))
+            self.uses_other_engine
+            or bool(self.compile_secrets)
+            or (not self.job.options.rehearsal and needs_network(self.rendered))
         )

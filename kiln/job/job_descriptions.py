@@ -64,7 +64,7 @@ class BuildOptions:
         return self.deadline is not None or self.action_limit is not None or self.notice is not None
 
     @property
-    def builds_finished(self) -> bool:
+    def rebuilds_finished(self) -> bool:
         """True when finished configs are built again."""
         return self.rebuild or self.from_step is not None or self.debug is not None
 

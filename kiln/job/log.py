@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import json_messages
 from kiln.console.progress_lines import ProgressLog
 from kiln.job.messages import MARK, parse_message, send
-from kiln.job.untrusted_build_results import is_message
+from kiln.job.untrusted_build_results import is_valid_message
 from kiln.ledger import run_json_conversion
 from kiln.masking import masked
 
@@ -40,7 +40,7 @@ class BuildLog:
     def record_line(self, line: str) -> None:
         """Record a line of the build process."""
         message = parse_message(line)
-        if message is None or not is_message(message):  # a script can write into the same stream
+        if message is None or not is_valid_message(message):  # a script can write into the same stream
             text = masked(line) if line.startswith(MARK) else line  # all other lines were masked when they were read
             self.write(text)
             json_messages.write_line(sys.stdout, text.lstrip(MARK))

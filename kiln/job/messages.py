@@ -56,11 +56,11 @@ class ReportedStep:
         """Add a note, which is shown below the step and in the report."""
         self.notes.append(text)
 
-    def reuse(self) -> None:
+    def mark_reused(self) -> None:
         """Record that an earlier run's result is used."""
         self.reused = True
 
-    def line(self, text: str) -> None:
+    def pass_on_line(self, text: str) -> None:
         """Pass on a line of the step's output."""
         json_messages.write_line(sys.stdout, text.lstrip(MARK))
 
@@ -68,7 +68,7 @@ class ReportedStep:
         """Report the progress of the step's compile."""
         send("progress", **to_json(progress))
 
-    def compiled(self, report: CompileReport) -> None:
+    def record_compile_report(self, report: CompileReport) -> None:
         """Record the report of the step's compile."""
         self.compile = report
         self.note(f"Bazel: {report}")
@@ -117,7 +117,7 @@ def error_as_json(error: KilnError, *, step: str | None = None) -> dict[str, Any
     }
 
 
-def error_from(fields: Mapping[str, str]) -> KilnError:
+def error_from_json(fields: Mapping[str, str]) -> KilnError:
     """Return the error that another process reported, with its step in front."""
     kind: type[KilnError] = getattr(errors, fields["type"])
     step = f"{fields['step']}: " if fields.get("step") else ""

@@ -31,7 +31,7 @@ def needed_channels(rendered: RenderedConfig) -> tuple[str, ...]:
 def channel_sources(config: BuildConfig) -> tuple[str, ...]:
     """Return the channels that a config's variant names, by priority; see `kiln.channel_url_credentials` for theirs."""
     channels = config.variant.get("channel_sources", ("conda-forge",))[0]
-    return channel_url_credentials.register(name for part in channels.split(",") if (name := part.strip()))
+    return channel_url_credentials.register_credentials(name for part in channels.split(",") if (name := part.strip()))
 
 
 def pythons_of(config: BuildConfig) -> frozenset[str]:

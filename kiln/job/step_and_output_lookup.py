@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def step_names(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return the names of a config's steps, in their order; outputs of one name share theirs."""
-    outputs = [output.name for output in build.in_order(rendered.outputs)]
+    outputs = [output.name for output in build.outputs_in_build_order(rendered.outputs)]
     compiling = (staging.title for staging in rendered.stagings)
     every = ("render", *compiling, *(f"build {name}" for name in outputs), *(f"test {name}" for name in outputs))
     return tuple(dict.fromkeys(every))
@@ -36,7 +36,7 @@ def require_step(feedstock: Feedstock, configs: Iterable[BuildConfig], step: str
             f"--from-step requires --engine rattler-build: {engine} has one step only", hint="remove --from-step"
         )
     for config in configs:
-        names = step_names(render.finalise(render.render(feedstock, config)))
+        names = step_names(render.close_static_pins(render.render(feedstock, config)))
         if step not in names:
             raise UsageError(
                 f"{config.name} has no step {step!r}",
@@ -57,7 +57,7 @@ def find_output(rendered: RenderedConfig, pattern: str) -> Output:
     Raises:
         UsageError: when none matches, or several do.
     """
-    outputs = build.in_order(rendered.outputs)
+    outputs = build.outputs_in_build_order(rendered.outputs)
     matches = [
         output
         for output in outputs

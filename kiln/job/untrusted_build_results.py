@@ -109,7 +109,7 @@ def conforms(value: object, shape: Any) -> bool:
     return bool(shape(value))
 
 
-def is_message(message: Mapping[str, Any]) -> bool:
+def is_valid_message(message: Mapping[str, Any]) -> bool:
     """Return whether a message is valid for a build process, and not reserved for the config's process."""
     return isinstance(message["kind"], str) and conforms(message, MESSAGES.get(message["kind"], ()))
 
@@ -121,7 +121,7 @@ def open_beneath(folder: Path, path: str) -> IO[bytes]:
         BuildFailed: when it is missing, or not a regular file.
     """
     try:
-        descriptor = _descriptor(folder, PurePosixPath(path))
+        descriptor = _open_without_links(folder, PurePosixPath(path))
     except OSError as error:
         raise BuildFailed(f"file not found in {folder}: {path!r}", why=error.strerror or "") from error
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -130,7 +130,7 @@ def open_beneath(folder: Path, path: str) -> IO[bytes]:
     raise BuildFailed(f"the build left {path!r} in {folder}, which is not a regular file")
 
 
-def _descriptor(folder: Path, path: PurePosixPath) -> int:
+def _open_without_links(folder: Path, path: PurePosixPath) -> int:
     if path.is_absolute() or not path.parts or ".." in path.parts:
         raise OSError(errno.EINVAL, "not a path inside the folder")
     *parents, name = path.parts
@@ -180,25 +180,27 @@ def accept_packages(
     """
     if into is not None:
         files.remove(into)
-    return [(_package(report["artifact"], folder, expected, into), dict(report)) for report in reports]
+    return [(_accept_package(report["artifact"], folder, expected, into), dict(report)) for report in reports]
 
 
-def _package(artifact: Mapping[str, Any], folder: Path, expected: Callable[[str], bool], into: Path | None) -> Path:
+def _accept_package(
+    artifact: Mapping[str, Any], folder: Path, expected: Callable[[str], bool], into: Path | None
+) -> Path:
     path = artifact["path"]
     place = f"{artifact['subdir']}/{PurePosixPath(path).name}"
     if ".." in PurePosixPath(place).parts or not expected(place):
         raise BuildFailed(f"the build left {place}, which is not a package of this recipe")
     file = folder / path if into is None else into / place
     with open_beneath(folder, path) as source:
-        sha256 = _copied(source, None if into is None else file)
+        sha256 = _copy_and_hash(source, None if into is None else file)
     if sha256 != artifact["sha256"]:
         raise BuildFailed(f"{place} is not the package that was built and tested", why="its hash is another")
     if file.suffix == ".conda":
-        _require_name(file)
+        _require_matching_metadata(file)
     return file
 
 
-def _copied(source: IO[bytes], target: Path | None) -> str:
+def _copy_and_hash(source: IO[bytes], target: Path | None) -> str:
     """Copy a file while it is read, where there is a target, and return its hash."""
     digest = hashlib.sha256()
     with contextlib.ExitStack() as stack:
@@ -214,7 +216,7 @@ def _copied(source: IO[bytes], target: Path | None) -> str:
     return digest.hexdigest()
 
 
-def _require_name(package: Path) -> None:
+def _require_matching_metadata(package: Path) -> None:
     """Refuse a package whose metadata names another file than its own."""
     index = reader.read_json(package, "index.json")
     parts = [str(index.get(key)) for key in ("name", "version", "build")] if isinstance(index, dict) else []

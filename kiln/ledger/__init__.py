@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.ledger.damage_repair import back_up_config, decoding, retry_after_repair
+from kiln.ledger.damage_repair import back_up_config, decoding_errors_as_damage, retry_after_repair
 from kiln.ledger.database import Database
 from kiln.model.run import ConfigState
 from kiln.serialization import from_json_values, to_json
@@ -75,18 +75,18 @@ class Ledger(Database):
     # Steps
 
     @retry_after_repair
-    def finished(self, key: str) -> FinishedStep | None:
+    def finished_step(self, key: str) -> FinishedStep | None:
         """Return a finished step; None when it is not stored."""
         row = self._step_row(key)
-        return row and self._finished(row)
+        return row and self._step_of_row(row)
 
-    def record(self, key: str, *, config: str, title: str, seconds: float, detail: Mapping[str, Any]) -> None:
+    def store_step(self, key: str, *, config: str, title: str, seconds: float, detail: Mapping[str, Any]) -> None:
         """Store a step that has succeeded; a later record of the same key replaces an earlier one."""
         row = (key, config, title, time.time(), seconds, json.dumps(detail, sort_keys=True))
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def keep_finished(self, key: str, *artifacts: StoredArtifact) -> None:
+    def back_up_finished_config(self, key: str, *artifacts: StoredArtifact) -> None:
         """Write a finished config and its packages into a file next to the ledger, too, in case the ledger is damaged.
 
         Only keys that are hashes are written: the others are never looked up.
@@ -101,7 +101,7 @@ class Ledger(Database):
             connection.execute("DELETE FROM step WHERE key = ?", (key,))
 
     @retry_after_repair
-    def latest(self, title: str, config: str | None = None) -> tuple[FinishedStep, ...]:
+    def latest_steps(self, title: str, config: str | None = None) -> tuple[FinishedStep, ...]:
         """Return the finished steps with a title, of one config or of all, the latest first."""
         rows = self._rows(
             f"SELECT {', '.join(STEP_COLUMNS)} FROM step"  # noqa: S608 - constants
@@ -109,19 +109,19 @@ class Ledger(Database):
             title,
             config,
         )
-        return tuple(map(self._finished, rows))
+        return tuple(map(self._step_of_row, rows))
 
     def _step_row(self, key: str) -> Any:
         return self._row(f"SELECT {', '.join(STEP_COLUMNS)} FROM step WHERE key = ?", key)  # noqa: S608 - constants
 
-    def _finished(self, row: tuple[Any, ...]) -> FinishedStep:
-        with decoding():
+    def _step_of_row(self, row: tuple[Any, ...]) -> FinishedStep:
+        with decoding_errors_as_damage():
             fields = dict(zip(STEP_COLUMNS, row, strict=True))
             return from_json_values(FinishedStep, {**fields, "detail": json.loads(row[5])})
 
     # Packages
 
-    def keep(self, *artifacts: StoredArtifact) -> None:
+    def store_artifacts(self, *artifacts: StoredArtifact) -> None:
         """Store package files that are in the channel now."""
         rows = map(dataclasses.astuple, artifacts)
         with self._writing() as connection:
@@ -136,7 +136,7 @@ class Ledger(Database):
 
     # Runs
 
-    def begin(self, report: MatrixReport) -> int:
+    def begin_run(self, report: MatrixReport) -> int:
         """Store that a run of this process begins, with all of its configs, and return its number."""
         from kiln.container.owner_labels import Owner
         from kiln.ledger import run_json_conversion
@@ -144,16 +144,21 @@ class Ledger(Database):
         with self._writing() as connection:
             cursor = connection.execute(
                 "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
-                (report.command, report.started, str(Owner.here()), json.dumps(run_json_conversion.run_detail(report))),
+                (
+                    report.command,
+                    report.started,
+                    str(Owner.of_this_process()),
+                    json.dumps(run_json_conversion.run_detail(report)),
+                ),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
-                _write_config(connection, number, position, config, _detail(config))
+                _write_config(connection, number, position, config, _config_detail_json(config))
         return number
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
-        detail = _detail(config)  # before other processes have to wait
+        detail = _config_detail_json(config)  # before other processes have to wait
         with self._writing() as connection:
             query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
             row = connection.execute(query, (run, config.config)).fetchone()
@@ -168,14 +173,14 @@ class Ledger(Database):
                 changed = json.dumps({**json.loads(detail), "cost": to_json(cost)})
                 connection.execute("UPDATE run SET detail = ? WHERE id = ?", (changed, run))
 
-    def end(self, run: int, *, at: float | None = None) -> None:
+    def end_run(self, run: int, *, at: float | None = None) -> None:
         """Store that a run is over: now, or since ``at``."""
         with self._writing() as connection:
             moment = time.time() if at is None else at
             connection.execute("UPDATE run SET finished = ? WHERE id = ?", (moment, run))
 
     @retry_after_repair
-    def runs(self) -> tuple[int, ...]:
+    def run_numbers(self) -> tuple[int, ...]:
         """Return the numbers of all runs, the latest first."""
         return tuple(number for (number,) in self._rows("SELECT id FROM run ORDER BY id DESC"))
 
@@ -197,26 +202,26 @@ class Ledger(Database):
         number, command, started, finished, owner, detail = row
         columns = ", ".join(run_json_conversion.CONFIG_COLUMNS)
         query = f"SELECT {columns} FROM config_run WHERE run = ? ORDER BY position"  # noqa: S608 - constants
-        killed = finished is None and not self._lives(owner)
+        killed = finished is None and not self._is_owner_alive(owner)
         rows = self._rows(query, number)
-        with decoding():
+        with decoding_errors_as_damage():
             configs = tuple(run_json_conversion.config_from_columns(row, killed=killed) for row in rows)
-            return run_json_conversion.run(number, command, started, finished, json.loads(detail), configs)
+            return run_json_conversion.run_from_columns(number, command, started, finished, json.loads(detail), configs)
 
     @retry_after_repair
     def changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
         """Return every change of a run in order: the config, its new state, the time in seconds since the epoch."""
         rows = self._rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
-        with decoding():
+        with decoding_errors_as_damage():
             return tuple((config, ConfigState(state), at) for config, state, at in rows)
 
-    def states(self, *, rehearsal: bool = False) -> dict[str, ConfigState]:
+    def latest_config_states(self, *, rehearsal: bool = False) -> dict[str, ConfigState]:
         """Return each config's state in the last run that held its lock, for rehearsals or for builds.
 
         A run that found a config locked by another process does not know its result.
         """
         states: dict[str, ConfigState] = {}
-        for number in self.runs():
+        for number in self.run_numbers():
             report = self.report(number)
             for config in report.configs if report and report.rehearsal is rehearsal else ():
                 if states.get(config.config, ConfigState.LOCKED) is ConfigState.LOCKED:
@@ -224,7 +229,7 @@ class Ledger(Database):
         return states
 
     @retry_after_repair
-    def estimates(self, *, rehearsal: bool = False) -> dict[str, float]:
+    def last_build_seconds(self, *, rehearsal: bool = False) -> dict[str, float]:
         """Return the duration of each config's last build, or rehearsal, in seconds; of a chain of jobs, their sum."""
         rows = self._rows(
             "SELECT config, duration FROM known WHERE rehearsal = ? AND state = ? AND started IS NOT NULL ORDER BY run",
@@ -234,9 +239,9 @@ class Ledger(Database):
         return dict(rows)
 
     @retry_after_repair
-    def disk_use(self) -> dict[str, int]:
+    def last_build_disk_use(self) -> dict[str, int]:
         """Return the bytes of disk that each config's last build took."""
-        return {step.config: int(step.detail.get("disk", 0)) for step in reversed(self.latest(FINISHED_CONFIG))}
+        return {step.config: int(step.detail.get("disk", 0)) for step in reversed(self.latest_steps(FINISHED_CONFIG))}
 
     @retry_after_repair
     def build_durations(self) -> tuple[BuildDuration, ...]:
@@ -252,7 +257,7 @@ class Ledger(Database):
         )
         latest = {}
         for config, detail, seconds, run_detail in rows:
-            with decoding():
+            with decoding_errors_as_damage():
                 entry, run = json.loads(detail), json.loads(run_detail)
                 compiles = [step.get("compile") or {} for step in entry.get("steps", ())]
                 cores = float(run["cores"]) and max(1.0, float(run["cores"]) / max(1, int(run["jobs"])))
@@ -263,13 +268,13 @@ class Ledger(Database):
         return tuple(latest.values())
 
     @retry_after_repair
-    def peaks(self, *, rehearsal: bool = False) -> dict[str, int]:
+    def last_build_peak_memory(self, *, rehearsal: bool = False) -> dict[str, int]:
         """Return the peak memory of each config's last build, or rehearsal, in bytes."""
         query = "SELECT config, peak_memory FROM known WHERE rehearsal = ? AND peak_memory IS NOT NULL ORDER BY run"
         return dict(self._rows(query, rehearsal))
 
     @retry_after_repair
-    def abandoned(self, config: str, *, rehearsal: bool = False) -> bool:
+    def was_last_build_killed(self, config: str, *, rehearsal: bool = False) -> bool:
         """Return whether the last run that built a config was killed."""
         row = self._row(
             "SELECT owner FROM known WHERE rehearsal = ? AND config = ? AND state = ? ORDER BY run DESC LIMIT 1",
@@ -277,17 +282,17 @@ class Ledger(Database):
             config,
             ConfigState.RUNNING.value,
         )
-        return row is not None and not self._lives(row[0])
+        return row is not None and not self._is_owner_alive(row[0])
 
     @staticmethod
-    def _lives(label: str) -> bool:
+    def _is_owner_alive(label: str) -> bool:
         from kiln.container.owner_labels import Owner, is_gone
 
         owner = Owner.parse(label)
-        return owner is not None and not is_gone(owner, Owner.here(), Owner.of_process(owner.pid))
+        return owner is not None and not is_gone(owner, Owner.of_this_process(), Owner.of_process(owner.pid))
 
 
-def _detail(config: ConfigRun) -> str:
+def _config_detail_json(config: ConfigRun) -> str:
     """Return what the record of a config holds besides its columns."""
     from kiln.ledger import run_json_conversion
 

@@ -61,7 +61,7 @@ def retry_after_repair(
 
 
 @contextlib.contextmanager
-def decoding() -> Iterator[None]:
+def decoding_errors_as_damage() -> Iterator[None]:
     """Raise `Damaged` for a record that cannot be decoded."""
     try:
         yield
@@ -114,7 +114,7 @@ def unusable_file_error(error: sqlite3.Error, path: Path) -> KilnError | None:
             why=f"{message}, for longer than a transaction takes",
             hint=f"wait until that process has ended ('fuser {path}' shows it), then run the same command again",
         )
-    unrecovered = "locking protocol" in message and not _is_allowed(path.parent, os.W_OK)
+    unrecovered = "locking protocol" in message and not _may_access_folder(path.parent, os.W_OK)
     if "readonly" in message or "unable to open" in message or unrecovered:
         hint = (
             f"check the owner of {path.parent} (ls -ld), and whether its file system is mounted read-only (findmnt -T)"
@@ -126,7 +126,7 @@ def unusable_file_error(error: sqlite3.Error, path: Path) -> KilnError | None:
     return None
 
 
-def require_files(path: Path) -> None:
+def require_regular_files(path: Path) -> None:
     """Require that the ledger and the files of SQLite next to it are regular files, where they exist.
 
     Raises:
@@ -134,13 +134,13 @@ def require_files(path: Path) -> None:
     """
     for place in (path, *(path.with_name(path.name + suffix) for suffix in COMPANIONS)):
         with contextlib.suppress(FileNotFoundError):
-            kind = _kind(place)
+            kind = _special_file_kind(place)
             if kind is not None:
                 hint = f"mv {place} {place}.aside, then run the same command again"
                 raise LedgerFault(f"{place} is {kind}, not a file of the ledger", hint=hint)
 
 
-def _kind(place: Path) -> str | None:
+def _special_file_kind(place: Path) -> str | None:
     mode = place.lstat().st_mode
     if stat.S_ISREG(mode):
         return None
@@ -180,7 +180,7 @@ def repair_file(path: Path, inode: int | None, why: str) -> None:
     Raises:
         LedgerFault: when the folder cannot be written.
     """
-    if not _is_allowed(path.parent, os.W_OK | os.X_OK):
+    if not _may_access_folder(path.parent, os.W_OK | os.X_OK):
         raise LedgerFault(
             f"the ledger {path} is damaged, and cannot be repaired since its folder is read-only",
             why=why,
@@ -216,7 +216,7 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _is_allowed(folder: Path, mode: int) -> bool:
+def _may_access_folder(folder: Path, mode: int) -> bool:
     """Return whether this process may use a folder so; Windows does not tell effective users apart."""
     return os.access(folder, mode, effective_ids=os.access in os.supports_effective_ids)
 
@@ -240,15 +240,15 @@ def _copy_readable(old: Path, new: Path) -> tuple[int, int]:
         with contextlib.suppress(*SQLITE), contextlib.closing(_read_only(old)) as source:
             source.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
             for table in migration.tables_of(target):
-                _copy(table, source, target)
+                _copy_sound_rows(table, source, target)
         rows = target.total_changes
-        configs = sum(_add_finished(file, target) for file in sorted((old.parent / FINISHED).glob("*.json")))
+        configs = sum(_restore_finished_config(file, target) for file in sorted((old.parent / FINISHED).glob("*.json")))
         migration.rename_values(target)
         target.commit()
     return rows, configs
 
 
-def _copy(table: str, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+def _copy_sound_rows(table: str, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
     """Copy the sound rows of a table, from both of its ends up to the damage."""
     columns = target.execute(f"PRAGMA table_info({table})").fetchall()
     names = [column[1] for column in columns]
@@ -276,7 +276,7 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
             columns = [row[name] for name in run_json_conversion.CONFIG_COLUMNS]
             run_json_conversion.config_from_columns(columns, killed=False)
         elif table == "run":
-            run_json_conversion.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
+            run_json_conversion.run_from_columns(row["id"], row["command"], row["started"], row["finished"], detail, ())
         return isinstance(detail, dict)
     except UNREADABLE:
         return False
@@ -292,7 +292,7 @@ def back_up_config(folder: Path, key: str, step: Iterable[object], artifacts: It
     files.write_text(files.safe_path_inside(folder / FINISHED / f"{key}.json", folder), text)
 
 
-def _add_finished(file: Path, target: sqlite3.Connection) -> bool:
+def _restore_finished_config(file: Path, target: sqlite3.Connection) -> bool:
     """Add a finished config; return whether it could be read and was missing."""
     with contextlib.suppress(OSError, *UNREADABLE, sqlite3.Error):
         data = json.loads(file.read_text(encoding="utf-8"))

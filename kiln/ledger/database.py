@@ -16,7 +16,7 @@ from kiln.ledger.damage_repair import (
     converted_errors,
     refuse_remaining_damage,
     repair_file,
-    require_files,
+    require_regular_files,
     schema_version,
 )
 from kiln.ledger.schema import KNOWN, VERSION
@@ -45,11 +45,11 @@ class Database:
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._open = self._opened()
+            self._open = self._open_database()
         except Damaged as damage:
             repair_file(path, None, str(damage))
             with refuse_remaining_damage(path):
-                self._open = self._opened()
+                self._open = self._open_database()
 
     def close(self) -> None:
         """Close the file; SQLite tidies it up when the last process does so."""
@@ -83,7 +83,7 @@ class Database:
             what = f"the ledger {self.path} was damaged, as was found while writing it"
             raise LedgerFault(what, why=str(damage), hint="it was repaired; run the same command again") from damage
 
-    def _extend(self, tables: str) -> None:
+    def _create_tables(self, tables: str) -> None:
         """Create more tables in the file."""
         if self._row("PRAGMA query_only") != (1,):
             with self._lock, converted_errors(self.path):
@@ -95,16 +95,16 @@ class Database:
             self._open.close()
             repair_file(self.path, self._inode, str(damage))
             with refuse_remaining_damage(self.path):
-                self._open = self._opened()
+                self._open = self._open_database()
 
-    def _opened(self) -> sqlite3.Connection:
-        require_files(self.path)
+    def _open_database(self) -> sqlite3.Connection:
+        require_regular_files(self.path)
         try:
-            return self._connected(self._connect, _prepare)
+            return self._connect_and_prepare(self._connect, _prepare)
         except NotWritable as refusal:
             if not self.path.is_file():
                 raise
-            connection = self._connected(self._connect_to_read, _prepare_to_read)
+            connection = self._connect_and_prepare(self._connect_to_read, _prepare_to_read)
             LOGGER.warning("note: the ledger %s is read-only (%s); nothing is recorded", self.path, refusal.why)
             return connection
 
@@ -117,7 +117,7 @@ class Database:
         name = f"{self.path.absolute().as_uri()}?immutable=1"
         return sqlite3.connect(name, isolation_level=None, check_same_thread=False, uri=True)
 
-    def _connected(
+    def _connect_and_prepare(
         self, connect: Callable[[], sqlite3.Connection], prepare: Callable[[sqlite3.Connection, Path], None]
     ) -> sqlite3.Connection:
         with converted_errors(self.path):

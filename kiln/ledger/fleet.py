@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.container.owner_labels import Owner
 from kiln.ledger import Ledger, schema
-from kiln.ledger.damage_repair import decoding, retry_after_repair
+from kiln.ledger.damage_repair import decoding_errors_as_damage, retry_after_repair
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.serialization import from_json_values, to_json
 
@@ -31,14 +31,23 @@ class FleetLedger(Ledger):
     def __init__(self, path: Path) -> None:
         """Open or create the file; see `Ledger`."""
         super().__init__(path)
-        self._extend(schema.FLEET)
+        self._create_tables(schema.FLEET)
 
     def __enter__(self) -> FleetLedger:
         return self
 
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins in this process, or is resumed, with the workers and jobs that it has."""
-        row = (run.id, run.provider, run.type, run.started, run.finished, str(Owner.here()), run.number, run.key)
+        row = (
+            run.id,
+            run.provider,
+            run.type,
+            run.started,
+            run.finished,
+            str(Owner.of_this_process()),
+            run.number,
+            run.key,
+        )
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO fleet VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             # The file and its journal keep the space that this takes, so the states of workers can still be stored
@@ -47,13 +56,13 @@ class FleetLedger(Ledger):
             connection.execute("INSERT INTO reserve VALUES (zeroblob(?))", (RESERVE,))
             connection.execute("DROP TABLE reserve")
         for worker in run.workers:
-            self.keep_worker(run.id, worker)
+            self.store_worker(run.id, worker)
         for job in run.jobs:
-            self.keep_job(run.id, job)
+            self.store_job(run.id, job)
 
     def end_fleet(self, run: str) -> None:
         """Store that nothing of a fleet run remains: its workers are terminated, unfinished jobs are lost."""
-        now, stored = time.time(), self.fleet(run)
+        now, stored = time.time(), self.fleet_run(run)
         workers = [
             dataclasses.replace(worker, state=WorkerState.TERMINATED, terminated=worker.terminated or now)
             for worker in (() if stored is None else stored.workers)
@@ -65,46 +74,49 @@ class FleetLedger(Ledger):
             if job.state in UNFINISHED
         ]
         for worker in workers:
-            self.keep_worker(run, worker)
+            self.store_worker(run, worker)
         for job in jobs:
-            self.keep_job(run, job)
+            self.store_job(run, job)
         with self._writing() as connection:
             connection.execute("UPDATE fleet SET finished = ? WHERE id = ?", (now, run))
 
-    def keep_worker(self, run: str, worker: WorkerRecord) -> None:
+    def store_worker(self, run: str, worker: WorkerRecord) -> None:
         """Store the state of a worker, or the state that it is about to have."""
         row = (run, worker.name, json.dumps(to_json(worker)))
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO worker VALUES (?, ?, ?)", row)
 
-    def keep_job(self, run: str, job: JobRecord) -> None:
+    def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job, or the state that it is about to have."""
         row = (run, job.config, job.attempt, json.dumps(to_json(job)))
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)", row)
 
     @retry_after_repair
-    def fleet(self, run: str) -> FleetRun | None:
+    def fleet_run(self, run: str) -> FleetRun | None:
         """Return a fleet run with its workers and jobs, or None."""
         row = self._row(f"{SELECT} WHERE id = ?", run)
-        return None if row is None else self._fleet(row)
+        return None if row is None else self._fleet_run_of_row(row)
 
     @retry_after_repair
-    def fleets(self) -> tuple[FleetRun, ...]:
+    def fleet_runs(self) -> tuple[FleetRun, ...]:
         """Return all fleet runs, the latest first."""
         rows = self._rows(f"{SELECT} ORDER BY started DESC, id")
-        return tuple(self._fleet(row) for row in rows)
+        return tuple(self._fleet_run_of_row(row) for row in rows)
 
-    def _fleet(self, row: Any) -> FleetRun:
+    def _fleet_run_of_row(self, row: Any) -> FleetRun:
         fields = dict(zip(COLUMNS, row, strict=True))
         owner = fields.pop("owner")
         workers = self._rows("SELECT detail FROM worker WHERE fleet = ? ORDER BY name", fields["id"])
         jobs = self._rows("SELECT detail FROM job WHERE fleet = ? ORDER BY config, attempt", fields["id"])
-        with decoding():
+        with decoding_errors_as_damage():
             worker_records = tuple(from_json_values(WorkerRecord, json.loads(detail)) for (detail,) in workers)
             job_records = tuple(from_json_values(JobRecord, json.loads(detail)) for (detail,) in jobs)
         return FleetRun(
-            **fields, lives=fields["finished"] is None and self._lives(owner), workers=worker_records, jobs=job_records
+            **fields,
+            lives=fields["finished"] is None and self._is_owner_alive(owner),
+            workers=worker_records,
+            jobs=job_records,
         )
 
 

@@ -34,7 +34,7 @@ def in_memory(path: Path) -> sqlite3.Connection:
     with tempfile.TemporaryDirectory(prefix="kiln-ledger-") as folder:
         copy = Path(folder) / "ledger.sqlite"
         try:
-            unchanged = any(_copied(path, copy) for _ in range(ATTEMPTS))
+            unchanged = any(_copy_unless_changed(path, copy) for _ in range(ATTEMPTS))
         except OSError as error:
             raise LedgerFault(
                 f"the ledger {path} and its last records in {_log_of(path).name} cannot be read together",
@@ -50,7 +50,7 @@ def in_memory(path: Path) -> sqlite3.Connection:
     return memory
 
 
-def _copied(path: Path, copy: Path) -> bool:
+def _copy_unless_changed(path: Path, copy: Path) -> bool:
     """Copy a ledger and its log; return whether neither changed meanwhile."""
     pairs = ((path, copy), (_log_of(path), _log_of(copy)))
     before = [content_stamp(source) for source, _ in pairs]

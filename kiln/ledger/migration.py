@@ -56,12 +56,12 @@ def rename_values(connection: sqlite3.Connection) -> None:
         rows = connection.execute(f"SELECT detail, {', '.join(key)} FROM {table}").fetchall()  # noqa: S608 - ours
         where = " AND ".join(f"{name} = ?" for name in key)
         for detail, *values in rows:
-            renamed = _renamed(detail, FIELDS[table], VALUES.get(table, {}))
+            renamed = _rename_in_detail(detail, FIELDS[table], VALUES.get(table, {}))
             if renamed != detail:
                 connection.execute(f"UPDATE {table} SET detail = ? WHERE {where}", (renamed, *values))  # noqa: S608
 
 
-def _renamed(detail: str, fields: dict[str, str], states: dict[str, str]) -> str:
+def _rename_in_detail(detail: str, fields: dict[str, str], states: dict[str, str]) -> str:
     """Return a JSON object with its fields and its state renamed; other text stays, for its reader to refuse."""
     try:
         record = json.loads(detail)

@@ -45,7 +45,7 @@ def run_detail(report: MatrixReport) -> dict[str, Any]:
     return {name: to_json(getattr(report, name)) for name in RUN_FIELDS}
 
 
-def run(
+def run_from_columns(
     number: int,
     command: str,
     started: float,

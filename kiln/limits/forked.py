@@ -41,12 +41,12 @@ def run_bounded(work: Callable[[], Result]) -> Result:
         child = _fork()
         if not child:
             os.close(reader)  # so that a child whose parent is gone has no reader, and ends
-            _run(work, writer, note)
+            _run_in_child(work, writer, note)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(writer)
-        answer, status, usage = _answer(child, reader)
+        answer, status, usage = _read_answer(child, reader)
         if status:
-            raise _killed(status, usage.ru_utime + usage.ru_stime, note)
+            raise _killed_process_error(status, usage.ru_utime + usage.ru_stime, note)
     result, error, trace = _Unpickler(io.BytesIO(answer)).load()
     if error is not None:
         raise error from (None if isinstance(error, KilnError) else RuntimeError(trace))
@@ -60,7 +60,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage]:
+def _read_answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage]:
     """Return the child's output, its exit status, and its usage; an interrupt, or a stall, kills it."""
     finished = False
     try:
@@ -76,9 +76,9 @@ def _answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage
     return b"".join(chunks), status, usage
 
 
-def _killed(status: int, seconds: float, note: mmap.mmap) -> KilnError:
+def _killed_process_error(status: int, seconds: float, note: mmap.mmap) -> KilnError:
     if seconds >= limit_errors.SECONDS:
-        return limit_errors.too_slow_error(note)
+        return limit_errors.processor_time_error(note)
     code = os.waitstatus_to_exitcode(status)
     return limit_errors.exceeded_error(note, f"its process ended with status {code} after {seconds:.1f} s")
 
@@ -86,14 +86,14 @@ def _killed(status: int, seconds: float, note: mmap.mmap) -> KilnError:
 # In the child
 
 
-def _run(work: Callable[[], object], writer: int, note: mmap.mmap) -> NoReturn:
+def _run_in_child(work: Callable[[], object], writer: int, note: mmap.mmap) -> NoReturn:
     """Do the work, write its outcome, and exit without the parent's exit handlers."""
     code = 1
     try:
         LimitState.inside, LimitState.note = True, note
-        _leave_signals()
+        _reset_signals()
         _limit()
-        answer = memoryview(_outcome(work, note))
+        answer = memoryview(_run_and_pickle(work, note))
         while answer:
             answer = answer[os.write(writer, answer) :]
         code = 0
@@ -101,7 +101,7 @@ def _run(work: Callable[[], object], writer: int, note: mmap.mmap) -> NoReturn:
         os._exit(code)
 
 
-def _leave_signals() -> None:
+def _reset_signals() -> None:
     """Reset signal handlers; the parent's clean up files that are not this process's."""
     signal.set_wakeup_fd(-1)
     for number in _ENDING:
@@ -135,18 +135,18 @@ def _lower(kind: int, limit: int) -> None:
     resource.setrlimit(kind, (soft, hard))
 
 
-def _outcome(work: Callable[[], object], note: mmap.mmap) -> bytes:
+def _run_and_pickle(work: Callable[[], object], note: mmap.mmap) -> bytes:
     """Return the result of the work, or its error, as bytes."""
     try:
-        return _packed(work(), None)
+        return _pickle_outcome(work(), None)
     except (OutOfTime, MemoryError, SystemError, RecursionError) as error:
-        return _packed(None, limit_errors.as_limit_error(error, note))
+        return _pickle_outcome(None, limit_errors.as_limit_error(error, note))
     except KilnError as error:
-        return _packed(None, error)
+        return _pickle_outcome(None, error)
     except Exception as error:  # noqa: BLE001 - any error is raised again in the parent
         import traceback
 
-        return _packed(None, error, traceback.format_exc())
+        return _pickle_outcome(None, error, traceback.format_exc())
 
 
 class _Pickler(pickle.Pickler):
@@ -168,7 +168,7 @@ class _Unpickler(pickle.Unpickler):  # kiln's own data: recipes cannot run code
         return frozenset(pid)
 
 
-def _packed(result: object, error: BaseException | None, trace: str = "") -> bytes:
+def _pickle_outcome(result: object, error: BaseException | None, trace: str = "") -> bytes:
     """Return an outcome as bytes, with shared objects repeated, so that its size is bounded when it is unpacked."""
     file = io.BytesIO()
     pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)

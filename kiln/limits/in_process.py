@@ -35,7 +35,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
     with _one_at_a_time:
         LimitState.inside, LimitState.note = True, note
         try:
-            with machine_resources.more_memory_limited(limit_errors.MEMORY), _time_limited():
+            with machine_resources.additional_memory_limit(limit_errors.MEMORY), _time_limited():
                 return work()
         except BaseException as error:
             failure = limit_errors.as_limit_error(error, note)

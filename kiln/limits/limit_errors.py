@@ -45,7 +45,7 @@ def as_limit_error(error: BaseException, note: Note) -> UnsafeTemplate | None:
     """Return the error of work that exceeds a limit; None for every other error."""
     match error:
         case OutOfTime():
-            return too_slow_error(note)
+            return processor_time_error(note)
         case MemoryError() | SystemError():  # SystemError: the interpreter had no memory left for a MemoryError
             return exceeded_error(note, f"it takes more than {MEMORY >> 20} MB of memory")
         case RecursionError():
@@ -53,7 +53,7 @@ def as_limit_error(error: BaseException, note: Note) -> UnsafeTemplate | None:
     return None
 
 
-def too_slow_error(note: Note) -> UnsafeTemplate:
+def processor_time_error(note: Note) -> UnsafeTemplate:
     """Return the error of work that takes too long."""
     return exceeded_error(note, f"it takes more than {SECONDS} s of processor time")
 

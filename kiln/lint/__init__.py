@@ -56,14 +56,14 @@ def check(
     subject = LintedFeedstock(feedstock=feedstock, recipe=recipe, settings=read_settings(feedstock))
     messages: dict[tuple[object, ...], LintMessage] = {}
     for rule in rules(of_conda_forge=of_conda_forge):
-        if rule.skip and rule.skip in subject.skipped:
+        if rule.skip and rule.skip in subject.skipped_rules:
             continue
         for problem in rule.check(subject):
             message = _message(rule, problem)
             messages.setdefault((message.id, message.text, message.at), message)
         if messages and rule.id in _STOPS:
             break
-    return sorted(messages.values(), key=_order)
+    return sorted(messages.values(), key=_message_sort_key)
 
 
 def shellcheck_enabled(feedstock: Feedstock) -> bool:
@@ -86,5 +86,5 @@ def _message(rule: Rule, problem: Problem) -> LintMessage:
     )
 
 
-def _order(message: LintMessage) -> tuple[bool, str, int, int]:
+def _message_sort_key(message: LintMessage) -> tuple[bool, str, int, int]:
     return message.severity is Severity.HINT, message.at.file, message.at.line, message.at.column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.located_yaml import key_of
+from kiln.lint.located_yaml import placed_key
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spdx_expressions import FAMILIES, LicenseExpression, is_family
 from kiln.serialization import mapping_or_empty
@@ -25,7 +25,11 @@ _LICENSE_IN_NAMES = ("unlicense", "licenseref", "-license")
 
 def _about_at(subject: LintedFeedstock, *names: str) -> Place:
     about = subject.recipe.section("about")
-    return subject.recipe.at_key(about, *names) if about else subject.recipe.at_key(subject.recipe.root, "about")
+    return (
+        subject.recipe.place_of_key(about, *names)
+        if about
+        else subject.recipe.place_of_key(subject.recipe.root, "about")
+    )
 
 
 def _license(subject: LintedFeedstock) -> str:
@@ -33,7 +37,7 @@ def _license(subject: LintedFeedstock) -> str:
     return "" if license_ is None else str(license_)
 
 
-def missing_items(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_about_items(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield the items that every about section has, and this one lacks."""
     about = subject.recipe.section("about")
     for item in ("homepage" if subject.recipe.version else "home", "license", "summary"):
@@ -49,7 +53,7 @@ def unknown_license(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text="the license is 'unknown'", at=_about_at(subject, "license"))
 
 
-def license_word(subject: LintedFeedstock) -> Iterator[Problem]:
+def license_word_in_license_name(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a license whose name has the word license, which no SPDX identifier needs."""
     name = _license(subject).lower()
     if "license" in name and not any(part in name for part in _LICENSE_IN_NAMES):
@@ -97,7 +101,9 @@ def non_spdx_exception(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def _extra_at(subject: LintedFeedstock, name: str) -> Place:
     extra = subject.recipe.section("extra")
-    return subject.recipe.at_key(extra, name) if extra else subject.recipe.at_key(subject.recipe.root, "extra")
+    return (
+        subject.recipe.place_of_key(extra, name) if extra else subject.recipe.place_of_key(subject.recipe.root, "extra")
+    )
 
 
 def no_maintainers(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -106,7 +112,7 @@ def no_maintainers(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text="extra/recipe-maintainers names nobody", at=_extra_at(subject, "recipe-maintainers"))
 
 
-def maintainers_not_listed(subject: LintedFeedstock) -> Iterator[Problem]:
+def maintainers_not_a_list(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield maintainers that are not a list."""
     if not isinstance(subject.recipe.section("extra").get("recipe-maintainers", []), list):
         yield Problem(text="extra/recipe-maintainers is not a list", at=_extra_at(subject, "recipe-maintainers"))
@@ -116,31 +122,33 @@ def feedstock_suffix(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a name of a feedstock that ends in -feedstock."""
     name = subject.recipe.section("extra").get("feedstock-name")
     if isinstance(name, str) and name.endswith("-feedstock"):
-        yield Problem(text=f"extra/feedstock-name {str(name)!r} ends in '-feedstock'", at=subject.recipe.at(name))
+        yield Problem(text=f"extra/feedstock-name {str(name)!r} ends in '-feedstock'", at=subject.recipe.place_of(name))
 
 
 def invalid_package_name(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield an invalid or missing package name; names that depend on the variant are not checked."""
-    name, node = subject.recipe.named
+    name, node = subject.recipe.package_name
     if "${{" in name and subject.recipe.version:
         return
     if not _NAME.fullmatch(name):
         what = f"invalid package name {name!r}" if name else "the package's name is missing"
-        yield Problem(text=what, at=subject.recipe.at(node) if node else subject.recipe.at_key(subject.recipe.root))
+        yield Problem(
+            text=what, at=subject.recipe.place_of(node) if node else subject.recipe.place_of_key(subject.recipe.root)
+        )
 
 
 def missing_version(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a missing version."""
     version, node = subject.recipe.package_version
     if version is None:
-        yield Problem(text="the package's version is missing", at=subject.recipe.at(node))
+        yield Problem(text="the package's version is missing", at=subject.recipe.place_of(node))
 
 
 def invalid_version(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a version that conda does not order."""
     version, node = subject.recipe.package_version
     if version is not None and "${{" not in version and version_or_none(version) is None:
-        yield Problem(text=f"invalid version {version!r}", at=subject.recipe.at(node))
+        yield Problem(text=f"invalid version {version!r}", at=subject.recipe.place_of(node))
 
 
 def feedstock_name(subject: LintedFeedstock) -> str:
@@ -148,7 +156,7 @@ def feedstock_name(subject: LintedFeedstock) -> str:
     recipe = subject.recipe
     holder = recipe.section("recipe") if recipe.version and "recipe" in recipe.root else recipe.section("package")
     extra = mapping_or_empty(recipe.root.get("extra"))
-    return str(extra.get("feedstock-name") or holder.get(key_of(holder, "name"), ""))
+    return str(extra.get("feedstock-name") or holder.get(placed_key(holder, "name"), ""))
 
 
 _SPDX_CURE = (
@@ -156,12 +164,12 @@ _SPDX_CURE = (
 )
 
 RULES = (
-    lint_rule("R-002", missing_items, "add the item to the about section"),
+    lint_rule("R-002", missing_about_items, "add the item to the about section"),
     lint_rule("R-003", no_maintainers, "list GitHub user names under extra: recipe-maintainers:"),
-    lint_rule("R-004", maintainers_not_listed, "write one '- name' a line", fixable=True),
+    lint_rule("R-004", maintainers_not_a_list, "write one '- name' a line", fixable=True),
     lint_rule("R-039", feedstock_suffix, "remove the suffix, which is added by itself", fixable=True),
     lint_rule("R-007", unknown_license, _SPDX_CURE),
-    lint_rule("R-010", license_word, _SPDX_CURE),
+    lint_rule("R-010", license_word_in_license_name, _SPDX_CURE),
     lint_rule("R-013", missing_license_file, "add license_file: with the path of the license's text in the source"),
     lint_rule("schema", invalid_license_family, "remove license_family"),
     hint_rule("R-044", non_spdx_license, _SPDX_CURE, fixable=True),

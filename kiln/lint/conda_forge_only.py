@@ -59,11 +59,11 @@ def own_workflows(subject: LintedFeedstock) -> Iterator[Problem]:
 def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements whose version overrides that of the variant."""
     recipe = subject.recipe
-    pins = {key for path in sorted(subject.feedstock.configs.glob("*.yaml")) for key in _keys(path)}
+    pins = {key for path in sorted(subject.feedstock.config_folder.glob("*.yaml")) for key in _config_file_keys(path)}
     for requirements in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
         host = mapping_or_empty(requirements).get("host")
         named: dict[str, list[tuple[str, bool]]] = {}
-        for spec in recipe.texts_of(host):
+        for spec in recipe.branch_aware_texts(host):
             fields = spec_fields(spec.partition("#")[0].strip())
             if fields and fields.name:
                 named.setdefault(fields.name, []).append((spec, fields.versioned))
@@ -71,22 +71,22 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
             # A second requirement of the same package may refine the first one.
             if name in pins and len(specs) == 1 and specs[0][1]:
                 text = f"{str(specs[0][0])!r} overrides the version of the variant"
-                yield Problem(text=text, at=recipe.at(specs[0][0]), cure=f"write {name}")
+                yield Problem(text=text, at=recipe.place_of(specs[0][0]), cure=f"write {name}")
 
 
-def _keys(path: Any) -> set[str]:
+def _config_file_keys(path: Any) -> set[str]:
     file = f".ci_support/{path.name}"
     return {str(key) for key in mapping_or_empty(read_values(read_text(path, file), file))}
 
 
-def replaced_variables(subject: LintedFeedstock) -> Iterator[Problem]:
+def replaced_azure_variables(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield variables of Azure that settings replace."""
     azure = mapping_or_empty(subject.settings.get("azure"))
     for system in ("linux", "osx", "win"):
         variables = mapping_or_empty(mapping_or_empty(azure.get(f"settings_{system}")).get("variables"))
         for name in variables:
             if name in _REPLACED:
-                at = subject.settings_at("azure", f"settings_{system}", "variables", str(name))
+                at = subject.setting_place("azure", f"settings_{system}", "variables", str(name))
                 yield Problem(text=f"the variable {name} is deprecated", at=at, cure=f"use {_REPLACED[name]}")
 
 
@@ -103,24 +103,24 @@ def repeated_recipe_keys(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield keys that a mapping of a recipe.yaml has twice, so that parsers refuse the recipe."""
     recipe = subject.recipe
     for key in recipe.repeated_keys if recipe.version else ():
-        yield Problem(text=f"{str(key)!r} stands there twice", at=recipe.at(key))
+        yield Problem(text=f"{str(key)!r} stands there twice", at=recipe.place_of(key))
 
 
-def other_feedstock_name(subject: LintedFeedstock) -> Iterator[Problem]:
+def mismatched_feedstock_name(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a name of the feedstock that differs from the name of its repository."""
     name = feedstock_name(subject)
     if not name:
         return
     owner = mapping_or_empty(subject.settings.get("github")).get("user_or_org", "conda-forge")
     pattern = rf"(?:https?://|git\+ssh://|ssh://|git@)(?:[^@/]*@)?github\.com[:/]/?{re.escape(str(owner))}/([^/]+)-feedstock(?:\.git)?/?"
-    match = re.fullmatch(pattern, _remote(subject))
+    match = re.fullmatch(pattern, _git_remote_url(subject))
     if match and match[1] != name:
         text = f"the recipe's feedstock is {name!r}, the repository's {match[1]!r}"
-        at = subject.recipe.at_key(subject.recipe.section("extra"), "feedstock-name")
+        at = subject.recipe.place_of_key(subject.recipe.section("extra"), "feedstock-name")
         yield Problem(text=text, at=at, cure=f"write feedstock-name: {match[1]} in the extra section")
 
 
-def _remote(subject: LintedFeedstock) -> str:
+def _git_remote_url(subject: LintedFeedstock) -> str:
     """Return the URL of the repository's remote upstream, or origin; empty without."""
     try:
         with (subject.feedstock.root / ".git" / "config").open("rb") as file:
@@ -146,8 +146,8 @@ RULES = (
         "require the package without a version, or set it in the variant file",
         conda_forge=True,
     ),
-    hint_rule("CF-007", replaced_variables, "use the setting", conda_forge=True),
-    lint_rule("CF-013", other_feedstock_name, "set feedstock-name in the extra section", conda_forge=True),
+    hint_rule("CF-007", replaced_azure_variables, "use the setting", conda_forge=True),
+    lint_rule("CF-013", mismatched_feedstock_name, "set feedstock-name in the extra section", conda_forge=True),
     lint_rule("FC-001", repeated_settings, "keep one of them", conda_forge=True),
     lint_rule("R-036", repeated_recipe_keys, "keep one of them", conda_forge=True),
     hint_rule("R-037", repeated_recipe_keys, "keep one of them", conda_forge=True),

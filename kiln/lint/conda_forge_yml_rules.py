@@ -29,7 +29,7 @@ def setting_faults(
 ) -> Iterator[Problem]:
     """Yield the settings at fault that a function of the schema finds."""
     for fault in find(subject.settings):
-        yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
+        yield Problem(text=fault.text, at=subject.setting_place(*fault.path), cure=fault.cure)
 
 
 def settings_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -38,7 +38,7 @@ def settings_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
     replaced = {fault.path for fault in schema.deprecated(subject.settings)}
     for fault in schema.without_use(subject.settings):
         if fault.path not in replaced:
-            yield Problem(text=f"{fault.text}: {fault.cure}", at=subject.settings_at(*fault.path))
+            yield Problem(text=f"{fault.text}: {fault.cure}", at=subject.setting_place(*fault.path))
 
 
 def old_images(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -46,7 +46,7 @@ def old_images(subject: LintedFeedstock) -> Iterator[Problem]:
     for platform, image in mapping_or_empty(subject.settings.get("os_version")).items():
         if image in _OLD_IMAGES:
             text = f"os_version.{platform} is {image}, older than the default {_DEFAULT_IMAGE}"
-            yield Problem(text=text, at=subject.settings_at("os_version", str(platform)))
+            yield Problem(text=text, at=subject.setting_place("os_version", str(platform)))
 
 
 RULES = (
@@ -79,53 +79,55 @@ class ConditionalValue(NamedTuple):
         return systems & {platform.split("_")[0] for platform in self.platforms}
 
     @property
-    def conditions(self) -> set[tuple[str, str, str]]:
+    def condition_combinations(self) -> set[tuple[str, str, str]]:
         """All combinations of the conditions; a missing condition is empty."""
         return set(product(self.systems or ("",), self.platforms or ("",), self.services or ("",)))
 
 
-def _settings(subject: LintedFeedstock) -> dict[Any, Any]:
+def _workflow_settings(subject: LintedFeedstock) -> dict[Any, Any]:
     return mapping_or_empty(subject.settings.get("workflow_settings"))
 
 
-def _values(value: Any) -> list[ConditionalValue]:
+def _conditional_values(value: Any) -> list[ConditionalValue]:
     if value is None:
         return []
     if not isinstance(value, list):
         return [ConditionalValue(0, value, None, None, None)]
     return [
-        ConditionalValue(index, item.get("value"), *(_condition(item, key) for key in ("os", "platform", "provider")))
+        ConditionalValue(
+            index, item.get("value"), *(_condition_values(item, key) for key in ("os", "platform", "provider"))
+        )
         for index, item in enumerate(map(mapping_or_empty, value))
     ]
 
 
-def _condition(item: dict[Any, Any], key: str) -> tuple[str, ...] | None:
+def _condition_values(item: dict[Any, Any], key: str) -> tuple[str, ...] | None:
     if key not in item:
         return None
     value = item[key]
     return tuple(str(part) for part in (list_or_empty(value) if isinstance(value, list) else [value]))
 
 
-def _at(subject: LintedFeedstock, name: str) -> Place:
-    return subject.settings_at("workflow_settings", name)
+def _workflow_setting_place(subject: LintedFeedstock, name: str) -> Place:
+    return subject.setting_place("workflow_settings", name)
 
 
 def mismatched_platforms(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield values whose systems and platforms contradict each other."""
-    for name, value in _settings(subject).items():
-        for entry in _values(value):
+    for name, value in _workflow_settings(subject).items():
+        for entry in _conditional_values(value):
             if entry.platforms is None or entry.systems is None:
                 continue
             if {platform.split("_")[0] for platform in entry.platforms} != set(entry.systems):
                 text = f"workflow_settings.{name}[{entry.number}]: os and platform contradict each other"
-                yield Problem(text=text, at=_at(subject, name))
+                yield Problem(text=text, at=_workflow_setting_place(subject, name))
 
 
 def overlapping_values(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield values of a setting whose conditions overlap."""
-    for name, value in _settings(subject).items():
-        entries = _values(value)
-        covered = [(entry.number, condition) for entry in entries for condition in entry.conditions]
+    for name, value in _workflow_settings(subject).items():
+        entries = _conditional_values(value)
+        covered = [(entry.number, condition) for entry in entries for condition in entry.condition_combinations]
         overlaps = set()
         for _, condition in covered:
             wider = set(product(*((part, "") for part in condition)))
@@ -135,24 +137,24 @@ def overlapping_values(subject: LintedFeedstock) -> Iterator[Problem]:
         for indexes in sorted(overlaps):
             numbers = ", ".join(str(index) for index in indexes)
             text = f"workflow_settings.{name}: the conditions of the values {numbers} may overlap"
-            yield Problem(text=text, at=_at(subject, name))
+            yield Problem(text=text, at=_workflow_setting_place(subject, name))
 
 
 def paths_for_all_systems(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield paths that apply to both Windows and another system."""
     for name in _PATHS:
-        for entry in _values(_settings(subject).get(name)):
+        for entry in _conditional_values(_workflow_settings(subject).get(name)):
             if "win" in entry.applies_to and entry.applies_to & {"linux", "osx"}:
                 text = f"workflow_settings.{name}[{entry.number}]: one path for Windows and other systems"
-                yield Problem(text=text, at=_at(subject, name))
+                yield Problem(text=text, at=_workflow_setting_place(subject, name))
 
 
 def ineffective_partitions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield resize_partitions for more than Windows on GitHub Actions, where alone it has an effect."""
-    for entry in _values(_settings(subject).get("resize_partitions")):
+    for entry in _conditional_values(_workflow_settings(subject).get("resize_partitions")):
         if entry.applies_to != {"win"} or set(entry.services or ()) != {"github_actions"}:
             text = f"workflow_settings.resize_partitions[{entry.number}] applies to Windows on GitHub Actions only"
-            yield Problem(text=text, at=_at(subject, "resize_partitions"))
+            yield Problem(text=text, at=_workflow_setting_place(subject, "resize_partitions"))
 
 
 WORKFLOW_RULES = (

@@ -50,8 +50,8 @@ def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) ->
     for rule in dict.fromkeys(message.id for message in messages if message.fixable):
         of_rule = [message for message in messages if message.id == rule and message.at.file == file]
         new_text = _new_text(recipe, rule, text, of_rule)
-        new_recipe = _read(new_text, file) if new_text != text else None
-        if new_recipe is None or (rule in SPELLING and _values(new_recipe) != _values(recipe)):
+        new_recipe = _recipe_or_none(new_text, file) if new_text != text else None
+        if new_recipe is None or (rule in SPELLING and _normalized_values(new_recipe) != _normalized_values(recipe)):
             continue
         text, recipe = new_text, new_recipe
         messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
@@ -60,14 +60,14 @@ def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) ->
     return Correction(text=text, fixed=fixed)
 
 
-def _read(text: str, file: str) -> LintedRecipe | None:
+def _recipe_or_none(text: str, file: str) -> LintedRecipe | None:
     try:
         return LintedRecipe.of_text(text, file)
     except KilnError:
         return None
 
 
-def _values(recipe: LintedRecipe) -> Any:
+def _normalized_values(recipe: LintedRecipe) -> Any:
     """Return the values of a recipe, with single spaces in its expressions."""
 
     def spaced(value: Any) -> Any:
@@ -92,24 +92,24 @@ def _new_text(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[Lin
                 lines[number - 1] = new_line + line[len(bare) :]
     elif rule == "R-001":
         order = META_ORDER if recipe.version == 0 else SEVERAL_ORDER if "outputs" in recipe.root else SINGLE
-        lines = reordered(_ended(lines), order) or lines
+        lines = reordered_blocks(_with_final_line_break(lines), order) or lines
     elif rule == "R-009":
-        lines = _ordered_requirements(_ended(lines))
+        lines = _ordered_requirements(_with_final_line_break(lines))
     elif rule in {"R-011", "R-012"}:
         lines = [text.rstrip(_BREAKS), _line_break(lines)]
     return "".join(lines)
 
 
 def _ordered_requirements(lines: list[str]) -> list[str]:
-    block = block_of(lines, "requirements")
+    block = line_range_of_block(lines, "requirements")
     if block is None:
         return lines
     start, end = block
-    block_lines = reordered(lines[start:end], REQUIREMENTS_ORDER, first_indentation(lines[start:end]))
+    block_lines = reordered_blocks(lines[start:end], REQUIREMENTS_ORDER, first_indentation(lines[start:end]))
     return [*lines[:start], *(block_lines or lines[start:end]), *lines[end:]]
 
 
-def _ended(lines: list[str]) -> list[str]:
+def _with_final_line_break(lines: list[str]) -> list[str]:
     """Return lines of which the last one ends too, so that it can be moved."""
     if lines and not lines[-1].endswith(("\r", "\n")):
         return [*lines[:-1], lines[-1] + _line_break(lines)]
@@ -122,17 +122,17 @@ def _line_break(lines: Sequence[str]) -> str:
     return first[len(first.rstrip(_BREAKS)) :] or "\n"
 
 
-def reordered(lines: Sequence[str], order: Sequence[str], indentation: str = "") -> list[str] | None:
+def reordered_blocks(lines: Sequence[str], order: Sequence[str], indentation: str = "") -> list[str] | None:
     """Return lines with the blocks that begin at keys of this indentation in order; keys not in ``order`` come last.
 
     Lines before the first key stay. Blank lines between the blocks stay where they are, whatever block moves there.
     None means that a key stands there twice, so that moving it could change which one counts.
     """
-    starts = [index for index, line in enumerate(lines) if _key(line, indentation)]
-    names = [_key(lines[index], indentation) for index in starts]
+    starts = [index for index, line in enumerate(lines) if _key_of_line(line, indentation)]
+    names = [_key_of_line(lines[index], indentation) for index in starts]
     if len(set(names)) != len(names):
         return None
-    starts = [_with_comments(lines, index, indentation) for index in starts]
+    starts = [_start_with_comments(lines, index, indentation) for index in starts]
     blocks, gaps = [], []
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         block = list(lines[start:end])
@@ -148,21 +148,21 @@ def reordered(lines: Sequence[str], order: Sequence[str], indentation: str = "")
     return [*lines[: starts[0] if starts else 0], *body]
 
 
-def _key(line: str, indentation: str) -> str:
+def _key_of_line(line: str, indentation: str) -> str:
     match = _KEY.match(line)
     return next(filter(None, match.groups()[1:]), "") if match and match[1] == indentation else ""
 
 
-def _with_comments(lines: Sequence[str], index: int, indentation: str) -> int:
+def _start_with_comments(lines: Sequence[str], index: int, indentation: str) -> int:
     """Return the first line of the comments and definitions right above a line."""
     while index and lines[index - 1].startswith((f"{indentation}#", f"{indentation}{{%")):
         index -= 1
     return index
 
 
-def block_of(lines: Sequence[str], key: str) -> tuple[int, int] | None:
+def line_range_of_block(lines: Sequence[str], key: str) -> tuple[int, int] | None:
     """Return the range of lines below an outermost key; None if the key is missing or stands there twice."""
-    starts = [index for index, line in enumerate(lines) if _key(line, "") == key]
+    starts = [index for index, line in enumerate(lines) if _key_of_line(line, "") == key]
     if len(starts) != 1:
         return None
     end = starts[0] + 1

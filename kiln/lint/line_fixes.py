@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import typed_scalar
 from kiln.lint.spdx_expressions import LicenseExpression, spdx_identifiers
-from kiln.lint.spec_fields import is_separated
+from kiln.lint.spec_fields import has_separated_fields
 from kiln.lint.text_rules import EXPRESSIONS, FORMER_INDEX, INDEX, SELECTOR
 from kiln.yamltext import PlacedText
 
@@ -69,12 +69,12 @@ def tidy_selector(line: str, _: int) -> str:
     return f"{text}{space if len(space) > 2 else '  '}# [{match['expression'].strip()}]{line[end:]}"
 
 
-def python_comparison(line: str, _: int) -> str:
+def modern_python_selector(line: str, _: int) -> str:
     """Write the selector ``py36`` as ``py==36``."""
     return _BRACKET.sub(lambda match: match[1] + _OLD_PYTHON.sub(r"py==\1", match[2]) + match[3], line)
 
 
-def tidy_set(line: str, _: int) -> str:
+def tidy_jinja_set(line: str, _: int) -> str:
     """Write a Jinja definition with single spaces."""
     match = _SET.fullmatch(line)
     return f"{match[1]}{{% set {match[2]} = {match[3]} {match[4]}%}}{match[5]}" if match else line
@@ -83,13 +83,13 @@ def tidy_set(line: str, _: int) -> str:
 def separated_spec(line: str, _: int) -> str:
     """Write a requirement as name, space, bounds without spaces; or as name, version and build."""
     item = _ITEM.fullmatch(line) or _KEYWORD_ITEM.fullmatch(line)
-    spec = _separated(item["spec"]) if item else ""
-    if not item or not spec or not is_separated(spec):
+    spec = _separated_fields(item["spec"]) if item else ""
+    if not item or not spec or not has_separated_fields(spec):
         return line
     return f"{item['before']}{item['quote']}{spec}{item['quote']}{item['after']}"
 
 
-def _separated(spec: str) -> str:
+def _separated_fields(spec: str) -> str:
     """Return a spec in words; empty when it has none of the forms that mean one thing."""
     if bounded := _BOUNDED.fullmatch(spec):
         return f"{bounded[1]} {''.join(bounded[2].split())}"
@@ -100,12 +100,12 @@ def _separated(spec: str) -> str:
     return ""
 
 
-def abi3_truth(line: str, _: int) -> str:
+def abi3_as_boolean(line: str, _: int) -> str:
     """Write ``is_abi3 == 'true'`` as ``is_abi3``, and its opposite as ``not is_abi3``."""
     return _ABI3.sub(lambda match: "is_abi3" if (match[1] == "==") == (match[3] == "true") else "not is_abi3", line)
 
 
-def without_suffix(line: str, _: int) -> str:
+def without_feedstock_suffix(line: str, _: int) -> str:
     """Remove -feedstock from the name of a feedstock."""
     return re.sub(r"^(\s*feedstock-name:.*?)-feedstock(['\"]?\s*(?:\s#.*)?)$", r"\1\2", line)
 
@@ -148,16 +148,16 @@ def spdx_spelling(line: str, _: int) -> str:
     text = match["name"]
     for name in LicenseExpression.parse(text).unknown_licenses:
         whole = rf"(?<![\w.+-]){re.escape(name)}(?![\w.+-])"
-        text = re.sub(whole, _spellings().get(_folded(name), name), text)
+        text = re.sub(whole, _spellings().get(_normalized_name(name), name), text)
     return line if LicenseExpression.parse(text).unknown_licenses else f"{match['before']}{text}{match['after']}"
 
 
 @cache
 def _spellings() -> dict[str, str]:
-    return {_folded(name): name for name in spdx_identifiers("license")}
+    return {_normalized_name(name): name for name in spdx_identifiers("license")}
 
 
-def _folded(name: str) -> str:
+def _normalized_name(name: str) -> str:
     return "-".join(name.lower().split())
 
 
@@ -166,7 +166,7 @@ def new_pypi_url(line: str, _: int) -> str:
     return line.replace(FORMER_INDEX, INDEX)
 
 
-def with_number(line: str, _: int) -> str:
+def with_build_number(line: str, _: int) -> str:
     """Write the build number 0, which is what a missing one means: into its empty key, or before the first key."""
     if re.fullmatch(r"\s+number:\s*(?:\s#.*)?", line):
         return re.sub(r"number:", "number: 0", line, count=1)
@@ -177,20 +177,20 @@ def with_number(line: str, _: int) -> str:
 
 
 LINE_FIXES: Mapping[str, Callable[[str, int], str]] = {
-    "R-008": with_number,
+    "R-008": with_build_number,
     "R-025": spaced_expressions,
     "R0-001": tidy_selector,
-    "R0-002": python_comparison,
-    "R0-003": python_comparison,
-    "R0-005": tidy_set,
+    "R0-002": modern_python_selector,
+    "R0-003": modern_python_selector,
+    "R0-005": tidy_jinja_set,
     "R-021": separated_spec,
     "R-022": separated_spec,
     "R-048": separated_spec,
     "R-033": with_stdlib,
     "R-044": spdx_spelling,
     "R-050": new_pypi_url,
-    "R-038": abi3_truth,
-    "R-039": without_suffix,
+    "R-038": abi3_as_boolean,
+    "R-039": without_feedstock_suffix,
     "R-040": quoted_value,
     "R-004": listed_maintainer,
 }

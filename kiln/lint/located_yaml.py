@@ -28,7 +28,7 @@ def read_values(text: str, file: str, line_of: Callable[[int], int] | None = Non
     Raises:
         MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
     """
-    return _typed(parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).value)
+    return _typed_values(parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).value)
 
 
 def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = None) -> tuple[PlacedText, ...]:
@@ -40,18 +40,18 @@ def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = N
     return parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).repeated
 
 
-def _typed(node: Any) -> Any:
+def _typed_values(node: Any) -> Any:
     if isinstance(node, PlacedText):
         return typed_scalar(node)
     if isinstance(node, list):
-        return [_typed(item) for item in node]
+        return [_typed_values(item) for item in node]
     if not isinstance(node, dict):
         return node
-    values = {key: _typed(value) for key, value in node.items() if key != _MERGE}
+    values = {key: _typed_values(value) for key, value in node.items() if key != _MERGE}
     merged = node.get(_MERGE)
     for part in merged if isinstance(merged, list) else [merged]:
         for key, value in part.items() if isinstance(part, dict) else ():
-            values.setdefault(key, _typed(value))
+            values.setdefault(key, _typed_values(value))
     return values
 
 
@@ -81,12 +81,12 @@ def list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def texts(value: Any) -> list[str]:
+def texts_in_list(value: Any) -> list[str]:
     """Return the texts in a list; empty for other values."""
     return [item for item in list_or_empty(value) if isinstance(item, str)]
 
 
-def key_of(values: dict[Any, Any], name: str) -> str:
+def placed_key(values: dict[Any, Any], name: str) -> str:
     """Return the key of this name, with its place if it is in the document."""
     return next((key for key in values if key == name), name)
 

@@ -27,7 +27,7 @@ _OTHER_SYSTEM = lazy_pattern(r"^([^:\#]*?)\s+\#\s\[.*(not\s(osx|unix)|(?<!not\s)
 _NAMES = {"unix": True, "osx": True, "linux": False, "win": False}
 
 
-def _files(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
+def _macos_variant_values(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
     """Yield the variant files of the recipe with their values for macOS."""
     for name in VARIANT_FILES:
         path = subject.feedstock.recipe / name
@@ -46,13 +46,13 @@ def _files(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
 def _macos_items(value: Any) -> Iterator[Any]:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, dict) and "if" in item:
-            branch = item.get("then") if _holds(str(item["if"])) else item.get("else")
+            branch = item.get("then") if _holds_on_macos(str(item["if"])) else item.get("else")
             yield from branch_items(branch) if branch is not None else ()
         else:
             yield item
 
 
-def _holds(condition: str) -> bool:
+def _holds_on_macos(condition: str) -> bool:
     """Return whether a condition holds for macOS; unknown names count as true."""
     try:
         return bool(evaluate(compile_expression(condition), lambda name: _NAMES.get(name, True)))
@@ -60,28 +60,28 @@ def _holds(condition: str) -> bool:
         return False
 
 
-def deployment_target(subject: LintedFeedstock) -> Iterator[Problem]:
+def deprecated_deployment_target(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield the former key for the minimum version."""
-    for file, values in _files(subject):
+    for file, values in _macos_variant_values(subject):
         if _TARGET in values:
-            yield Problem(text=f"{_TARGET} is deprecated", at=_at(file, values, _TARGET))
+            yield Problem(text=f"{_TARGET} is deprecated", at=_key_place(file, values, _TARGET))
 
 
 def old_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a minimum version below conda-forge's."""
-    for file, values in _files(subject):
-        versions = _versions(values, _STDLIB)
+    for file, values in _macos_variant_values(subject):
+        versions = _versions_of_key(values, _STDLIB)
         if _STDLIB in values and len(versions) <= 2 and any(_is_before(version, BASELINE) for version in versions):
             text = f"{_STDLIB} {', '.join(versions)} is below conda-forge's minimum for macOS, {BASELINE}"
-            yield Problem(text=text, at=_at(file, values, _STDLIB))
+            yield Problem(text=text, at=_key_place(file, values, _STDLIB))
 
 
-def old_sdk(subject: LintedFeedstock) -> Iterator[Problem]:
+def sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield an SDK that is older than the minimum version."""
-    for file, values in _files(subject):
+    for file, values in _macos_variant_values(subject):
         if not values:
             continue
-        sdks, minimums = _versions(values, _SDK), _versions(values, _STDLIB)
+        sdks, minimums = _versions_of_key(values, _SDK), _versions_of_key(values, _STDLIB)
         compare: Callable[..., bool] = any
         if len(sdks) != len(minimums):
             if len(sdks) != 1:
@@ -89,10 +89,10 @@ def old_sdk(subject: LintedFeedstock) -> Iterator[Problem]:
             sdks, compare = sdks * len(minimums), all
         if compare(_is_before(sdk, minimum) for sdk, minimum in zip(sdks, minimums, strict=True)):
             text = f"{_SDK} {', '.join(sdks)} is below {_STDLIB} {', '.join(minimums)}"
-            yield Problem(text=text, at=_at(file, values, _SDK if _SDK in values else _STDLIB))
+            yield Problem(text=text, at=_key_place(file, values, _SDK if _SDK in values else _STDLIB))
 
 
-def _versions(values: dict[Any, Any], key: str) -> list[str]:
+def _versions_of_key(values: dict[Any, Any], key: str) -> list[str]:
     """Return the versions of a key, of two the lower first: those of x86-64 and of arm64; without it the baseline."""
     value = values.get(key, [BASELINE, BASELINE])
     versions = [
@@ -106,15 +106,15 @@ def _is_before(version: str, other: str) -> bool:
     return left is not None and right is not None and left < right
 
 
-def _at(file: str, values: dict[Any, Any], name: str) -> Place:
+def _key_place(file: str, values: dict[Any, Any], name: str) -> Place:
     key = next((key for key in values if key == name), None)
     return Place(file=file, line=key.line, column=key.column) if isinstance(key, PlacedText) else Place(file=file)
 
 
 RULES = (
-    lint_rule("RC-000", deployment_target, f"write {_STDLIB} for macOS", conda_forge=True),
+    lint_rule("RC-000", deprecated_deployment_target, f"write {_STDLIB} for macOS", conda_forge=True),
     lint_rule(
         "RC-001", old_minimum, "remove the value, or add a selector for the system that it is for", conda_forge=True
     ),
-    lint_rule("CBC-001", old_sdk, f"raise {_SDK}, or remove it", conda_forge=True),
+    lint_rule("CBC-001", sdk_below_minimum, f"raise {_SDK}, or remove it", conda_forge=True),
 )

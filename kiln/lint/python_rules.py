@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.located_yaml import branch_texts, list_or_empty, texts
+from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
 from kiln.lint.model import Problem, hint_rule
 from kiln.lint.requirement_rules import is_version_independent
 from kiln.lint.stub_template import PYTHON_MIN
@@ -58,7 +58,7 @@ def packages(recipe: LintedRecipe) -> list[PythonPackage]:
     """Return the packages of a recipe: its outputs, or if there are none, the recipe itself."""
     tests = "tests" if recipe.version else "test"
     if not recipe.outputs:
-        return [_package(recipe, recipe.named[0], recipe.root, recipe.root.get(tests))]
+        return [_package(recipe, recipe.package_name[0], recipe.root, recipe.root.get(tests))]
     return [
         _package(
             recipe,
@@ -78,8 +78,8 @@ def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: 
         node=requirements or holder,
         build=mapping_or_empty(holder.get("build")),
         requirements=requirements,
-        host=recipe.texts_of(requirements.get("host")),
-        run=recipe.texts_of(requirements.get("run")),
+        host=recipe.branch_aware_texts(requirements.get("host")),
+        run=recipe.branch_aware_texts(requirements.get("run")),
         tests=tests,
     )
 
@@ -94,17 +94,19 @@ def _first_word(spec: str) -> str:
 def no_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield packages that are installed with pip, without a build backend in their requirements."""
     recipe = subject.recipe
-    holders: list[tuple[str, Mapping[Any, Any]]] = [(recipe.named[0], recipe.section("requirements"))]
+    holders: list[tuple[str, Mapping[Any, Any]]] = [(recipe.package_name[0], recipe.section("requirements"))]
     holders += [
         (str(output.get("name") or ""), mapping_or_empty(output.get("requirements"))) for output in recipe.outputs
     ]
     for name, requirements in holders:
-        specs = recipe.texts_of(requirements.get("host")) or recipe.texts_of(requirements.get("build"))
+        specs = recipe.branch_aware_texts(requirements.get("host")) or recipe.branch_aware_texts(
+            requirements.get("build")
+        )
         names = {spec.split(" ")[0] for spec in specs}
         if name in _SELF_BUILT or "pip" not in names or {word.replace("_", "-") for word in names} & BACKENDS:
             continue
         pip = next(spec for spec in specs if spec.split(" ")[0] == "pip")
-        yield Problem(text="pip is required without a build backend", at=recipe.at(pip))
+        yield Problem(text="pip is required without a build backend", at=recipe.place_of(pip))
 
 
 # -- noarch: python_min ----------------------------------------------------------------------------------------------
@@ -128,12 +130,12 @@ def missing_python_min(subject: LintedFeedstock) -> Iterator[Problem]:
             matches = (_first_word(spec) == "python" != spec and re.search(pattern, spec) for spec in specs)
             if not any(matches):
                 text = f"{section} of a noarch Python package lacks {usual!r}"
-                yield Problem(text=text, at=recipe.at(package.node), cure=f"write {usual}")
+                yield Problem(text=text, at=recipe.place_of(package.node), cure=f"write {usual}")
 
 
 def _test_requirements(recipe: LintedRecipe, tests: Any) -> list[str]:
     if not recipe.version:
-        return texts(mapping_or_empty(tests).get("requires"))
+        return texts_in_list(mapping_or_empty(tests).get("requires"))
     specs: list[str] = []
     for test in map(mapping_or_empty, list_or_empty(tests)):
         specs += branch_texts(mapping_or_empty(test.get("requirements")).get("run"))
@@ -154,7 +156,7 @@ def not_tested_latest(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Pro
         if (is_noarch if noarch else independent) and not _covers_latest(package):
             kind = "noarch Python" if noarch else "version-independent"
             text = f"a {kind} package is not tested with the latest Python"
-            yield Problem(text=text, at=recipe.at(package.tests or package.node))
+            yield Problem(text=text, at=recipe.place_of(package.tests or package.node))
             return
 
 
@@ -179,7 +181,9 @@ def ignored_cross_python(subject: LintedFeedstock) -> Iterator[Problem]:
             continue
         for name in branch_texts(mapping_or_empty(package.requirements.get("ignore_run_exports")).get("from_package")):
             if _CROSS_PYTHON.match(name.strip()):
-                yield Problem(text=f"the exports of {str(name)!r} are ignored by rattler-build", at=recipe.at(name))
+                yield Problem(
+                    text=f"the exports of {str(name)!r} are ignored by rattler-build", at=recipe.place_of(name)
+                )
                 return
 
 
@@ -191,7 +195,7 @@ def no_abi_audit(subject: LintedFeedstock) -> Iterator[Problem]:
         abi3 = independent and any(_first_word(spec) == "python-abi3" for spec in package.host)
         if abi3 and not _runs_abi_audit(recipe, package.tests):
             text = "a package for the stable ABI is not checked with abi3audit"
-            yield Problem(text=text, at=recipe.at(package.tests or package.node))
+            yield Problem(text=text, at=recipe.place_of(package.tests or package.node))
             return
 
 

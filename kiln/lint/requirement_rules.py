@@ -7,11 +7,11 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from kiln.lint.located_yaml import branch_texts, list_or_empty, texts
+from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
 from kiln.lint.model import Problem, hint_rule, lint_rule
-from kiln.lint.spec_fields import is_separated
+from kiln.lint.spec_fields import has_separated_fields
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
-from kiln.lint.text_rules import LOGIC, PLATFORMS, noarch_selector
+from kiln.lint.text_rules import LOGIC, PLATFORMS, first_noarch_selector
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _STDLIBS = (
 # -- the spelling of specs -------------------------------------------------------------------------------------
 
 
-def _specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
+def _outermost_specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
     """Yield the section and the text of each outermost requirement, exports included."""
     for section, value in recipe.requirements.items():
         kinds = value
@@ -41,12 +41,12 @@ def _specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
             kinds = mapping_or_empty(value).get("from_package")
         elif recipe.version and isinstance(value, dict):
             kinds = list(chain.from_iterable(value.values()))
-        yield from ((str(section), spec) for spec in texts(kinds))
+        yield from ((str(section), spec) for spec in texts_in_list(kinds))
 
 
-def _spelled(recipe: LintedRecipe) -> Iterator[tuple[str, str, list[str]]]:
+def _specs_without_jinja(recipe: LintedRecipe) -> Iterator[tuple[str, str, list[str]]]:
     """Yield the section, the text and the words of each requirement without Jinja."""
-    for section, spec in _specs(recipe):
+    for section, spec in _outermost_specs(recipe):
         bare = spec if recipe.version else spec.partition("#")[0]
         words = bare.split()
         if words and ("${{" if recipe.version else "{{") not in bare:
@@ -55,23 +55,23 @@ def _spelled(recipe: LintedRecipe) -> Iterator[tuple[str, str, list[str]]]:
 
 def space_after_operator(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield specs with a space between the operator and the version."""
-    for section, spec, words in _spelled(subject.recipe):
+    for section, spec, words in _specs_without_jinja(subject.recipe):
         if len(words) > 2 and words[1] in OPERATORS:
             text = f"requirements/{section}: {str(spec)!r} has a space after {words[1]!r}"
             cure = f"write {words[0]} {''.join(words[1:])}"
-            yield Problem(text=text, at=subject.recipe.at(spec), cure=cure)
+            yield Problem(text=text, at=subject.recipe.place_of(spec), cure=cure)
 
 
 def no_space_before_operator(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield specs without a space between the name and the operator."""
-    for section, spec, words in _spelled(subject.recipe):
+    for section, spec, words in _specs_without_jinja(subject.recipe):
         if len(words) > 2 and words[1] in OPERATORS:
             continue
         start = min((at for sign in "><=" if (at := words[0].find(sign)) >= 0), default=-1)
         if start >= 0:
             name, pin = words[0][:start], words[0][start:] + "".join(words[1:])
             text = f"requirements/{section}: {str(spec)!r} has no space after the name"
-            yield Problem(text=text, at=subject.recipe.at(spec), cure=f"write {name} {pin}")
+            yield Problem(text=text, at=subject.recipe.place_of(spec), cure=f"write {name} {pin}")
 
 
 def unseparated_fields(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -80,28 +80,30 @@ def unseparated_fields(subject: LintedFeedstock) -> Iterator[Problem]:
         return
     ids: set[int] = set()
     for section, spec in _all_meta_specs(subject):
-        if id(spec) not in ids and not is_separated(spec):
+        if id(spec) not in ids and not has_separated_fields(spec):
             ids.add(id(spec))
             text = f"{section}: the fields of {str(spec)!r} are not 'name [version [build]]'"
-            yield Problem(text=text, at=subject.recipe.at(spec))
+            yield Problem(text=text, at=subject.recipe.place_of(spec))
 
 
 def _all_meta_specs(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
     recipe = subject.recipe
     top = recipe.requirements
     for section, value in top.items():
-        yield from ((f"requirements/{section}", spec) for spec in texts(value))
-    yield from (("test/requires", spec) for spec in texts(recipe.section("test").get("requires")))
+        yield from ((f"requirements/{section}", spec) for spec in texts_in_list(value))
+    yield from (("test/requires", spec) for spec in texts_in_list(recipe.section("test").get("requires")))
     for output in recipe.outputs:
         requirements = output.get("requirements") or {}
         lists = requirements if isinstance(requirements, dict) else {"run": requirements}
         # conda-smithy sees constraints of outputs only where the top level has some, which it adds them to.
         constrained = (
-            ("run_constrained",) if top.get("run_constrained") and "lint_stdlib" not in subject.skipped else ()
+            ("run_constrained",) if top.get("run_constrained") and "lint_stdlib" not in subject.skipped_rules else ()
         )
         for section in ("build", "host", "run", *constrained):
-            yield from ((f"requirements/{section}", spec) for spec in texts(lists.get(section)))
-        yield from (("test/requires", spec) for spec in texts(mapping_or_empty(output.get("test")).get("requires")))
+            yield from ((f"requirements/{section}", spec) for spec in texts_in_list(lists.get(section)))
+        yield from (
+            ("test/requires", spec) for spec in texts_in_list(mapping_or_empty(output.get("test")).get("requires"))
+        )
 
 
 # -- packages that are required, or not -------------------------------------------------------------------------
@@ -109,19 +111,19 @@ def _all_meta_specs(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
 
 def deprecated_requirement(subject: LintedFeedstock, *, name: str, text: str) -> Iterator[Problem]:
     """Yield a requirement of the build that is deprecated."""
-    for spec in subject.recipe.required("build"):
+    for spec in subject.recipe.requirements_of_kind("build"):
         if spec == name:
-            yield Problem(text=text, at=subject.recipe.at(spec))
+            yield Problem(text=text, at=subject.recipe.place_of(spec))
 
 
 def licenses_not_collected(subject: LintedFeedstock, *, language: str, tool: str) -> Iterator[Problem]:
     """Yield the compiler of a language without the tool that collects the licenses of dependencies."""
     recipe = subject.recipe
-    build = recipe.required("build")
+    build = recipe.requirements_of_kind("build")
     compiler = f"{'$' * recipe.version}{{{{ compiler('{language}') }}}}"
     for spec in build:
-        if spec == compiler and tool not in build and recipe.named[0] != tool:
-            yield Problem(text=f"a {language} compiler is used without {tool}", at=recipe.at(spec))
+        if spec == compiler and tool not in build and recipe.package_name[0] != tool:
+            yield Problem(text=f"a {language} compiler is used without {tool}", at=recipe.place_of(spec))
 
 
 # -- languages --------------------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ def _language_specs(recipe: LintedRecipe) -> Iterator[tuple[str, list[str], list
     if recipe.noarch is None and not recipe.root.get("outputs"):
         for language in LANGUAGES:
             host, run = (
-                [spec for spec in recipe.required(section) if spec.partition(" ")[0] == language]
+                [spec for spec in recipe.requirements_of_kind(section) if spec.partition(" ")[0] == language]
                 for section in ("host", "run")
             )
             yield language, host, run
@@ -143,7 +145,7 @@ def host_only_language(subject: LintedFeedstock) -> Iterator[Problem]:
     for language, host, run in _language_specs(subject.recipe):
         if host and not run:
             text = f"{language} is in requirements/host, not in requirements/run"
-            yield Problem(text=text, at=subject.recipe.at(host[0]), cure=f"add {language} to requirements/run")
+            yield Problem(text=text, at=subject.recipe.place_of(host[0]), cure=f"add {language} to requirements/run")
 
 
 def pinned_language(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -155,7 +157,9 @@ def pinned_language(subject: LintedFeedstock) -> Iterator[Problem]:
             for spec in specs if language not in specs else ():
                 if spec.partition(" ")[2].startswith((">", "<")):
                     text = f"{str(spec)!r} has a version, but the package is built for each {language}"
-                    yield Problem(text=text, at=subject.recipe.at(spec), cure=f"write {language}, and skip versions")
+                    yield Problem(
+                        text=text, at=subject.recipe.place_of(spec), cure=f"write {language}, and skip versions"
+                    )
 
 
 def is_version_independent(recipe: LintedRecipe, build: Mapping[Any, Any]) -> bool:
@@ -170,10 +174,10 @@ def missing_python_bound(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.noarch != "python" or recipe.root.get("outputs"):
         return
-    run = recipe.required("run")
+    run = recipe.requirements_of_kind("run")
     if not any(spec.split()[:1] == ["python"] and spec != "python" for spec in run):
         spec = next((spec for spec in run if spec == "python"), None)
-        at = recipe.at(spec) if spec else recipe.at_key(recipe.section("requirements"), "run")
+        at = recipe.place_of(spec) if spec else recipe.place_of_key(recipe.section("requirements"), "run")
         text = "a noarch Python package has no lower bound of python in requirements/run"
         yield Problem(text=text, at=at, cure=f"write python >={'$' * recipe.version}{{{{ python_min }}}}")
 
@@ -187,19 +191,19 @@ def wrong_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     outputs = recipe.outputs
     top = recipe.root
     if recipe.version:
-        outputs = [mapping_or_empty(recipe.renderer.value(output)) for output in outputs]
+        outputs = [mapping_or_empty(recipe.renderer.render_value(output)) for output in outputs]
         names = [mapping_or_empty(output.get("package")).get("name") for output in outputs]
-        names += [recipe.renderer.value(recipe.section("package").get("name"))]
-        top = {"requirements": recipe.renderer.value(recipe.root.get("requirements"))}
+        names += [recipe.renderer.render_value(recipe.section("package").get("name"))]
+        top = {"requirements": recipe.renderer.render_value(recipe.root.get("requirements"))}
     else:
         names = [output.get("name") for output in outputs] + [recipe.section("package").get("name")]
     known = {name for name in names if isinstance(name, str)}
     for holder in (top, *outputs):
-        for pin in _pins(recipe, holder):
+        for pin in _possible_pins(recipe, holder):
             yield from _wrong_pin(recipe, pin, known)
 
 
-def _pins(recipe: LintedRecipe, holder: Mapping[Any, Any]) -> Iterator[str]:
+def _possible_pins(recipe: LintedRecipe, holder: Mapping[Any, Any]) -> Iterator[str]:
     """Yield the requirements and exports of the recipe or an output that may be pins."""
     requirements = mapping_or_empty(holder.get("requirements"))
     if recipe.version:
@@ -207,9 +211,9 @@ def _pins(recipe: LintedRecipe, holder: Mapping[Any, Any]) -> Iterator[str]:
         kinds = exports.values() if isinstance(exports, dict) else [exports]
         yield from chain.from_iterable(branch_texts(kind) for kind in kinds)
     else:
-        yield from texts(mapping_or_empty(holder.get("build")).get("run_exports"))
-        yield from texts(requirements.get("run"))
-        yield from texts(requirements.get("host"))
+        yield from texts_in_list(mapping_or_empty(holder.get("build")).get("run_exports"))
+        yield from texts_in_list(requirements.get("run"))
+        yield from texts_in_list(requirements.get("host"))
 
 
 def _wrong_pin(recipe: LintedRecipe, pin: str, known: set[str]) -> Iterator[Problem]:
@@ -219,29 +223,29 @@ def _wrong_pin(recipe: LintedRecipe, pin: str, known: set[str]) -> Iterator[Prob
     name = words[1]
     if pin.startswith(COMPATIBLE_PIN) and name in known:
         text = f"pin_compatible({name!r}) pins an output of this recipe"
-        yield Problem(text=text, at=recipe.at(pin), cure=f"write pin_subpackage({name!r})")
+        yield Problem(text=text, at=recipe.place_of(pin), cure=f"write pin_subpackage({name!r})")
     elif pin.startswith(SUBPACKAGE_PIN) and name not in known:
         text = f"pin_subpackage({name!r}) pins a package that is not an output of this recipe"
-        yield Problem(text=text, at=recipe.at(pin), cure=f"write pin_compatible({name!r})")
+        yield Problem(text=text, at=recipe.place_of(pin), cure=f"write pin_compatible({name!r})")
 
 
 # -- compilers and the C library --------------------------------------------------------------------------------
 
 
-def _output_lists(subject: LintedFeedstock, kind: str) -> list[list[str]]:
+def _requirements_of_outputs(subject: LintedFeedstock, kind: str) -> list[list[str]]:
     """Return the requirements of one kind of each output, of all branches; a plain list counts as host and run."""
     recipe = subject.recipe
     lists = []
     for output in recipe.outputs:
         requirements = output.get("requirements") or {}
         if isinstance(requirements, list):
-            lists.append(texts(requirements) if kind in {"host", "run"} and not recipe.version else [])
+            lists.append(texts_in_list(requirements) if kind in {"host", "run"} and not recipe.version else [])
         else:
-            lists.append(recipe.texts_of(mapping_or_empty(requirements).get(kind)))
+            lists.append(recipe.branch_aware_texts(mapping_or_empty(requirements).get(kind)))
     return lists
 
 
-def _constraints(recipe: LintedRecipe) -> str:
+def _constraints_key(recipe: LintedRecipe) -> str:
     return "run_constraints" if recipe.version else "run_constrained"
 
 
@@ -249,27 +253,27 @@ def missing_stdlib(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs that use a compiler without the C standard library."""
     recipe = subject.recipe
     compiler, stdlib = _COMPILERS[recipe.version], _STDLIBS[recipe.version]
-    for build in (recipe.required("build"), *_output_lists(subject, "build")):
+    for build in (recipe.requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")):
         first = next((spec for spec in build if compiler.match(spec)), None)
         if first is not None and not any(stdlib.match(spec) for spec in build):
             text = "a compiler is used without stdlib('c')"
-            yield Problem(text=text, at=recipe.at(first))
+            yield Problem(text=text, at=recipe.place_of(first))
 
 
-def sysroot(subject: LintedFeedstock) -> Iterator[Problem]:
+def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements on the sysroot, which stdlib replaces."""
-    for spec in chain(subject.recipe.required("build"), *_output_lists(subject, "build")):
+    for spec in chain(subject.recipe.requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")):
         if spec.startswith("sysroot_linux"):
-            yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.at(spec))
+            yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))
 
 
 def macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield constraints on the version of macOS, which stdlib replaces."""
-    kinds = ("run", _constraints(subject.recipe))
+    kinds = ("run", _constraints_key(subject.recipe))
     for kind in kinds:
-        for spec in chain(subject.recipe.required(kind), *_output_lists(subject, kind)):
+        for spec in chain(subject.recipe.requirements_of_kind(kind), *_requirements_of_outputs(subject, kind)):
             if spec.startswith("__osx >"):
-                yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.at(spec))
+                yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))
 
 
 # -- noarch -----------------------------------------------------------------------------------------------------
@@ -281,21 +285,23 @@ def noarch_conditions(subject: LintedFeedstock) -> Iterator[Problem]:
     if not recipe.version or not recipe.noarch:
         return
     for section, value in recipe.section("requirements").items():
-        bad = next((item for item in _conditions(value) if not _is_allowed(subject, section, item)), None)
+        bad = next(
+            (item for item in _conditional_items(value) if not _is_allowed_condition(subject, section, item)), None
+        )
         if bad is not None:
-            yield Problem(text="a noarch package has a requirement with a condition", at=recipe.at(bad))
+            yield Problem(text="a noarch package has a requirement with a condition", at=recipe.place_of(bad))
             break
     build = recipe.section("build")
     if "skip" in build:
-        yield Problem(text="a noarch package has a skip", at=recipe.at_key(build, "skip"))
+        yield Problem(text="a noarch package has a skip", at=recipe.place_of_key(build, "skip"))
 
 
-def _conditions(value: Any) -> list[dict[Any, Any]]:
+def _conditional_items(value: Any) -> list[dict[Any, Any]]:
     return [item for item in list_or_empty(value) if isinstance(item, dict)]
 
 
-def _is_allowed(subject: LintedFeedstock, section: str, item: Mapping[Any, Any]) -> bool:
-    if not subject.several_noarch_platforms:
+def _is_allowed_condition(subject: LintedFeedstock, section: str, item: Mapping[Any, Any]) -> bool:
+    if not subject.has_several_noarch_platforms:
         return False
     words = set(str(item.get("if", "")).split()) - LOGIC
     return section not in {"host", "run"} or words <= PLATFORMS
@@ -304,20 +310,24 @@ def _is_allowed(subject: LintedFeedstock, section: str, item: Mapping[Any, Any])
 def possible_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a package that is installed with pip, needs no compiler, and has no selectors: it could be noarch."""
     recipe = subject.recipe
-    build = list(chain(recipe.required("build"), *_output_lists(subject, "build"))) if recipe.required("build") else []
+    build = (
+        list(chain(recipe.requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")))
+        if recipe.requirements_of_kind("build")
+        else []
+    )
     if recipe.noarch is not None or "pip" not in build or any(COMPILER in spec for spec in build):
         return
-    possible = _without_conditions(recipe) if recipe.version else not noarch_selector(recipe)
+    possible = _may_be_noarch(recipe) if recipe.version else not first_noarch_selector(recipe)
     if possible:
         pip = next(spec for spec in build if spec == "pip")
-        yield Problem(text="the package may be noarch: python", at=recipe.at(pip))
+        yield Problem(text="the package may be noarch: python", at=recipe.place_of(pip))
 
 
-def _without_conditions(recipe: LintedRecipe) -> bool:
+def _may_be_noarch(recipe: LintedRecipe) -> bool:
     section = recipe.section("requirements")
-    build = texts(section.get("build"))
+    build = texts_in_list(section.get("build"))
     compiled = any(spec.startswith("${{") and ("compiler('c')" in spec or 'compiler("c")' in spec) for spec in build)
-    return "pip" in build and not compiled and not any(_conditions(value) for value in section.values())
+    return "pip" in build and not compiled and not any(_conditional_items(value) for value in section.values())
 
 
 _STDLIB = "add stdlib('c') to requirements/build of each output that uses a compiler"
@@ -351,7 +361,7 @@ RULES = (
         "add go-licenses to requirements/build, and run it in the script",
     ),
     lint_rule("R-033", missing_stdlib, _STDLIB, fixable=True, skip="lint_stdlib"),
-    lint_rule("R-034", sysroot, _DIRECT, skip="lint_stdlib"),
+    lint_rule("R-034", direct_sysroot_requirement, _DIRECT, skip="lint_stdlib"),
     lint_rule("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),
     lint_rule("R1-002", noarch_conditions, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
     hint_rule("R-041", possible_noarch, "write noarch: python in the build section", others=True),

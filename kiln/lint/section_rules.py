@@ -50,7 +50,7 @@ def unknown_schema_version(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a version of the recipe format that does not exist."""
     version = subject.recipe.root.get("schema_version", 1)
     if subject.recipe.version and version != 1:
-        at = subject.recipe.at_key(subject.recipe.root, "schema_version")
+        at = subject.recipe.place_of_key(subject.recipe.root, "schema_version")
         yield Problem(text=f"unsupported schema version {version!r}", at=at, cure="write schema_version: 1")
 
 
@@ -69,13 +69,13 @@ def misshapen_sections(subject: LintedFeedstock) -> Iterator[Problem]:
     top_tests = mapping_or_empty(recipe.root.get("test")).keys() & {"imports", "commands"}
     for output in () if top_tests else recipe.outputs:
         if not isinstance(output.get("test", {}), dict):
-            yield Problem(text="the test section of an output is empty", at=recipe.at_key(output, "test"))
+            yield Problem(text="the test section of an output is empty", at=recipe.place_of_key(output, "test"))
 
 
 def _misshapen(subject: LintedFeedstock, name: str, expected: str) -> Problem:
     value = subject.recipe.root[name]
     shape = "empty" if value is None else "a list" if isinstance(value, list) else "a single value"
-    at = subject.recipe.at_key(subject.recipe.root, name)
+    at = subject.recipe.place_of_key(subject.recipe.root, name)
     return Problem(text=f"the section {name!r} is {shape}, expected {expected}", at=at)
 
 
@@ -90,7 +90,9 @@ def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
     for key in subject.recipe.root:
         if key not in known:
             yield Problem(
-                text=f"unknown section {str(key)!r}", at=subject.recipe.at(key), cure=did_you_mean(str(key), known)
+                text=f"unknown section {str(key)!r}",
+                at=subject.recipe.place_of(key),
+                cure=did_you_mean(str(key), known),
             )
 
 
@@ -118,7 +120,7 @@ def _misordered(subject: LintedFeedstock, what: str, keys: Iterable[Any], order:
     for name, other in zip(names, expected, strict=True):
         if name != other:
             text = f"the {what} {str(name)!r} stands where {str(other)!r} is expected"
-            yield Problem(text=text, at=subject.recipe.at(name), cure=f"order them: {', '.join(expected)}")
+            yield Problem(text=text, at=subject.recipe.place_of(name), cure=f"order them: {', '.join(expected)}")
             return
 
 
@@ -144,14 +146,18 @@ def unknown_keys(subject: LintedFeedstock) -> Iterator[Problem]:
         for key in (key for holder in holders for key in holder):
             if key not in known:
                 text = f"unknown key {str(key)!r} in the section {section!r}"
-                yield Problem(text=text, at=recipe.at(key), cure=did_you_mean(str(key), known))
+                yield Problem(text=text, at=recipe.place_of(key), cure=did_you_mean(str(key), known))
 
 
 def missing_build_number(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a missing build number."""
     build = subject.recipe.section("build")
     if build.get("number") is None:
-        at = subject.recipe.at_key(build, "number") if build else subject.recipe.at_key(subject.recipe.root, "build")
+        at = (
+            subject.recipe.place_of_key(build, "number")
+            if build
+            else subject.recipe.place_of_key(subject.recipe.root, "build")
+        )
         yield Problem(text="build/number is missing", at=at)
 
 
@@ -159,7 +165,7 @@ def invalid_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield an invalid value of build/noarch."""
     value = subject.recipe.noarch
     if value is not None and value not in NOARCH:
-        at = subject.recipe.at_key(subject.recipe.section("build"), "noarch")
+        at = subject.recipe.place_of_key(subject.recipe.section("build"), "noarch")
         yield Problem(text=f"invalid value {value!r} of build/noarch", at=at)
 
 
@@ -167,7 +173,7 @@ def missing_hash(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield downloads without a hash."""
     for source in subject.recipe.sources:
         if "url" in source and not _HASHES & source.keys():
-            yield Problem(text="a source with a URL has no hash", at=subject.recipe.at_key(source, "url"))
+            yield Problem(text="a source with a URL has no hash", at=subject.recipe.place_of_key(source, "url"))
 
 
 def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -177,12 +183,12 @@ def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
         urls = [value] if isinstance(value, str) else list_or_empty(value)
         for url in urls:
             if isinstance(url, str) and url.startswith(FORMER_INDEX):
-                yield Problem(text="the URL has PyPI's former address", at=subject.recipe.at(url))
+                yield Problem(text="the URL has PyPI's former address", at=subject.recipe.place_of(url))
 
 
 def two_variant_files(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a second variant file."""
-    files = [name for name in VARIANT_FILES if subject.config_file(name)]
+    files = [name for name in VARIANT_FILES if subject.variant_file(name)]
     if len(files) > 1:
         text = f"the recipe has both {' and '.join(files)}"
         yield Problem(text=text, at=Place(file=f"recipe/{files[1]}"))
@@ -207,7 +213,7 @@ def _floats(subject: LintedFeedstock, value: Any, path: str, near: Any) -> Itera
         for item in value:
             yield from _floats(subject, item, path, near)
     elif isinstance(value, float):
-        yield Problem(text=f"{path} is read as the number {value}", at=subject.recipe.at(near))
+        yield Problem(text=f"{path} is read as the number {value}", at=subject.recipe.place_of(near))
 
 
 RULES = (
@@ -228,7 +234,7 @@ RULES = (
 )
 
 
-def _untested(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
+def _test_coverage(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
     """Return whether anything is tested, and the outputs that are not, if the recipe has no test of its own."""
     recipe = subject.recipe
     if recipe.version:
@@ -252,18 +258,18 @@ def _is_tested(output: Mapping[Any, Any]) -> bool:
 
 def no_tests(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a recipe without any test."""
-    tested, _ = _untested(subject)
+    tested, _ = _test_coverage(subject)
     if not tested:
-        at = subject.recipe.at_key(subject.recipe.root, "test", "tests", "outputs")
+        at = subject.recipe.place_of_key(subject.recipe.root, "test", "tests", "outputs")
         yield Problem(text="the recipe has no test", at=at)
 
 
 def untested_outputs(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs without a test, in a recipe that tests others."""
-    tested, outputs = _untested(subject)
+    tested, outputs = _test_coverage(subject)
     for output in outputs if tested else ():
         name = mapping_or_empty(output.get("package")).get("name") if subject.recipe.version else output.get("name")
-        yield Problem(text=f"the output {str(name or '?')!r} has no test", at=subject.recipe.at(output))
+        yield Problem(text=f"the output {str(name or '?')!r} has no test", at=subject.recipe.place_of(output))
 
 
 def installs_without_pip(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -272,7 +278,7 @@ def installs_without_pip(subject: LintedFeedstock) -> Iterator[Problem]:
     script = recipe.section("build").get("script")
     for command in script if isinstance(script, list) else [script]:
         if isinstance(command, str) and "python setup.py install" in command:
-            yield Problem(text="'python setup.py install' is deprecated", at=recipe.at(command))
+            yield Problem(text="'python setup.py install' is deprecated", at=recipe.place_of(command))
 
 
 TEST_RULES = (

@@ -11,7 +11,7 @@ from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.model import Problem, lint_rule
 from kiln.recipe_v1.compiled_expression import compile_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
-from kiln.recipe_v1.mentioned_variables import templates
+from kiln.recipe_v1.mentioned_variables import templates_outside_scripts
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.serialization import mapping_or_empty
 
@@ -32,55 +32,59 @@ def wrong_types(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield sections that are not mappings or lists, and requirements that are not lists of texts."""
     recipe = subject.recipe
     if recipe.version:
-        yield from _mappings(subject, recipe.root, _RECIPE_SECTIONS)
-        yield from _lists(subject, recipe.root, _RECIPE_LISTS)
+        yield from _non_mapping_problems(subject, recipe.root, _RECIPE_SECTIONS)
+        yield from _non_list_problems(subject, recipe.root, _RECIPE_LISTS)
     for section in ("source", "outputs"):
-        for entry in _entries(subject, section):
+        for entry in _section_entries(subject, section):
             if entry is not None and not isinstance(entry, dict):
                 text = f"an entry of {section} is {_shape(entry)}, expected a mapping"
-                yield Problem(text=text, at=recipe.at_key(recipe.root, section))
+                yield Problem(text=text, at=recipe.place_of_key(recipe.root, section))
     for output in recipe.outputs:
-        yield from _mappings(subject, output, (*_OUTPUT_SECTIONS, "package" if recipe.version else "test"))
+        yield from _non_mapping_problems(subject, output, (*_OUTPUT_SECTIONS, "package" if recipe.version else "test"))
     for holder in (recipe.root, *recipe.outputs):
         value = holder.get("requirements")
         requirements = {"run": value} if isinstance(value, list) and holder is not recipe.root else value
-        yield from _requirements(subject, mapping_or_empty(requirements))
+        yield from _requirement_type_problems(subject, mapping_or_empty(requirements))
 
 
-def _entries(subject: LintedFeedstock, section: str) -> list[Any]:
+def _section_entries(subject: LintedFeedstock, section: str) -> list[Any]:
     value = subject.recipe.root.get(section)
     if subject.recipe.version:
         return list(branch_items(value))
     return [] if isinstance(value, dict) else list_or_empty(value)
 
 
-def _mappings(subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]) -> Iterator[Problem]:
+def _non_mapping_problems(
+    subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]
+) -> Iterator[Problem]:
     for name in names:
         value = holder.get(name)
         if value is not None and not isinstance(value, dict):
             text = f"{name} is {_shape(value)}, expected a mapping"
-            yield Problem(text=text, at=subject.recipe.at_key(holder, name), cure="write 'key: value' below it")
+            yield Problem(text=text, at=subject.recipe.place_of_key(holder, name), cure="write 'key: value' below it")
 
 
-def _lists(subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]) -> Iterator[Problem]:
+def _non_list_problems(
+    subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]
+) -> Iterator[Problem]:
     for name in names:
         value = holder.get(name)
         if value is not None and not isinstance(value, list):
             text = f"{name} is {_shape(value)}, expected a list"
-            yield Problem(text=text, at=subject.recipe.at_key(holder, name), cure=_LISTS)
+            yield Problem(text=text, at=subject.recipe.place_of_key(holder, name), cure=_LISTS)
 
 
-def _requirements(subject: LintedFeedstock, requirements: Mapping[Any, Any]) -> Iterator[Problem]:
+def _requirement_type_problems(subject: LintedFeedstock, requirements: Mapping[Any, Any]) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.version == 0:
-        yield from _lists(subject, requirements, _KINDS)
+        yield from _non_list_problems(subject, requirements, _KINDS)
     for kind in _KINDS:
         value = requirements.get(kind)
         for item in (branch_items(value) if recipe.version else list_or_empty(value)) if value is not None else ():
             # In recipe.yaml, pins may be mappings.
             if item is not None and not isinstance(item, (str, dict) if recipe.version else str):
                 text = f"an entry of requirements/{kind} is {_shape(item)}, expected text"
-                yield Problem(text=text, at=recipe.at_key(requirements, kind), cure="quote the entry")
+                yield Problem(text=text, at=recipe.place_of_key(requirements, kind), cure="quote the entry")
 
 
 def _shape(value: Any) -> str:
@@ -94,7 +98,7 @@ def unknown_v1_keys(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     for unknown in unknown_keys(recipe.root) if recipe.version else ():
         text = f"{unknown.section} has no key {str(unknown.key)!r}"
-        yield Problem(text=text, at=recipe.at(unknown.key), cure=unknown.near)
+        yield Problem(text=text, at=recipe.place_of(unknown.key), cure=unknown.near)
 
 
 def repeated_keys(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -102,18 +106,18 @@ def repeated_keys(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     for key in recipe.repeated_keys:
         yield Problem(
-            text=f"duplicate key {str(key)!r}: the later value would override the earlier one", at=recipe.at(key)
+            text=f"duplicate key {str(key)!r}: the later value would override the earlier one", at=recipe.place_of(key)
         )
 
 
 def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield texts of a recipe.yaml whose expressions rattler-build cannot read; scripts are rendered by the build."""
     recipe = subject.recipe
-    for text in templates(recipe.root, ()) if recipe.version else ():
+    for text in templates_outside_scripts(recipe.root, ()) if recipe.version else ():
         try:
             compile_template(str(text))
         except MalformedExpression as error:
-            at = recipe.at_line(text.line + error.line, text.column)
+            at = recipe.place_of_line(text.line + error.line, text.column)
             yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
 
 

@@ -90,10 +90,10 @@ def spdx_identifiers(kind: str) -> frozenset[str]:
 
 def is_family(name: str) -> bool:
     """Return whether conda-build accepts a license family."""
-    return _plain(name) in {_plain(family) for family in FAMILIES}
+    return _normalized_family(name) in {_normalized_family(family) for family in FAMILIES}
 
 
-def _plain(name: str) -> str:
+def _normalized_family(name: str) -> str:
     words = name.upper()
     for pattern, short in _FAMILY_WORDS:
         words = re.sub(pattern, short, words)

@@ -36,7 +36,7 @@ class SpecFields(NamedTuple):
     more: bool
 
 
-def is_separated(spec: str) -> bool:
+def has_separated_fields(spec: str) -> bool:
     """Return whether the fields of a match spec are valid and separated by single words: name, version, build.
 
     Jinja and what stands for pins are not checked.
@@ -68,7 +68,7 @@ def spec_fields(spec: str) -> SpecFields | None:
     rest, keys = _without_brackets(spec.partition(" if ")[0])
     if keys is None:
         return None
-    rest = _without(_PARENTHESES, rest)
+    rest = _without_match(_PARENTHESES, rest)
     *channel, rest = rest.rsplit(":", 2)
     match = _NAME.match(rest)
     if not match or not _is_name(match[1]):
@@ -89,7 +89,7 @@ def _without_brackets(spec: str) -> tuple[str, set[str] | None]:
     return spec.replace(match[1], ""), keys if keys <= {"version", "build", *_OTHER_KEYS} else None
 
 
-def _without(pattern: re.Pattern[str], text: str) -> str:
+def _without_match(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.match(text)
     return text.replace(match[1], "") if match else text
 
@@ -103,10 +103,10 @@ def _version_and_build(text: str) -> tuple[str, str]:
         return "", ""
     match = _VERSION_BUILD.search(text)
     version, build = (match[1], (match[2] or "").strip()) if match else (text, "")
-    return _exact(version.replace(" ", ""), build), build
+    return _without_equality_signs(version.replace(" ", ""), build), build
 
 
-def _exact(version: str, build: str) -> str:
+def _without_equality_signs(version: str, build: str) -> str:
     """Return a version without the signs of equality that conda drops."""
     if version in {"=", "=="} or not version.startswith("="):
         return version

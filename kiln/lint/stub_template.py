@@ -33,7 +33,7 @@ PYTHON_MIN = "9999"  # the value of python_min, which rules look for
 _SETS_PYTHON_MIN = lazy_pattern(r"{%\s+set\s+python_min\s+=")
 
 
-class NameText(jinja2.Undefined):
+class UndefinedAsName(jinja2.Undefined):
     """An undefined name of a meta.yaml, which renders as itself."""
 
     def __str__(self) -> str:
@@ -46,28 +46,28 @@ class NameText(jinja2.Undefined):
         return f'{self}["{name}"]'
 
 
-class ExpressionText(jinja2.DebugUndefined):
+class UndefinedAsExpression(jinja2.DebugUndefined):
     """An undefined name of a recipe.yaml, which renders as the expression that it is."""
 
     def __str__(self) -> str:
         return f"${super().__str__()}"
 
 
-def _no_file(name: str) -> NoReturn:
+def _refuse_template_file(name: str) -> NoReturn:
     raise jinja2.TemplateNotFound(name)
 
 
 def _environment(undefined: type[jinja2.Undefined]) -> Environment:
-    environment = Environment(_no_file)
+    environment = Environment(_refuse_template_file)
     environment.undefined = undefined
     return environment
 
 
-def _pin(prefix: str) -> Any:
+def _pin_stub(prefix: str) -> Any:
     return lambda *names, **_: f"{prefix}{names[0]}"
 
 
-def _texts(*_: Any, **__: Any) -> Mapping[str, str]:
+def _empty_texts(*_: Any, **__: Any) -> Mapping[str, str]:
     return defaultdict(str)
 
 
@@ -83,19 +83,19 @@ def render_meta(text: str, file: str) -> SelectedText:
         for line in text.split("\n")
     ]
     source = SelectedText(text="\n".join(lines), numbers=tuple(range(1, len(lines) + 1)))
-    environment = _environment(NameText)
+    environment = _environment(UndefinedAsName)
     variables = defaultdict(str)  # type: defaultdict[str, str]
-    return Template(source, file, environment).placed(
+    return Template(source, file, environment).render_with_line_numbers(
         {
             "compiler": lambda language: f"{language}{COMPILER}",
             "stdlib": lambda language: f"{language}{STDLIB}",
             "cdt": lambda name: str(name).replace("-", "_") + "_cdt_stub",
-            "pin_subpackage": _pin(SUBPACKAGE_PIN),
-            "pin_compatible": _pin(COMPATIBLE_PIN),
-            "load_file_regex": _texts,
-            "load_file_data": _texts,
-            "load_setup_py_data": _texts,
-            "load_str_data": _texts,
+            "pin_subpackage": _pin_stub(SUBPACKAGE_PIN),
+            "pin_compatible": _pin_stub(COMPATIBLE_PIN),
+            "load_file_regex": _empty_texts,
+            "load_file_data": _empty_texts,
+            "load_setup_py_data": _empty_texts,
+            "load_str_data": _empty_texts,
             "datetime": DATETIME,
             "time": TIME,
             "target_platform": "linux-64",
@@ -114,7 +114,7 @@ class RecipeRenderer:
 
     def __init__(self, context: Mapping[str, Any], file: str) -> None:
         self._file = file
-        self._environment = _environment(ExpressionText)
+        self._environment = _environment(UndefinedAsExpression)
         self._environment.variable_start_string = "${{"
         self._environment.filters |= {
             "version_to_buildstring": _version_to_buildstring,
@@ -125,8 +125,8 @@ class RecipeRenderer:
             "compiler": lambda language: f"{language}{COMPILER}",
             "stdlib": lambda language: f"{language}{STDLIB}",
             "cdt": lambda *_, **__: "cdt_stub",
-            "pin_subpackage": _pin(SUBPACKAGE_PIN),
-            "pin_compatible": _pin(COMPATIBLE_PIN),
+            "pin_subpackage": _pin_stub(SUBPACKAGE_PIN),
+            "pin_compatible": _pin_stub(COMPATIBLE_PIN),
             "match": lambda *values, **_: f"match {values[0]}",
             "env": SimpleNamespace(get=lambda name, default=None: f'env_"{name}" ', exists=lambda name: f"env_{name}"),  # noqa: ARG005
             "is_unix": lambda platform: not platform.startswith("win"),
@@ -142,18 +142,18 @@ class RecipeRenderer:
         self._names |= context
         for key, value in context.items():
             if isinstance(value, str):
-                text = self.text(value)
+                text = self.render_text(value)
                 plain = not isinstance(value, PlacedText) or value.plain
                 self._names[key] = _context_value(text) if plain else text
 
-    def text(self, text: str) -> str:
+    def render_text(self, text: str) -> str:
         """Return a text with its expressions evaluated; unchanged if that fails."""
         if "${{" not in text:
             return text
         limits.record_place(self._file, getattr(text, "line", 0))
         source = SelectedText(text=str(text), numbers=(1,) * (text.count("\n") + 1))
         try:
-            rendered = Template(source, self._file, self._environment).placed(self._names).text
+            rendered = Template(source, self._file, self._environment).render_with_line_numbers(self._names).text
         except KilnError:  # rules that need the value do not apply then
             return text
         rendered = rendered.removesuffix("\n")
@@ -161,13 +161,13 @@ class RecipeRenderer:
             return PlacedText(rendered, text.line, text.column, plain=text.plain)
         return rendered
 
-    def value(self, value: Any) -> Any:
+    def render_value(self, value: Any) -> Any:
         """Return a value with the expressions in all its texts evaluated."""
         if isinstance(value, str):
-            return self.text(value)
+            return self.render_text(value)
         if isinstance(value, list):
-            return [self.value(item) for item in value]
-        return {key: self.value(item) for key, item in value.items()} if isinstance(value, dict) else value
+            return [self.render_value(item) for item in value]
+        return {key: self.render_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _context_value(text: str) -> Any:

@@ -13,14 +13,14 @@ from kiln.lint.located_yaml import (
     branch_items,
     branch_texts,
     first_placed,
-    key_of,
     list_or_empty,
+    placed_key,
     read_values,
     repeated_keys,
-    texts,
+    texts_in_list,
 )
 from kiln.model.source_position import Place
-from kiln.serialization import mapping_or_empty, mappings
+from kiln.serialization import list_of_mappings, mapping_or_empty
 from kiln.template.selectors import SelectableText
 from kiln.yamltext import PlacedText, read_text
 
@@ -72,7 +72,7 @@ class LintedRecipe:
         version = 0 if file == META else 1
         if version == 0:
             rendered = _rendered(text, file)
-            root = read_values(rendered.text, file, rendered.line_of)
+            root = read_values(rendered.text, file, rendered.line_in_file)
         else:
             root = read_values(text, file)
         if not isinstance(root, dict):
@@ -86,25 +86,25 @@ class LintedRecipe:
         """The lines of the file."""
         return self.text.split("\n")
 
-    def at(self, node: Any = None) -> Place:
+    def place_of(self, node: Any = None) -> Place:
         """Return the place of a text, or of the beginning of a list or mapping; without one, the file."""
         placed = first_placed(node)
         if placed is None:
             return Place(file=self.file)
         # Columns in the rendered text are not those of the file where Jinja changed the line.
         line = self.lines[placed.line - 1] if 0 < placed.line <= len(self.lines) else ""
-        return self.at_line(placed.line, 0 if self.version == 0 and _JINJA.search(line) else placed.column)
+        return self.place_of_line(placed.line, 0 if self.version == 0 and _JINJA.search(line) else placed.column)
 
-    def at_line(self, line: int, column: int = 0) -> Place:
+    def place_of_line(self, line: int, column: int = 0) -> Place:
         """Return the place of a line."""
         return Place(file=self.file, line=line, column=column)
 
-    def at_key(self, values: Mapping[Any, Any], *names: str) -> Place:
+    def place_of_key(self, values: Mapping[Any, Any], *names: str) -> Place:
         """Return the place of the first of these keys that the mapping has; else where the section begins."""
         for name in names:
             if name in values:
-                return self.at(key_of(dict(values), name))
-        return Place(file=self.file) if values is self.root else self.at(values)
+                return self.place_of(placed_key(dict(values), name))
+        return Place(file=self.file) if values is self.root else self.place_of(values)
 
     @cached_property
     def repeated_keys(self) -> tuple[PlacedText, ...]:
@@ -114,8 +114,8 @@ class LintedRecipe:
         if _BRANCH.search(self.text):
             return ()
         rendered, lines = _rendered(self.text, self.file), SelectableText(self.text, self.file)
-        keys = repeated_keys(rendered.text, self.file, rendered.line_of)
-        return tuple(key for key in keys if not lines.is_selected(str(key)))
+        keys = repeated_keys(rendered.text, self.file, rendered.line_in_file)
+        return tuple(key for key in keys if not lines.is_key_under_selector(str(key)))
 
     # -- sections -------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class LintedRecipe:
         """The sources; for recipe.yaml also those of outputs and of all branches."""
         source = self.root.get("source")
         if self.version == 0:
-            return mappings(source)
+            return list_of_mappings(source)
         holders = (self.root, self.section("cache"), *map(mapping_or_empty, branch_items(self.root.get("outputs"))))
         return [
             entry
@@ -149,13 +149,13 @@ class LintedRecipe:
         section = self.section("requirements")
         return section if self.version == 0 else flat_requirements(section)
 
-    def texts_of(self, value: Any) -> list[str]:
+    def branch_aware_texts(self, value: Any) -> list[str]:
         """Return the texts in a list, in a recipe.yaml those of all branches of its conditions."""
-        return branch_texts(value) if self.version else texts(value)
+        return branch_texts(value) if self.version else texts_in_list(value)
 
-    def required(self, name: str) -> list[str]:
+    def requirements_of_kind(self, name: str) -> list[str]:
         """Return the outermost requirements of one kind, such as ``host``."""
-        return texts(self.requirements.get(name))
+        return texts_in_list(self.requirements.get(name))
 
     @cached_property
     def tests(self) -> list[dict[Any, Any]]:
@@ -180,7 +180,7 @@ class LintedRecipe:
         return stub_template.RecipeRenderer(self.section("context"), self.file)
 
     @cached_property
-    def named(self) -> tuple[str, Any]:
+    def package_name(self) -> tuple[str, Any]:
         """The package's name, and the key or value that shows where it stands; empty if it is missing."""
         text, node = self._package_text("name")
         return (text or "").strip(), node
@@ -195,8 +195,8 @@ class LintedRecipe:
         for holder in (self.section("package"), self.section("recipe") if self.version else {}):
             value = holder.get(key)
             if value is not None:
-                text = self.renderer.text(value) if self.version and isinstance(value, str) else value
-                return str(text), key_of(holder, key)
+                text = self.renderer.render_text(value) if self.version and isinstance(value, str) else value
+                return str(text), placed_key(holder, key)
         return None, self.section("package") or self.section("recipe")
 
 
@@ -236,28 +236,28 @@ class LintedFeedstock:
     settings: Mapping[str, Any]
 
     @cached_property
-    def skipped(self) -> frozenset[str]:
+    def skipped_rules(self) -> frozenset[str]:
         """The names of the rules that the settings turn off."""
-        return frozenset(texts(mapping_or_empty(self.settings.get("linter")).get("skip")))
+        return frozenset(texts_in_list(mapping_or_empty(self.settings.get("linter")).get("skip")))
 
     @property
-    def several_noarch_platforms(self) -> bool:
+    def has_several_noarch_platforms(self) -> bool:
         """True if noarch packages are built on several platforms and so may have platform selectors."""
         platforms = self.settings.get("noarch_platforms")
         # conda-smithy takes the length of a text too, so any one platform counts as several.
         return isinstance(platforms, (list, str)) and len(platforms) > 1
 
-    def config_file(self, name: str) -> Path | None:
+    def variant_file(self, name: str) -> Path | None:
         """Return the variant file of this name in the recipe's folder or its parent, if there is one."""
         paths = (self.feedstock.recipe / name, self.feedstock.root / name)
         return next((path for path in paths if path.is_file()), None)
 
-    def settings_at(self, *names: str) -> Place:
+    def setting_place(self, *names: str) -> Place:
         """Return the place of a setting, given by the keys that lead to it."""
         values: Any = self.settings
         place = Place(file=SETTINGS)
         for name in names:
-            key = key_of(mapping_or_empty(values), name)
+            key = placed_key(mapping_or_empty(values), name)
             if not isinstance(key, PlacedText):
                 break
             place = Place(file=SETTINGS, line=key.line, column=key.column)
@@ -266,7 +266,7 @@ class LintedFeedstock:
 
     def variant_keys(self) -> set[str]:
         """Return the outermost keys of conda_build_config.yaml."""
-        path = self.config_file(VARIANT_FILES[0])
+        path = self.variant_file(VARIANT_FILES[0])
         if path is None:
             return set()
         return {str(key) for key in mapping_or_empty(read_values(read_text(path, path.name), path.name))}

@@ -59,7 +59,7 @@ def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
         for number, line in numbered_lines(recipe):
             if selector_in(line) and not TIDY_SELECTOR.match(line.rstrip()):
                 text = "the selector is not written as two spaces, '#', one space, '[selector]'"
-                yield Problem(text=text, at=recipe.at_line(number))
+                yield Problem(text=text, at=recipe.place_of_line(number))
 
 
 def old_python_selectors(subject: LintedFeedstock, *, defined: bool) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def old_python_selectors(subject: LintedFeedstock, *, defined: bool) -> Iterator
         version = int(match[1][2:]) if match else 0
         if match and (version in STILL_DEFINED) is defined:
             text = f"the selector {match[1]} is {'deprecated' if defined else 'not defined'}"
-            yield Problem(text=text, at=subject.recipe.at_line(number), cure=f"write py=={version}")
+            yield Problem(text=text, at=subject.recipe.place_of_line(number), cure=f"write py=={version}")
 
 
 def comment_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -78,7 +78,7 @@ def comment_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
         for number, line in numbered_lines(subject.recipe):
             if selector := selector_in(line, commented_only=True):
                 text = f"the selector [{selector}] has no effect in recipe.yaml"
-                yield Problem(text=text, at=subject.recipe.at_line(number))
+                yield Problem(text=text, at=subject.recipe.place_of_line(number))
 
 
 def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -86,13 +86,15 @@ def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.version or recipe.noarch is None:
         return
-    allowed = subject.variant_keys() | (PLATFORMS if subject.several_noarch_platforms else set())
-    if match := noarch_selector(recipe, allowed):
+    allowed = subject.variant_keys() | (PLATFORMS if subject.has_several_noarch_platforms else set())
+    if match := first_noarch_selector(recipe, allowed):
         number, what = match
-        yield Problem(text=f"a noarch package has a {what} with a selector", at=recipe.at_line(number))
+        yield Problem(text=f"a noarch package has a {what} with a selector", at=recipe.place_of_line(number))
 
 
-def noarch_selector(recipe: LintedRecipe, allowed: frozenset[str] | set[str] = frozenset()) -> tuple[int, str] | None:
+def first_noarch_selector(
+    recipe: LintedRecipe, allowed: frozenset[str] | set[str] = frozenset()
+) -> tuple[int, str] | None:
     """Return the line of the first selector on a skip or, unless it is ``allowed``, a requirement, and on which."""
     inside = None  # the indentation of the list of requirements around the line
     for number, line in numbered_lines(recipe):
@@ -113,7 +115,7 @@ def untidy_definitions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield Jinja definitions without the usual spaces."""
     for number, line in numbered_lines(subject.recipe):
         if JINJA_SET.match(line.rstrip()) and not TIDY_SET.match(line.rstrip()):
-            yield Problem(text="the Jinja definition has unusual spaces", at=subject.recipe.at_line(number))
+            yield Problem(text="the Jinja definition has unusual spaces", at=subject.recipe.place_of_line(number))
 
 
 def untidy_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -123,26 +125,26 @@ def untidy_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
         for match in EXPRESSIONS[subject.recipe.version].finditer(line):
             name = match[1].strip()
             if match[1] != f" {name} ":
-                at = subject.recipe.at_line(number, match.start() + 1)
+                at = subject.recipe.place_of_line(number, match.start() + 1)
                 yield Problem(text=f"write {sign}{{{{ {name} }}}}, with single spaces", at=at)
 
 
-def too_many_line_breaks(subject: LintedFeedstock) -> Iterator[Problem]:
+def extra_final_line_breaks(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield empty lines at the end of the file."""
-    extra = _end_lines(subject) - 1
+    extra = _final_line_break_count(subject) - 1
     if extra > 0:
-        at = subject.recipe.at_line(len(subject.recipe.lines) - extra)
+        at = subject.recipe.place_of_line(len(subject.recipe.lines) - extra)
         yield Problem(text=f"{extra} empty line{'s' * (extra > 1)} at the end of the file", at=at)
 
 
-def no_line_break(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_final_line_break(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a last line that does not end."""
-    if _end_lines(subject) < 1:
-        at = subject.recipe.at_line(len(subject.recipe.lines))
+    if _final_line_break_count(subject) < 1:
+        at = subject.recipe.place_of_line(len(subject.recipe.lines))
         yield Problem(text="the last line has no line break", at=at)
 
 
-def _end_lines(subject: LintedFeedstock) -> int:
+def _final_line_break_count(subject: LintedFeedstock) -> int:
     text = subject.recipe.text
     return len(text) - len(text.rstrip("\n"))
 
@@ -151,21 +153,21 @@ def compiled_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield compiled wheels as sources."""
     for number, line in numbered_lines(subject.recipe):
         if not _PURE_WHEEL.search(f"{line}\n") and (match := _WHEEL.search(f"{line}\n")):
-            yield Problem(text=f"the source {match[1]} is a compiled wheel", at=subject.recipe.at_line(number))
+            yield Problem(text=f"the source {match[1]} is a compiled wheel", at=subject.recipe.place_of_line(number))
 
 
 def pure_wheels(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Problem]:
     """Yield wheels as sources of a noarch Python package, or of another one."""
     for number, line in numbered_lines(subject.recipe) if (subject.recipe.noarch == "python") is noarch else ():
         if match := _PURE_WHEEL.search(f"{line}\n"):
-            yield Problem(text=f"the source {match[1]} is a wheel", at=subject.recipe.at_line(number))
+            yield Problem(text=f"the source {match[1]} is a wheel", at=subject.recipe.place_of_line(number))
 
 
 def abi3_comparisons(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield comparisons of is_abi3 with a text; it is a truth value."""
     for number, line in numbered_lines(subject.recipe):
         if match := _ABI3_TEXT.search(line):
-            at = subject.recipe.at_line(number, match.start() + 1)
+            at = subject.recipe.place_of_line(number, match.start() + 1)
             yield Problem(text=f"is_abi3 is a truth value, compared with the text {match[3]!r}", at=at)
 
 
@@ -174,7 +176,7 @@ def sp_dir_definitions(subject: LintedFeedstock) -> Iterator[Problem]:
     for number, line in numbered_lines(subject.recipe) if subject.recipe.version else ():
         if _SP_DIR.match(line) or _SITE_PACKAGES.search(line):
             text = "rattler-build defines SP_DIR, the folder of site-packages"
-            yield Problem(text=text, at=subject.recipe.at_line(number))
+            yield Problem(text=text, at=subject.recipe.place_of_line(number))
 
 
 _SDIST = "build from the source distribution (sdist)"
@@ -192,8 +194,8 @@ RULES = (
     ),
     lint_rule("R0-005", untidy_definitions, 'write {% set name = "value" %}', fixable=True),
     hint_rule("R-025", untidy_expressions, "put one space inside each brace", fixable=True),
-    lint_rule("R-011", too_many_line_breaks, "remove the empty lines", fixable=True),
-    lint_rule("R-012", no_line_break, "end the last line", fixable=True),
+    lint_rule("R-011", extra_final_line_breaks, "remove the empty lines", fixable=True),
+    lint_rule("R-012", missing_final_line_break, "end the last line", fixable=True),
     lint_rule("R-028", compiled_wheels, _SDIST),
     lint_rule("R-029", partial(pure_wheels, noarch=False), _SDIST),
     hint_rule("R-030", partial(pure_wheels, noarch=True), f"{_SDIST} if there is one"),

@@ -54,4 +54,4 @@ def current() -> Mask:
 
 def masked(text: str) -> str:
     """Return a text with this process's secrets masked."""
-    return _Current.mask.text(text)
+    return _Current.mask.mask_text(text)

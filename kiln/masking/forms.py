@@ -47,7 +47,9 @@ class Forms:
 
 def escaped_forms(secret: str) -> Forms:
     """Return the forms of one secret, or of one of its lines, whose single characters are escaped."""
-    return Forms(trigger=unescaped_part(secret), pattern=re.compile(_bounded(secret, escaped_pattern(secret))))
+    return Forms(
+        trigger=unescaped_part(secret), pattern=re.compile(_whole_word_pattern(secret, escaped_pattern(secret)))
+    )
 
 
 def unescaped_part(secret: str) -> str:
@@ -63,13 +65,13 @@ def escaped_pattern(secret: str) -> str:
             if ways[-1:] != [_BACKSLASH]:  # many in a row are one: as many as they were escaped to
                 ways.append(_BACKSLASH)
         elif characters[0] in " \t\n":
-            ways.append(_run(number, breaks="\n" in characters))
+            ways.append(_blanks_pattern(number, breaks="\n" in characters))
         else:
-            ways.append(_ways(characters, escapable=bool(ways) and ways[-1] != _BACKSLASH))
+            ways.append(_character_pattern(characters, escapable=bool(ways) and ways[-1] != _BACKSLASH))
     return "".join(ways)
 
 
-def _run(number: int, *, breaks: bool) -> str:
+def _blanks_pattern(number: int, *, breaks: bool) -> str:
     """Return the expression of blanks in a row: any number of them, quoted, after a line break with a mark of a list.
 
     A group that is looked ahead to and then repeated is never entered again, as an atomic group of Python 3.11. The
@@ -84,7 +86,7 @@ def _run(number: int, *, breaks: bool) -> str:
 _BACKSLASH = r"(?:\\{1,64}|(?:%(?:25){0,2}5[Cc]){1,64}|(?:&#(?:92|x5[Cc]);){1,64}|\\{1,8}(?:x5c|u005c|134))"
 
 
-def _ways(character: str, *, escapable: bool) -> str:
+def _character_pattern(character: str, *, escapable: bool) -> str:
     """Return the expression of a character; ``escapable`` where a backslash before it belongs to the match."""
     if _PLAIN.fullmatch(character) and character.isascii():
         return character
@@ -95,10 +97,10 @@ def _ways(character: str, *, escapable: bool) -> str:
     quote = _QUOTE if character == "'" else '|""' if character == '"' else ""
     entity = rf"|&(?:amp;){{0,3}}{name};" if name else ""
     control = rf"|\\{{1,8}}{_CONTROL[character]}" if character in _CONTROL else ""
-    return f"(?:{raw}{quote}{entity}{control}|(?i:{'|'.join(_numbers(character))}))"
+    return f"(?:{raw}{quote}{entity}{control}|(?i:{'|'.join(_numeric_escape_patterns(character))}))"
 
 
-def _numbers(character: str) -> Iterator[str]:
+def _numeric_escape_patterns(character: str) -> Iterator[str]:
     """Yield the expressions of a character by its number, or by those of its bytes."""
     point, octets = ord(character), character.encode("utf-8", "surrogatepass")
     yield "".join(f"%(?:25){{0,2}}{octet:02x}" for octet in octets)
@@ -112,7 +114,7 @@ def _numbers(character: str) -> Iterator[str]:
         yield rf"\\{{1,8}}x{point:02x}"
 
 
-def _bounded(secret: str, pattern: str) -> str:
+def _whole_word_pattern(secret: str, pattern: str) -> str:
     """Return a pattern that matches a short secret only as a whole word, if it looks like one."""
     if len(secret) >= ANYWHERE or not _WORDLIKE.fullmatch(secret):
         return pattern
@@ -121,14 +123,14 @@ def _bounded(secret: str, pattern: str) -> str:
     return f"{before}{pattern}{after}"
 
 
-def spellings(secret: str) -> tuple[bytes, ...]:
+def line_break_variants(secret: str) -> tuple[bytes, ...]:
     """Return the bytes of a secret as it is, and with either line break."""
     unix = re.sub(r"\r\n?", "\n", secret)
     texts = (secret, unix, unix.replace("\n", "\r\n"))
     return tuple(dict.fromkeys(text.encode("utf-8", "surrogatepass") for text in texts))
 
 
-def cores(octets: bytes) -> tuple[str, ...]:
+def base64_cores(octets: bytes) -> tuple[str, ...]:
     """Return the base64 of bytes at each of the three offsets in a text, as far as the bytes determine it."""
     from binascii import b2a_base64
 
@@ -143,7 +145,7 @@ def cores(octets: bytes) -> tuple[str, ...]:
 URL_SAFE = str.maketrans("+/", "-_")
 
 
-def dumps(octets: bytes) -> Iterator[str]:
+def byte_dumps(octets: bytes) -> Iterator[str]:
     """Yield the hexadecimal and octal dumps of bytes with separators."""
     for separator in _HEX_SEPARATORS:
         yield separator.join(map("{:02x}".format, octets))
@@ -154,17 +156,17 @@ def dumps(octets: bytes) -> Iterator[str]:
 
 def literal_forms(secret: str) -> Iterator[str]:
     """Yield the encoded forms of a secret that are searched as a whole."""
-    for octets in spellings(secret):
-        yield from dumps(octets)
+    for octets in line_break_variants(secret):
+        yield from byte_dumps(octets)
         if len(octets) < SURE:
             yield from (octets.hex(), octets.hex().upper())
-            yield from (text for text in cores(octets) if len(text) > SHORTEST)
+            yield from (text for text in base64_cores(octets) if len(text) > SHORTEST)
 
 
 def form_windows(secret: str) -> Iterator[str]:
     """Yield the windows of a secret's encoded forms."""
-    for octets in spellings(secret):
-        for text in cores(octets):
+    for octets in line_break_variants(secret):
+        for text in base64_cores(octets):
             yield from _windows(text, WINDOW)
         yield from _windows(octets.hex(), HEX_WINDOW)
 

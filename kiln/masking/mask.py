@@ -33,11 +33,11 @@ class Mask:
         more = Mask((*self.secrets, *secrets))
         return self if more.secrets == self.secrets else more
 
-    def text(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         """Return a text with secrets and the credentials of URLs masked."""
         return urls.mask_spans(text, [*self.spans(text), *urls.credential_spans(text)])
 
-    def values(self, text: str) -> str:
+    def mask_secrets_only(self, text: str) -> str:
         """Return a text with secrets masked, but not the credentials of its URLs."""
         return urls.mask_spans(text, self.spans(text))
 
@@ -65,7 +65,7 @@ class Mask:
 
     def _has_window(self, text: str) -> bool:
         """Return whether a long run of letters and digits has a window of an encoded secret."""
-        base64, hexadecimal = self._windows
+        base64, hexadecimal = self._encoded_windows
         size, wide = forms.WINDOW, forms.HEX_WINDOW
         for run in text.encode("latin-1", "replace").translate(_TO_SPACES).decode("latin-1").split():
             if len(run) < _WORTH:
@@ -79,29 +79,29 @@ class Mask:
         return False
 
     def _windows_in(self, text: str) -> Iterator[tuple[int, int]]:
-        base64, hexadecimal = self._windows
+        base64, hexadecimal = self._encoded_windows
         for run in _RUN.finditer(text):
             start, word = run.span()[0], run[0]
             for at in range(len(word) - forms.WINDOW + 1):
                 if word[at : at + forms.WINDOW] in base64:
                     first, last = start + at, start + at + forms.WINDOW
-                    yield max(start, first - _PADDED), _padding(text, min(run.end(), last + _PADDED))
+                    yield max(start, first - _PADDED), _end_of_padding(text, min(run.end(), last + _PADDED))
                 if word[at : at + forms.HEX_WINDOW].lower() in hexadecimal:
                     yield start + at, start + at + forms.HEX_WINDOW
 
     def ends_encoded(self, line: str) -> bool:
         """Return whether a line ends in the middle of an encoded secret."""
-        base64, hexadecimal = self._windows
+        base64, hexadecimal = self._encoded_windows
         return line[-forms.WINDOW :] in base64 or line[-forms.HEX_WINDOW :].lower() in hexadecimal
 
-    def has_part(self, text: str) -> bool:
+    def is_part_of_encoded_secret(self, text: str) -> bool:
         """Return whether a text is part of the encoded form of a secret."""
-        return any(text in encoded or text.lower() in encoded for encoded in self._encoded)
+        return any(text in encoded or text.lower() in encoded for encoded in self._encoded_secrets)
 
     @functools.cached_property
-    def _encoded(self) -> tuple[str, ...]:
-        spellings = [octets for secret in self.secrets for octets in forms.spellings(secret)]
-        return tuple(text for octets in spellings for text in (*forms.cores(octets), octets.hex()))
+    def _encoded_secrets(self) -> tuple[str, ...]:
+        spellings = [octets for secret in self.secrets for octets in forms.line_break_variants(secret)]
+        return tuple(text for octets in spellings for text in (*forms.base64_cores(octets), octets.hex()))
 
     @functools.cached_property
     def _forms(self) -> tuple[Forms, ...]:
@@ -113,13 +113,13 @@ class Mask:
         return tuple(dict.fromkeys(text for secret in self.secrets for text in forms.literal_forms(secret)))
 
     @functools.cached_property
-    def _windows(self) -> tuple[frozenset[str], frozenset[str]]:
+    def _encoded_windows(self) -> tuple[frozenset[str], frozenset[str]]:
         windows = {window for secret in self.secrets for window in forms.form_windows(secret)}
         base64 = frozenset(window for window in windows if len(window) == forms.WINDOW)
         return base64, frozenset(window for window in windows if len(window) == forms.HEX_WINDOW)
 
     @functools.cached_property
-    def longest(self) -> int:
+    def max_form_length(self) -> int:
         """The number of characters of a secret's longest form."""
         return 24 * max(map(len, self.secrets), default=0) + 4096
 
@@ -135,7 +135,7 @@ def maskable_lines(secret: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if len(line.strip()) >= forms.ANYWHERE) if len(lines) > 1 else ()
 
 
-def _padding(text: str, at: int) -> int:
+def _end_of_padding(text: str, at: int) -> int:
     while text[at : at + 1] == "=":
         at += 1
     return at

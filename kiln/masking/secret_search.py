@@ -25,18 +25,18 @@ class Search:
     masks: Mapping[str, Mask]
 
     @classmethod
-    def of(cls, secrets: Mapping[str, str]) -> Search:
+    def for_secrets(cls, secrets: Mapping[str, str]) -> Search:
         """Return the search for values that are too long to occur by chance.
 
         Bytes are searched as Latin-1 text, so other alphabets are searched by their bytes.
         """
         long = {name: value for name, value in secrets.items() if len(value.strip()) >= forms.ANYWHERE}
-        return cls(masks={name: Mask((value, _as_bytes(value))) for name, value in long.items()})
+        return cls(masks={name: Mask((value, _utf8_as_latin1(value))) for name, value in long.items()})
 
     def names_in(self, chunks: Iterator[bytes]) -> tuple[str, ...]:
         """Return the names of the values in a file, which is read in chunks."""
         names: dict[str, None] = {}
-        overlap = max((mask.longest for mask in self.masks.values()), default=0)
+        overlap = max((mask.max_form_length for mask in self.masks.values()), default=0)
         rest = ""
         for chunk in chunks:
             text = rest + chunk.decode("latin-1")
@@ -45,7 +45,7 @@ class Search:
         return tuple(names)
 
 
-def _as_bytes(value: str) -> str:
+def _utf8_as_latin1(value: str) -> str:
     return value.encode("utf-8", "surrogatepass").decode("latin-1")
 
 

@@ -42,46 +42,48 @@ class Stream:
         self._rest = ""
         self._buffer: list[str] = []
         self._matches: list[_PartialMatch] = []
-        self._multiline = tuple(_MultilineSecret.of(secret) for secret in mask.secrets if _has_short_lines(secret))
+        self._multiline = tuple(
+            _MultilineSecret.of_secret(secret) for secret in mask.secrets if _has_short_lines(secret)
+        )
         self._open = False  # True when the line before ended in a part of an encoded secret
 
     def feed(self, text: str) -> list[str]:
         """Add text, and return the masked lines that are complete."""
         whole, newline, self._rest = (self._rest + text).rpartition("\n")
         lines = whole.split("\n") if newline else []
-        if len(self._rest) > max(LONGEST_LINE, 2 * self._mask.longest):
-            lines.append(self._beginning())
-        return self._lines([line.rstrip("\r") for line in lines])
+        if len(self._rest) > max(LONGEST_LINE, 2 * self._mask.max_form_length):
+            lines.append(self._pop_line_beginning())
+        return self._add_lines([line.rstrip("\r") for line in lines])
 
     def end(self) -> list[str]:
         """Return the remaining lines, masked."""
         rest, self._rest = self._rest, ""
-        lines = self._line(rest.rstrip("\r")) if rest else []
+        lines = self._add_line(rest.rstrip("\r")) if rest else []
         return [*lines, *self._release(len(self._buffer))]
 
-    def _lines(self, lines: list[str]) -> list[str]:
+    def _add_lines(self, lines: list[str]) -> list[str]:
         """Return the lines that are complete; many lines are divided in halves until one has to be searched."""
         if not self._buffer and not self._open and not self._needs_search(lines):
             return lines
         if len(lines) <= FEW:
-            return [masked for line in lines for masked in self._line(line)]
+            return [masked for line in lines for masked in self._add_line(line)]
         middle = len(lines) // 2
-        return [*self._lines(lines[:middle]), *self._lines(lines[middle:])]
+        return [*self._add_lines(lines[:middle]), *self._add_lines(lines[middle:])]
 
     def _needs_search(self, lines: list[str]) -> bool:
         text = "\n".join(lines)
         return self._mask.may_hold(text) or any(secret.may_begin(text) for secret in self._multiline)
 
-    def _beginning(self) -> str:
+    def _pop_line_beginning(self) -> str:
         """Remove and return the beginning of an endless line, so that no secret is divided."""
-        at = len(self._rest) - self._mask.longest
+        at = len(self._rest) - self._mask.max_form_length
         for start, end in self._mask.spans(self._rest):
             if start < at < end:
                 at = start
         beginning, self._rest = self._rest[:at], self._rest[at:]
         return beginning
 
-    def _line(self, line: str) -> list[str]:
+    def _add_line(self, line: str) -> list[str]:
         """Add a whole line, and return the lines that are complete."""
         if self._own and line.startswith(self._own):
             return [*self._release(len(self._buffer)), line]
@@ -104,21 +106,21 @@ class Stream:
         if len(match.places) == last and (end := secret.end_of_last_line(line)):
             self._mask_lines((*match.places, now), secret, end)
             return None
-        if len(match.places) < last and secret.continues(line, len(match.places)):
+        if len(match.places) < last and secret.is_secret_line(line, len(match.places)):
             return _PartialMatch(secret=match.secret, places=(*match.places, now))
         return match if now - match.places[-1] <= BETWEEN else None
 
     def _mask_lines(self, places: tuple[int, ...], secret: _MultilineSecret, end: int) -> None:
         """Mask a secret in the buffered lines, in the last one up to the character ``end``."""
         lines, (first, *between, last) = self._buffer, places
-        start = secret.begins(lines[first])
+        start = secret.first_line_position(lines[first])
         lines[first] = f"{lines[first][:start]}{MASKED}" if start >= 0 else lines[first]
         for place in between:
             lines[place] = MASKED
         lines[last] = f"{MASKED}{lines[last][end:]}"
 
     def _release(self, count: int) -> list[str]:
-        lines = list(self._masked(self._buffer[:count]))
+        lines = list(self._mask_each_line(self._buffer[:count]))
         self._buffer = self._buffer[count:]
         self._matches = [
             _PartialMatch(secret=match.secret, places=tuple(place - count for place in match.places))
@@ -127,16 +129,20 @@ class Stream:
         ]
         return lines
 
-    def _masked(self, lines: list[str]) -> Iterator[str]:
+    def _mask_each_line(self, lines: list[str]) -> Iterator[str]:
         for line in lines:
-            masked = self._mask.text(self._continued(line))
+            masked = self._mask.mask_text(self._without_continued_secret(line))
             self._open = self._mask.ends_encoded(line)
             yield masked
 
-    def _continued(self, line: str) -> str:
+    def _without_continued_secret(self, line: str) -> str:
         """Return a line without the short end of an encoded secret that began in the line before."""
         match = _ENCODED_START.match(line) if self._open else None
-        if match is None or len(match[1]) >= forms.HEX_WINDOW or not self._mask.has_part(match[1].rstrip("=")):
+        if (
+            match is None
+            or len(match[1]) >= forms.HEX_WINDOW
+            or not self._mask.is_part_of_encoded_secret(match[1].rstrip("="))
+        ):
             return line
         return f"{line[: match.start(1)]}{MASKED}{line[match.end(1) :]}"
 
@@ -151,7 +157,7 @@ def _has_short_lines(secret: str) -> bool:
     return len(lines) > 1 and any(forms.SHORTEST // 2 < len(line.strip()) < forms.ANYWHERE for line in lines)
 
 
-def _lines(expression: str) -> re.Pattern[str]:
+def _compile_multiline(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.MULTILINE)
 
 
@@ -164,7 +170,7 @@ class _MultilineSecret:
     expressions: tuple[re.Pattern[str], ...]
 
     @classmethod
-    def of(cls, secret: str) -> _MultilineSecret:
+    def of_secret(cls, secret: str) -> _MultilineSecret:
         """Return the lines of a secret; the margin of those after the first is not part of it."""
         lines = _split(secret)
         patterns = [f"(?:{forms.escaped_pattern(line)})" for line in lines]
@@ -175,21 +181,22 @@ class _MultilineSecret:
             lines=lines,
             expressions=tuple(
                 map(
-                    _lines, (rf"{first}\r?$", *(f"{margin}{pattern}[ \\t]*$" for pattern in between), f"{margin}{last}")
+                    _compile_multiline,
+                    (rf"{first}\r?$", *(f"{margin}{pattern}[ \\t]*$" for pattern in between), f"{margin}{last}"),
                 )
             ),
         )
 
-    def begins(self, line: str) -> int:
+    def first_line_position(self, line: str) -> int:
         """Return the position of the secret's first line at the end of a line, -1 where it is not."""
         match = self.expressions[0].search(line)
         return -1 if match is None else match.start()
 
     def may_begin(self, text: str) -> bool:
         """Return whether any line of a text ends with the secret's first."""
-        return self.trigger in text and self.begins(text) >= 0
+        return self.trigger in text and self.first_line_position(text) >= 0
 
-    def continues(self, line: str, number: int) -> bool:
+    def is_secret_line(self, line: str, number: int) -> bool:
         """Return whether a line is the secret's line ``number``."""
         return self.expressions[number].match(line) is not None
 

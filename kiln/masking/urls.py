@@ -34,7 +34,7 @@ def credential_spans(text: str) -> Iterator[tuple[int, int]]:
     if "://" in text:
         yield from (match.span() for match in _USER.finditer(text))
     if "/t/" in text:
-        yield from _tokens(text)
+        yield from _conda_token_spans(text)
     if "=" in text and ("?" in text or "&" in text or ";" in text) and _may_name_secret(text):
         yield from (match.span("value") for match in _QUERY.finditer(text))
     if any(word in text for word in _HEADER_WORDS):
@@ -49,7 +49,7 @@ def _may_name_secret(text: str) -> bool:
     return any(part in lower for part in _NAME_PARTS)
 
 
-def _tokens(text: str) -> Iterator[tuple[int, int]]:
+def _conda_token_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of conda's tokens: any in a URL, elsewhere those in the form of anaconda.org."""
     within = {match.end() for match in _IN_URL.finditer(text)}
     for match in _PATH.finditer(text):

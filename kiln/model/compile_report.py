@@ -55,7 +55,7 @@ class CompileReport:
         return f"{text}; critical path {self.critical:,.0f} s{queued}"
 
 
-def sum_of(reports: Sequence[CompileReport]) -> CompileReport:
+def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     """Return the report of a compile that called Bazel several times."""
     return CompileReport(
         hits=sum(report.hits for report in reports),

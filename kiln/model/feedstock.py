@@ -31,17 +31,17 @@ class Feedstock:
         return self.recipe / "recipe.yaml"
 
     @property
-    def configs(self) -> Path:
+    def config_folder(self) -> Path:
         """The folder with one generated variant file per config."""
         return self.root / ".ci_support"
 
     @property
     def config_names(self) -> tuple[str, ...]:
         """The names of the configs in that folder, sorted."""
-        return tuple(sorted(file.stem for file in self.configs.glob("*.yaml")))
+        return tuple(sorted(file.stem for file in self.config_folder.glob("*.yaml")))
 
     @property
-    def settings(self) -> Path:
+    def conda_forge_yml(self) -> Path:
         """The file with conda-forge's settings."""
         return self.root / "conda-forge.yml"
 

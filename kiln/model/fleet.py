@@ -113,7 +113,7 @@ class WorkerRecord:
     reason: str = ""
 
     @property
-    def offer(self) -> tuple[str, bool, str]:
+    def offer_key(self) -> tuple[str, bool, str]:
         """The offer by which it was requested: type, spot, zone."""
         return self.type, self.spot, self.zone
 

@@ -52,6 +52,6 @@ class HandoverRecord:
     packages: tuple[tuple[str, str], ...] = ()
 
     @property
-    def seconds(self) -> float:
+    def total_seconds(self) -> float:
         """The duration of all jobs so far."""
         return sum(link.seconds for link in self.links)

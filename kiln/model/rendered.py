@@ -36,7 +36,7 @@ class Requirements:
     run_constrained: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def solved(self, section: str) -> tuple[str, ...]:
+    def specs_to_solve(self, section: str) -> tuple[str, ...]:
         """Return the specs of a section as they are solved: bare names with the variant's versions.
 
         A version of letters, digits and dots alone stands for all that begin so, as in rattler-build.
@@ -253,7 +253,7 @@ class Output:
         return tuple(filter(None, (value,) if isinstance(value, str) else value))
 
     @property
-    def used_texts(self) -> dict[str, str]:
+    def used_keys_as_text(self) -> dict[str, str]:
         """The keys in the hash with their values as scripts see them: truth values in lower case."""
         values: Mapping[str, Any] = self.used
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()}

@@ -25,7 +25,7 @@ if sys.platform == "win32":
         """
         while True:
             try:
-                _change(descriptor, msvcrt.LK_NBLCK)
+                _lock_or_unlock_byte(descriptor, msvcrt.LK_NBLCK)
             except OSError as error:
                 if error.errno not in _HELD:
                     raise
@@ -53,9 +53,9 @@ if sys.platform == "win32":
 
     def release(descriptor: int) -> None:
         """Release a lock: Windows does so some time after the file was closed."""
-        _change(descriptor, msvcrt.LK_UNLCK)
+        _lock_or_unlock_byte(descriptor, msvcrt.LK_UNLCK)
 
-    def _change(descriptor: int, mode: int) -> None:
+    def _lock_or_unlock_byte(descriptor: int, mode: int) -> None:
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         os.lseek(descriptor, _BYTE, os.SEEK_SET)
         try:

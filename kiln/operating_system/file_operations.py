@@ -57,7 +57,7 @@ if sys.platform == "win32":
 
     def reserve_space(descriptor: int, size: int) -> None:
         """Take space on the disk for an empty file."""
-        _fill(descriptor, size)
+        _write_zeros(descriptor, size)
 
     def make_removable(path: Path) -> bool:
         """Let a file, or all files in a folder, be removed: Windows keeps read-only ones; return whether it exists."""
@@ -71,7 +71,7 @@ if sys.platform == "win32":
         """Return the bytes that a file takes, up to its last block."""
         return status.st_size
 
-    def link(source: str, target: str) -> None:
+    def make_hard_link(source: str, target: str) -> None:
         """Give a file another name; a link is not followed, so it cannot be linked here."""
         if os.path.islink(source):  # noqa: PTH114 - of many files
             raise OSError(errno.ENOTSUP, "links cannot be linked", source)
@@ -92,7 +92,7 @@ if sys.platform == "win32":
             raise
         aside.rename(one)
 
-    def own_descriptors() -> list[int]:
+    def open_descriptors() -> list[int]:
         """Return this process's open descriptors: none, as Windows' sockets are no files."""
         return []
 
@@ -151,11 +151,11 @@ else:
         """Return the bytes that a file takes in blocks."""
         return 512 * status.st_blocks
 
-    def link(source: str, target: str) -> None:
+    def make_hard_link(source: str, target: str) -> None:
         """Give a file another name, or a link, which is not followed."""
         os.link(source, target, follow_symlinks=False)
 
-    def own_descriptors() -> list[int]:
+    def open_descriptors() -> list[int]:
         """Return this process's open descriptors; macOS has the same folder as Linux."""
         return [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - a folder of numbers
 
@@ -181,7 +181,7 @@ else:
 
         def reserve_space(descriptor: int, size: int) -> None:
             """Take space on the disk for an empty file."""
-            _fill(descriptor, size)
+            _write_zeros(descriptor, size)
 
     def exchange(one: Path, other: Path) -> None:
         """Exchange two folders atomically.
@@ -206,7 +206,7 @@ def _flush(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def _fill(descriptor: int, size: int) -> None:
+def _write_zeros(descriptor: int, size: int) -> None:
     """Write zeros: a file that is only made longer takes no space."""
     block = bytes(1 << 20)
     while size > 0:

@@ -23,7 +23,7 @@ def missing_variables(environment: Mapping[str, str], uid: int) -> dict[str, str
     """Return the missing variables of a user's environment: HOME without a writable home, LOGNAME without a name."""
     variables = {}
     if not _is_usable(environment.get("HOME") or users.recorded_home(uid)):
-        variables["HOME"] = str(_stand_in(uid))
+        variables["HOME"] = str(_substitute_home(uid))
     if not any(environment.get(name) for name in NAMES) and not users.recorded_name(uid):
         variables["LOGNAME"] = f"uid{uid}"
     return variables
@@ -42,7 +42,7 @@ def _is_usable(home: str) -> bool:
     return os.access(existing, os.W_OK)
 
 
-def _stand_in(uid: int) -> Path:
+def _substitute_home(uid: int) -> Path:
     """Return a private temporary folder of the user, the same each time unless another user owns it."""
     import tempfile  # few users need it
 

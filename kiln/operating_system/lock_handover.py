@@ -14,7 +14,7 @@ if sys.platform == "win32":
         number = -1
         inherited: tuple[int, ...] = ()
 
-        def child_started(self) -> None:
+        def close_child_end(self) -> None:
             """Do nothing."""
 
         def send(self, lock: int) -> None:
@@ -47,7 +47,7 @@ else:
             self.number = self._childs.fileno()
             self.inherited = (self.number,)
 
-        def child_started(self) -> None:
+        def close_child_end(self) -> None:
             """Close the child's end here."""
             self._childs.close()
 

@@ -34,7 +34,7 @@ if sys.platform == "win32":
         """Return the name of the processor."""
         return os.environ.get("PROCESSOR_IDENTIFIER", "")
 
-    def c_library() -> str:
+    def c_library_version() -> str:
         """Return the name and version of the GNU C library: empty."""
         return ""
 
@@ -51,7 +51,7 @@ if sys.platform == "win32":
         api.call("GetProcessIoCounters", api.this_process(), ctypes.byref(counters))
         return int(counters[4])
 
-    def free_files(folder: Path) -> int:  # noqa: ARG001
+    def free_file_count(folder: Path) -> int:  # noqa: ARG001
         """Return the number of files that the disk can still hold; 0, as NTFS has no such limit."""
         return 0
 
@@ -76,12 +76,12 @@ if sys.platform == "win32":
             size = ctypes.sizeof(limits)
             api.call("SetInformationJobObject", cls.handle, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size)
 
-    def limit_for_good(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
+    def limit_process_permanently(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
         """Have the system limit this process's memory; Windows has no limit on the size of its files."""
         _Job.limit(memory)
 
     @contextlib.contextmanager
-    def more_memory_limited(amount: int) -> Iterator[None]:
+    def additional_memory_limit(amount: int) -> Iterator[None]:
         """Have the system refuse more than ``amount`` further bytes of memory during the block."""
         _Job.limit(private_memory() + amount)
         try:
@@ -96,11 +96,11 @@ else:
         """Return the bytes of memory of this machine."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def c_library() -> str:
+    def c_library_version() -> str:
         """Return the name and version of the GNU C library; empty with another one."""
         return os.confstr("CS_GNU_LIBC_VERSION") or "" if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
 
-    def free_files(folder: Path) -> int:
+    def free_file_count(folder: Path) -> int:
         """Return the number of files that the disk can still hold; 0 where it has no such limit."""
         return os.statvfs(folder).f_ffree
 
@@ -110,20 +110,20 @@ else:
         limit = resource.getrlimit(kinds[name])[1]
         return UNLIMITED if limit == resource.RLIM_INFINITY else limit
 
-    def limit_for_good(*, memory: int, file_size: int | None) -> None:
+    def limit_process_permanently(*, memory: int, file_size: int | None) -> None:
         """Have the kernel limit this process's memory and the size of its files."""
-        _set(resource.RLIMIT_DATA, memory)
-        _set(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY if file_size is None else file_size)
+        _set_soft_limit(resource.RLIMIT_DATA, memory)
+        _set_soft_limit(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY if file_size is None else file_size)
 
-    def _set(kind: int, amount: int) -> None:
+    def _set_soft_limit(kind: int, amount: int) -> None:
         _, most = resource.getrlimit(kind)
         resource.setrlimit(kind, (amount if most == resource.RLIM_INFINITY else min(amount, most), most))
 
     @contextlib.contextmanager
-    def more_memory_limited(amount: int) -> Iterator[None]:
+    def additional_memory_limit(amount: int) -> Iterator[None]:
         """Have the kernel refuse more than ``amount`` further bytes of memory during the block."""
         before = resource.getrlimit(resource.RLIMIT_DATA)
-        _set(resource.RLIMIT_DATA, private_memory() + amount)
+        _set_soft_limit(resource.RLIMIT_DATA, private_memory() + amount)
         try:
             yield
         finally:

@@ -30,7 +30,7 @@ if sys.platform == "win32":
             """True while a pipe has not ended."""
             return bool(self._open)
 
-        def ready(self, timeout: float) -> list[tuple[IO[bytes], bytes]]:
+        def read_available(self, timeout: float) -> list[tuple[IO[bytes], bytes]]:
             """Return what came, after ``timeout`` seconds at most; an empty chunk is a pipe's end."""
             try:
                 pipe, chunk = self._chunks.get(timeout=timeout)
@@ -68,7 +68,7 @@ else:
             """True while a pipe has not ended."""
             return bool(self._selector.get_map())
 
-        def ready(self, timeout: float) -> list[tuple[IO[bytes], bytes]]:
+        def read_available(self, timeout: float) -> list[tuple[IO[bytes], bytes]]:
             """Return what came, after ``timeout`` seconds at most; an empty chunk is a pipe's end."""
             chunks = []
             for key, _ in self._selector.select(timeout=timeout):

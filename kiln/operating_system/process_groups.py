@@ -29,7 +29,7 @@ if sys.platform == "win32":
         " SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE WINDIR"
     )
 
-    def complete(environment: Mapping[str, str]) -> dict[str, str]:
+    def complete_environment(environment: Mapping[str, str]) -> dict[str, str]:
         """Return a program's environment, with this process's variables that every program of Windows needs."""
         given = {name.upper() for name in environment}
         return {
@@ -38,12 +38,12 @@ if sys.platform == "win32":
             "PYTHONUTF8": "1",
         }
 
-    def own_group() -> dict[str, Any]:
+    def new_group_arguments() -> dict[str, Any]:
         """Return the arguments of Popen that start a group: Ctrl-C reaches this process alone."""
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 
     class ProcessGroup:
-        """A process that was started with `own_group`, and its descendants: a job of Windows."""
+        """A process that was started with `new_group_arguments`, and its descendants: a job of Windows."""
 
         def __init__(self, process: subprocess.Popen[Any]) -> None:
             self._process = process
@@ -84,16 +84,16 @@ if sys.platform == "win32":
         finally:
             api.close(handle)
 
-    def parent_is(pid: int) -> bool:
+    def is_parent(pid: int) -> bool:
         """Return whether this process's parent still runs: Windows keeps the number of one that has ended."""
         return is_running(pid)
 
-    exists = is_running  # no number belongs to a process that has ended, unless a handle of it is open
+    process_exists = is_running  # no number belongs to a process that has ended, unless a handle of it is open
 
     def die_with_parent(number: signal.Signals) -> None:
         """Do nothing: the job of `ProcessGroup` ends with the parent."""
 
-    def replace_by(program: Path, arguments: list[str]) -> NoReturn:
+    def replace_process(program: Path, arguments: list[str]) -> NoReturn:
         """Run a program to its end and exit with its code: Windows cannot replace a process by another."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the program decides
         try:
@@ -105,12 +105,12 @@ if sys.platform == "win32":
     def set_not_blocking(descriptor: int) -> None:
         """Do nothing: writes of a byte into an empty pipe do not block."""
 
-    def inheriting(descriptor: int) -> dict[str, Any]:  # noqa: ARG001
+    def inherited_file_arguments(descriptor: int) -> dict[str, Any]:  # noqa: ARG001
         """Return the arguments of Popen that share an open file: none; its processes end with this one instead."""
         return {}
 
     @contextmanager
-    def orphans_adopted() -> Iterator[None]:
+    def adopt_orphans() -> Iterator[None]:
         """Do nothing: a job knows all its processes."""
         yield
 
@@ -128,16 +128,16 @@ else:
     HANG_UP = (signal.SIGHUP,)
     TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/PID/stat, in a second
 
-    def complete(environment: Mapping[str, str]) -> dict[str, str]:
+    def complete_environment(environment: Mapping[str, str]) -> dict[str, str]:
         """Return a program's environment."""
         return dict(environment)
 
-    def own_group() -> dict[str, Any]:
+    def new_group_arguments() -> dict[str, Any]:
         """Return the arguments of Popen that start a group: Ctrl-C reaches this process alone."""
         return {"start_new_session": True}
 
     class ProcessGroup:
-        """A process that was started with `own_group`, and its descendants."""
+        """A process that was started with `new_group_arguments`, and its descendants."""
 
         def __init__(self, process: subprocess.Popen[Any]) -> None:
             self._process = process
@@ -157,7 +157,7 @@ else:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def inheriting(descriptor: int) -> dict[str, Any]:
+    def inherited_file_arguments(descriptor: int) -> dict[str, Any]:
         """Return the arguments of Popen that share an open file."""
         return {"pass_fds": (descriptor,)}
 
@@ -167,7 +167,7 @@ else:
             while True:
                 os.waitpid(-process.pid, 0)
 
-    def replace_by(program: Path, arguments: list[str]) -> NoReturn:
+    def replace_process(program: Path, arguments: list[str]) -> NoReturn:
         """Replace this process by a program."""
         os.execv(program, [str(program), *arguments])  # noqa: S606 - it needs no shell
 
@@ -175,11 +175,11 @@ else:
         """Have writes to a full pipe fail instead of waiting."""
         os.set_blocking(descriptor, False)
 
-    def parent_is(pid: int) -> bool:
+    def is_parent(pid: int) -> bool:
         """Return whether a process is still this process's parent."""
         return os.getppid() == pid
 
-    def exists(pid: int) -> bool:
+    def process_exists(pid: int) -> bool:
         """Return whether a process exists; a zombie does."""
         try:
             os.kill(pid, 0)
@@ -193,7 +193,7 @@ else:
         _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
         @contextmanager
-        def orphans_adopted() -> Iterator[None]:
+        def adopt_orphans() -> Iterator[None]:
             """Become the parent of children whose parent has ended, so that this process can wait for them."""
             import ctypes
 
@@ -221,10 +221,10 @@ else:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     else:
-        is_running = exists
+        is_running = process_exists
 
         @contextmanager
-        def orphans_adopted() -> Iterator[None]:
+        def adopt_orphans() -> Iterator[None]:
             """Do nothing: Linux alone has this."""
             yield
 

@@ -13,7 +13,7 @@ if sys.platform == "win32":
     import io
     import subprocess
 
-    def prepare_output() -> None:
+    def use_utf8_output() -> None:
         """Have this process print UTF-8 into files and pipes, too, where Windows has a code page of its language."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -23,14 +23,14 @@ if sys.platform == "win32":
         """Return a word as it is written on a command line."""
         return subprocess.list2cmdline([word])
 
-    def with_programs_of(prefix: Path) -> str:
+    def path_export_line(prefix: Path) -> str:
         """Return the line that makes a prefix's programs available without conda."""
         folders = (prefix, prefix / "Library" / "bin", prefix / "Scripts")
         return f'set "PATH={";".join(map(str, folders))};%PATH%"'
 
 else:
 
-    def prepare_output() -> None:
+    def use_utf8_output() -> None:
         """Leave the output as the user's locale has it."""
 
     def quoted(word: str) -> str:
@@ -39,7 +39,7 @@ else:
 
         return shlex.quote(word)
 
-    def with_programs_of(prefix: Path) -> str:
+    def path_export_line(prefix: Path) -> str:
         """Return the line that makes a prefix's programs available without conda."""
         return f"export PATH={quoted(f'{prefix}/bin')}:$PATH"
 

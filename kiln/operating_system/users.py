@@ -65,11 +65,11 @@ else:
 
     def recorded_home(uid: int) -> str:
         """Return the home folder in the list of users; empty for a user who is not there."""
-        return _field(uid, "pw_dir")
+        return _account_field(uid, "pw_dir")
 
     def recorded_name(uid: int) -> str:
         """Return the name in the list of users; empty for a user who is not there."""
-        return _field(uid, "pw_name")
+        return _account_field(uid, "pw_name")
 
     if sys.platform == "darwin":
 
@@ -81,7 +81,7 @@ else:
         def _usual_cache_folder(environment: Mapping[str, str]) -> Path:
             return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
-    def _field(uid: int, name: str) -> str:
+    def _account_field(uid: int, name: str) -> str:
         try:
             return str(getattr(pwd.getpwuid(uid), name))
         except KeyError:

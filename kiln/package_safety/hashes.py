@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rattler import PackageCache
 
 from kiln import files
-from kiln.package_safety.refusals import local_package_file, other_hash
+from kiln.package_safety.refusals import hash_mismatch_error, local_package_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
 
-async def uncached(records: Iterable[RepoDataRecord], cache: Path) -> list[RepoDataRecord]:
+async def uncached_packages(records: Iterable[RepoDataRecord], cache: Path) -> list[RepoDataRecord]:
     """Return the packages that a cache does not have."""
     index = await PackageCache(cache).index()
     return [record for record in records if not index.contains_record(record)]
@@ -38,6 +38,6 @@ def _require_hash(record: RepoDataRecord, file: Path) -> None:
     """Compare by SHA-256, or by MD5 where the index has no other hash."""
     if record.sha256:
         if (digest := files.sha256(file)) != record.sha256.hex():
-            raise other_hash(record, digest)
+            raise hash_mismatch_error(record, digest)
     elif record.md5 and (digest := files.digests(file)["md5"]) != record.md5.hex():
-        raise other_hash(record, digest, kind="MD5")
+        raise hash_mismatch_error(record, digest, kind="MD5")

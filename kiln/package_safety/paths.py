@@ -15,7 +15,7 @@ HOPS = 40  # links in a row, the kernel's own limit (path_resolution(7))
 RECORDS = "conda-meta"  # the folder of a prefix with the records of installed packages; no package may write there
 
 
-def resolved(path: str, links: Mapping[str, str]) -> str | None:
+def resolve_links(path: str, links: Mapping[str, str]) -> str | None:
     """Return a path of a prefix with its links followed; None when it leads outside."""
     parts, position, hops = path.split("/")[::-1], list[str](), 0
     if path.startswith("/"):
@@ -53,28 +53,30 @@ class PrefixTree:
 
     def add_existing(self, paths: Iterable[str], links: Mapping[str, str]) -> None:
         """Add what is in the prefix already; a link there that leads out is not the new packages' fault."""
-        self.folders |= _folders(paths)
+        self.folders |= _parent_folders(paths)
         self._add_links(links)
-        self.outward = {link for link in self.links if resolved(link, self.links) is None}
+        self.outward = {link for link in self.links if resolve_links(link, self.links) is None}
 
-    def escapes(self, paths: Iterable[str], links: Mapping[str, str]) -> list[str]:
+    def add_and_check_package(self, paths: Iterable[str], links: Mapping[str, str]) -> list[str]:
         """Add a package's paths and links; return those that lead out, or make others lead out."""
         paths = list(paths)
-        escapes = [path for path in paths if is_outside(path) or is_record(path)]
-        escapes += [f"{path}, twice" for path in repeated(paths, folds_case=self.folds_case)]
+        escapes = [path for path in paths if is_outside(path) or is_in_conda_meta(path)]
+        escapes += [f"{path}, twice" for path in repeated_paths(paths, folds_case=self.folds_case)]
         new = self._add_links(links)
-        folders = _folders(path for path in paths if not is_outside(path))
-        escapes += [f"{folder}/..." for folder in sorted(folders) if resolved(folder, self.links) is None]
+        folders = _parent_folders(path for path in paths if not is_outside(path))
+        escapes += [f"{folder}/..." for folder in sorted(folders) if resolve_links(folder, self.links) is None]
         if new:
             escapes += [f"{link}, a folder elsewhere" for link in new if link in self.folders]
             escapes += [
-                f"{link} -> {text}" for link, text in self.links.items() if not self.carried and self._out(link)
+                f"{link} -> {text}"
+                for link, text in self.links.items()
+                if not self.carried and self._newly_leads_out(link)
             ]
         self.folders |= folders
         return list(dict.fromkeys(escapes))
 
-    def _out(self, link: str) -> bool:
-        return link not in self.outward and resolved(link, self.links) is None
+    def _newly_leads_out(self, link: str) -> bool:
+        return link not in self.outward and resolve_links(link, self.links) is None
 
     def _add_links(self, links: Mapping[str, str]) -> dict[str, str]:
         """Add links by their names, and by their places behind other links; return all that are new."""
@@ -83,12 +85,14 @@ class PrefixTree:
             if not new:
                 break
             self.links.update(new)
-            new = {place: text for link, text in self.links.items() if (place := self._place(link)) not in self.links}
+            new = {
+                place: text for link, text in self.links.items() if (place := self._link_place(link)) not in self.links
+            }
         return {link: text for link, text in self.links.items() if link not in before}
 
-    def _place(self, link: str) -> str:
+    def _link_place(self, link: str) -> str:
         parent, name = posixpath.split(link)
-        folder = resolved(parent, self.links)
+        folder = resolve_links(parent, self.links)
         return link if folder is None else posixpath.join(folder, name)
 
 
@@ -97,13 +101,13 @@ def is_outside(path: str) -> bool:
     return path.startswith("/") or ".." in path.split("/") or is_special(path)
 
 
-def is_record(path: str) -> bool:
+def is_in_conda_meta(path: str) -> bool:
     """Return whether a file would be among the records of installed packages: history, pins and variables too."""
     top = next((part for part in path.split("/") if part not in {"", "."}), "")
     return top.casefold() == RECORDS
 
 
-def repeated(paths: Iterable[str], *, folds_case: bool) -> list[str]:
+def repeated_paths(paths: Iterable[str], *, folds_case: bool) -> list[str]:
     """Return the paths that are the same file as one before them."""
     names: set[str] = set()
     repetitions: dict[str, None] = {}
@@ -116,7 +120,7 @@ def repeated(paths: Iterable[str], *, folds_case: bool) -> list[str]:
     return list(repetitions)
 
 
-def _folders(paths: Iterable[str]) -> set[str]:
+def _parent_folders(paths: Iterable[str]) -> set[str]:
     folders: set[str] = set()
     for path in paths:
         parent = posixpath.dirname(path)

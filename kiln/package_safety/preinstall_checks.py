@@ -12,7 +12,12 @@ from kiln import files
 from kiln.errors import BrokenPackage, KilnError, UnsafePackage
 from kiln.package_safety import unpacked_metadata_reader
 from kiln.package_safety.paths import RECORDS, PrefixTree, is_outside
-from kiln.package_safety.refusals import display_name, other_package, too_large, unsafe
+from kiln.package_safety.refusals import (
+    display_name,
+    metadata_mismatch_error,
+    too_large_package_error,
+    unsafe_package_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +64,7 @@ class PackageAdmission:
         number = len(self.fetched)
         self.fetched.append(record)
         self.pending[number] = record
-        folder = self._unpacked(record)
+        folder = self._unpacked_folder(record)
         self.send({"unpacking": str(folder), "new": not folder.exists()})
         return number
 
@@ -69,9 +74,9 @@ class PackageAdmission:
         if record is None:
             return
         if (breach := self.exceeded()) is not None:
-            self._refuse(breach, self._unpacked(record))
+            self._refuse(breach, self._unpacked_folder(record))
         else:
-            self.send({"unpacked": str(self._unpacked(record))})
+            self.send({"unpacked": str(self._unpacked_folder(record))})
 
     def on_download_start(self, cache_entry: int) -> int:
         """Return the package's number as that of the download."""
@@ -82,7 +87,7 @@ class PackageAdmission:
         record = self.fetched[download_idx]
         limit = record.size or self.limits.package
         if progress > limit:
-            self.stop(too_large(record, limit))
+            self.stop(too_large_package_error(record, limit))
 
     def in_flight_urls(self) -> list[str]:
         """Return the URLs of the packages that are being fetched or unpacked."""
@@ -91,7 +96,7 @@ class PackageAdmission:
     def on_link_start(self, operation: int, package_name: str) -> int:
         """Admit a package, or end the installation."""
         record = self.records[package_name]
-        folder = self._unpacked(record)
+        folder = self._unpacked_folder(record)
         try:
             self._require_within_limits()
             self._admit(record, folder)
@@ -111,12 +116,12 @@ class PackageAdmission:
             installed = json.loads(file.read_text(encoding="utf-8"))
             paths = [str(path) for path in installed.get("files", ())]
             if outside := [path for path in paths if is_outside(path)]:
-                raise unsafe(f"the record {file}", outside)
+                raise unsafe_package_error(f"the record {file}", outside)
             record = self.records.get(str(installed.get("name")))
             if record is not None and _version_of(record) == (installed.get("version"), installed.get("build")):
                 self.tree.add_existing(paths, unpacked_metadata_reader.link_targets(self.prefix, paths))
 
-    def _unpacked(self, record: RepoDataRecord) -> Path:
+    def _unpacked_folder(self, record: RepoDataRecord) -> Path:
         return self.cache / f"{record.name.normalized}-{record.version}-{record.build}"
 
     def _require_within_limits(self) -> None:
@@ -130,12 +135,12 @@ class PackageAdmission:
         paths = unpacked_metadata_reader.listed_paths(folder)
         links = unpacked_metadata_reader.link_targets(folder, [path for path in paths if not is_outside(path)])
         if index.get("noarch") == "python":
-            paths = [self._placed(path) for path in paths]
-            links = {self._placed(path): text for path, text in links.items()}
-        if escapes := self.tree.escapes(paths, links):
-            raise unsafe(display_name(record), escapes)
+            paths = [self._installed_path(path) for path in paths]
+            links = {self._installed_path(path): text for path, text in links.items()}
+        if escapes := self.tree.add_and_check_package(paths, links):
+            raise unsafe_package_error(display_name(record), escapes)
 
-    def _placed(self, path: str) -> str:
+    def _installed_path(self, path: str) -> str:
         """Return the path at which a file of a noarch Python package is installed."""
         top, _, rest = path.partition("/")
         return posixpath.join(
@@ -144,9 +149,9 @@ class PackageAdmission:
 
     def _refuse(self, error: KilnError, folder: Path) -> None:
         self.refusal = self.refusal or error
-        if not files.refused(self.prefix).exists():
+        if not files.refused_path(self.prefix).exists():
             with contextlib.suppress(FileNotFoundError):  # a package may be complete before the prefix is made
-                self.prefix.rename(files.refused(self.prefix))
+                self.prefix.rename(files.refused_path(self.prefix))
         self._remove_unpacked(folder)
 
     def _remove_unpacked(self, folder: Path) -> None:
@@ -169,7 +174,7 @@ def _require_same(record: RepoDataRecord, index: Mapping[str, Any]) -> None:
     name, *version = (str(index.get(key)) for key in ("name", "version", "build"))
     expected = (record.name.normalized, *_version_of(record))
     if (name.lower(), *version) != expected:
-        raise other_package(record, (name, *version), expected)
+        raise metadata_mismatch_error(record, (name, *version), expected)
 
 
 def _is_for_windows(python: RepoDataRecord | None) -> bool:

@@ -26,7 +26,7 @@ def display_name(record: RepoDataRecord) -> str:
     return f"{record.file_name} from {record.channel or record.url}"
 
 
-def unsafe(name: str, escapes: Sequence[str]) -> UnsafePackage:
+def unsafe_package_error(name: str, escapes: Sequence[str]) -> UnsafePackage:
     """Return the error of a package whose paths or links lead out of the prefix."""
     more = f" and {len(escapes) - PATHS} more" if len(escapes) > PATHS else ""
     return UnsafePackage(
@@ -36,7 +36,7 @@ def unsafe(name: str, escapes: Sequence[str]) -> UnsafePackage:
     )
 
 
-def other_package(record: RepoDataRecord, names: Sequence[str], expected: Sequence[str]) -> BrokenPackage:
+def metadata_mismatch_error(record: RepoDataRecord, names: Sequence[str], expected: Sequence[str]) -> BrokenPackage:
     """Return the error of a package whose metadata has another name, version or build than the index."""
     return BrokenPackage(
         f"{display_name(record)} is another package",
@@ -45,7 +45,7 @@ def other_package(record: RepoDataRecord, names: Sequence[str], expected: Sequen
     )
 
 
-def other_hash(record: RepoDataRecord, digest: str, kind: str = "SHA-256") -> HashMismatch:
+def hash_mismatch_error(record: RepoDataRecord, digest: str, kind: str = "SHA-256") -> HashMismatch:
     """Return the error of a package whose hash is not the one in the index."""
     indexed = record.md5 if kind == "MD5" else record.sha256
     return HashMismatch(
@@ -55,7 +55,7 @@ def other_hash(record: RepoDataRecord, digest: str, kind: str = "SHA-256") -> Ha
     )
 
 
-def too_large(record: RepoDataRecord, limit: int) -> KilnError:
+def too_large_package_error(record: RepoDataRecord, limit: int) -> KilnError:
     """Return the error of a package that is larger than its index or the limit allows."""
     if record.size:
         return HashMismatch(
@@ -70,13 +70,13 @@ def too_large(record: RepoDataRecord, limit: int) -> KilnError:
     )
 
 
-def installation_failure(error: Exception, records: Iterable[RepoDataRecord]) -> KilnError:
+def installation_error(error: Exception, records: Iterable[RepoDataRecord]) -> KilnError:
     """Return the error that a failure of rattler's installer means."""
     what, *lines = str(error).splitlines() or [repr(error)]
     why = "; ".join(line.removeprefix("Caused by: ") for line in lines)
     record = next((record for record in records if what.endswith(f" {record.file_name}")), None)
     if record and (hashes := OTHER_HASH.search(why)):
-        return other_hash(record, hashes[2], kind="SHA-256" if len(hashes[2]) == 64 else "MD5")
+        return hash_mismatch_error(record, hashes[2], kind="SHA-256" if len(hashes[2]) == 64 else "MD5")
     is_local = record is not None and (file := local_package_file(record)) is not None and file.is_file()
     if NOT_FETCHED in what and not is_local and not NO_PACKAGE.search(why):
         hint = "check that the channels can be reached, then run the same command again"

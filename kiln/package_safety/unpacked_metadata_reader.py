@@ -18,7 +18,7 @@ LARGEST_LIST = 1 << 28  # bytes of a package's list of files; 100,000 files take
 
 def read_json(folder: Path, name: str) -> Any:
     """Return the content of a JSON file in ``info/``."""
-    return reader.strict_json(_text(folder / "info" / name).encode())
+    return reader.strict_json(_read_regular_file(folder / "info" / name).encode())
 
 
 def listed_paths(folder: Path) -> list[str]:
@@ -26,7 +26,7 @@ def listed_paths(folder: Path) -> list[str]:
     if (folder / "info" / "paths.json").exists():
         listed = [str(item["_path"]) for item in read_json(folder, "paths.json")["paths"]]
     else:
-        listed = _text(folder / "info" / "files").splitlines()
+        listed = _read_regular_file(folder / "info" / "files").splitlines()
     if (longest := max(map(len, listed), default=0)) > reader.LONGEST_PATH:
         raise ValueError(f"it has a path of {longest:,} characters")
     return listed
@@ -37,7 +37,7 @@ def link_targets(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: str((folder / name).readlink()) for name in names if (folder / name).is_symlink()}
 
 
-def _text(file: Path) -> str:
+def _read_regular_file(file: Path) -> str:
     """Return the text of a regular file; a link or a device is not read."""
     refuse_link(file)
     descriptor = os.open(file, os.O_RDONLY | NO_LINK)

@@ -62,7 +62,7 @@ def fulfilled_tag(wheel: WheelName) -> str | None:
     if broken:
         raise TestsFailed(
             f"the wheel {wheel.path.name} promises {broken[0].name}, and its binaries keep {policy.name} alone",
-            why=_reasons(audit, broken[0]),
+            why=_forbidden_dependencies(audit, broken[0]),
             hint="compile in an older image or with an older sysroot, or let the compile step name a younger tag",
         )
     return str(policy.name)
@@ -91,7 +91,7 @@ def _policy(audit: WheelAbIInfo, tag: str) -> Policy | None:
     return next((policy for policy in audit.policies if tag in {policy.name, *policy.aliases}), None)
 
 
-def _reasons(audit: WheelAbIInfo, policy: Policy) -> str:
+def _forbidden_dependencies(audit: WheelAbIInfo, policy: Policy) -> str:
     """Return the libraries or symbols of the binaries that a tag forbids."""
     libraries = sorted(audit.external_refs[policy.name].libs)
     symbols = [
@@ -122,13 +122,13 @@ def retag(source: Path, target: Path, old: str, new: str) -> None:
             if info.filename == tags:
                 copy.writestr(info, changed)
             elif info.filename == record:
-                copy.writestr(info, _recorded(wheel.read(record).decode(), tags, changed.encode()))
+                copy.writestr(info, _updated_record_file(wheel.read(record).decode(), tags, changed.encode()))
             else:
                 with wheel.open(info) as content, copy.open(info, "w", force_zip64=True) as written:
                     shutil.copyfileobj(content, written, 1 << 20)
 
 
-def _recorded(record: str, name: str, content: bytes) -> str:
+def _updated_record_file(record: str, name: str, content: bytes) -> str:
     """Return RECORD with a file's new hash and size."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     return re.sub(rf"(?m)^{re.escape(name)},[^,\r\n]*,\d*", f"{name},sha256={digest},{len(content)}", record)

@@ -74,13 +74,13 @@ def _test(entry: dict[str, Any]) -> OutputTest:
     needs = entry.get("requirements") or {}
     python = entry.get("python")
     return OutputTest(
-        imports=_texts((python or {}).get("imports")),
+        imports=_text_tuple((python or {}).get("imports")),
         pip_check=python is not None and str(python.get("pip_check", "true")).lower() == "true",  # it is the default
-        pythons=_texts((python or {}).get("python_version")),
-        modules={name: _texts(entry[name].get(key)) for name, key in TEST_MODULES.items() if name in entry},
+        pythons=_text_tuple((python or {}).get("python_version")),
+        modules={name: _text_tuple(entry[name].get(key)) for name, key in TEST_MODULES.items() if name in entry},
         script=_script(entry["script"]) if "script" in entry else Script(),
-        requires=_texts(needs.get("run")),
-        requires_build=_texts(needs.get("build")),
+        requires=_text_tuple(needs.get("run")),
+        requires_build=_text_tuple(needs.get("build")),
         by_engine=True,
     )
 
@@ -93,13 +93,13 @@ def _script(given: Any) -> Script:
     if "content" not in setting:
         raise ValueError("a test's script has no content")
     return Script(
-        lines=_texts(setting["content"]),
+        lines=_text_tuple(setting["content"]),
         interpreter=interpreter,
         environment={str(name): str(value) for name, value in (setting.get("env") or {}).items()},
         folder=setting.get("cwd"),
     )
 
 
-def _texts(given: Any) -> tuple[str, ...]:
+def _text_tuple(given: Any) -> tuple[str, ...]:
     """Return a text, or a list of texts, as a tuple."""
     return () if given is None else (str(given),) if isinstance(given, str) else tuple(map(str, given))

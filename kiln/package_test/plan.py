@@ -73,7 +73,11 @@ def plan(
             package=output.name,
             specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict, requirements)),
             build_specs=tuple(map(strict, test.requires_build)),
-            script=(*_head(test), *(_packed_files(output, test) if sources is None else ()), *lines),
+            script=(
+                *_script_head(test),
+                *(_lines_copying_packed_files(output, test) if sources is None else ()),
+                *lines,
+            ),
             commands=len(lines),
             checked=1 if test.contents else 0,
             environment=_environment(output, where),
@@ -129,7 +133,7 @@ def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
         return []
 
 
-def _packed_files(output: Output, test: OutputTest) -> tuple[str, ...]:
+def _lines_copying_packed_files(output: Output, test: OutputTest) -> tuple[str, ...]:
     """Return the lines that copy a test's source files from the package, where rattler-build has put them."""
     if not test.source_files:
         return ()
@@ -137,7 +141,7 @@ def _packed_files(output: Output, test: OutputTest) -> tuple[str, ...]:
     return (f"if [ -d {place} ]; then cp -rn {place}/*/. .; fi",)
 
 
-def _head(test: OutputTest) -> tuple[str, ...]:
+def _script_head(test: OutputTest) -> tuple[str, ...]:
     return (BUILD_HEAD, *SCRIPT_HEAD) if test.requires_build else SCRIPT_HEAD
 
 
@@ -161,7 +165,7 @@ def import_line(language: str, name: str) -> str:
 
 def _environment(output: Output, prefix: Path) -> dict[str, str]:
     """Return the variables that conda-build's test environment has and a recipe's tests may rely on."""
-    used = output.used_texts
+    used = output.used_keys_as_text
     variant = {key: value for key, value in used.items() if key.isidentifier() and not key.startswith("__")}
     return {
         **variant,

@@ -51,7 +51,7 @@ class PackageTester:
     platform: str = field(default_factory=emulation.own_subdir)
     priority: str = "strict"
 
-    def on(self, platform: str) -> PackageTester:
+    def for_platform(self, platform: str) -> PackageTester:
         """Return the tester of packages for a platform."""
         if platform == self.platform:
             return self
@@ -71,7 +71,7 @@ class PackageTester:
             sources=sources,
         )
 
-    def inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
+    def test_inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
         """Return the inputs that decide the result of tests, but for the packages, as JSON values."""
         inputs = [
             {
@@ -106,10 +106,10 @@ class PackageTester:
             TestsFailed: with the end of the tests' output; prefix and folder are kept.
         """
         if self.platform != emulation.own_subdir() and any(step.commands or step.downstreams for step in steps):
-            environment = self._emulating(environment)
-        return _total([self._run_step(step, environment=environment, on_line=on_line) for step in steps])
+            environment = self._emulator_environment(environment)
+        return _merged_report([self._run_step(step, environment=environment, on_line=on_line) for step in steps])
 
-    def install(self, steps: Sequence[TestStep]) -> None:
+    def trial_install(self, steps: Sequence[TestStep]) -> None:
         """Install one package as its tests need it, without running them; nothing of it stays.
 
         Raises:
@@ -120,7 +120,7 @@ class PackageTester:
             for place in (step.prefix, step.build_prefix):
                 files.remove(place)
 
-    def _emulating(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def _emulator_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment with what conda-forge's builds set for programs of another platform.
 
         The loader and the C library are those of the platform's ``sysroot`` package, where the channels have one.
@@ -128,11 +128,11 @@ class PackageTester:
         values = dict(environment)
         if (emulator := emulation.qemu_user(self.platform, environment)) is not None:
             values |= dict.fromkeys(emulation.EMULATORS, emulator)
-        if emulation.LIBRARIES not in values and (libraries := self._libraries()) is not None:
+        if emulation.LIBRARIES not in values and (libraries := self._emulated_libraries()) is not None:
             values[emulation.LIBRARIES] = str(libraries)
         return values
 
-    def _libraries(self) -> Path | None:
+    def _emulated_libraries(self) -> Path | None:
         place = self.folder / f"sysroot-{self.platform}"
         spec, packages = f"sysroot_{self.platform}", self.machine
         with contextlib.suppress(SolveFailed):
@@ -142,7 +142,7 @@ class PackageTester:
                 with files.replacing(place) as part:
                     solve_and_install.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
             return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
-        return emulation.system_libraries(self.platform)
+        return emulation.cross_libc_folder(self.platform)
 
     def _run_step(
         self, step: TestStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None
@@ -266,12 +266,12 @@ class PackageTester:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise
             if prefix == step.prefix:
-                run_packages = resolved_packages.run_dependencies(map(_fields, records), step.package)
+                run_packages = resolved_packages.run_dependencies(map(_record_fields, records), step.package)
             solve_and_install.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
 
 
-def _fields(record: RepoDataRecord) -> dict[str, Any]:
+def _record_fields(record: RepoDataRecord) -> dict[str, Any]:
     """Return what identifies a solved package, and what it requires."""
     return {
         "name": record.name.normalized,
@@ -284,7 +284,7 @@ def _fields(record: RepoDataRecord) -> dict[str, Any]:
     }
 
 
-def _total(reports: Sequence[TestReport]) -> TestReport:
+def _merged_report(reports: Sequence[TestReport]) -> TestReport:
     """Return the report of all tests of a package, which have passed."""
     first = reports[0]
     passed = any(report.verdict is TestVerdict.PASSED for report in reports)

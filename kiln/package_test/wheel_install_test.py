@@ -55,13 +55,13 @@ def plan(wheel: Path, *, python: Path, folder: Path, network: bool) -> WheelTest
     except (zipfile.BadZipFile, ValueError) as error:
         raise BrokenPackage(f"{wheel.name} is not a wheel", why=str(error)) from error
     needs = any("extra ==" not in str(requirement) for requirement in required)
-    modules = tuple(sorted({module for name in names if (module := _module(name))}))
+    modules = tuple(sorted({module for name in names if (module := _top_level_module(name))}))
     return WheelTestPlan(
         wheel=wheel, python=python, folder=folder, modules=modules, needs=needs, resolved=network or not needs
     )
 
 
-def _module(name: str) -> str | None:
+def _top_level_module(name: str) -> str | None:
     """Return the module that a file at a wheel's top level provides; None for other files."""
     match = re.fullmatch(r"([A-Za-z]\w*)(?:/__init__\.py|\.py|(?:\.[\w-]+)?\.so)", name)
     return match[1] if match else None
@@ -80,7 +80,7 @@ def wheel_interpreter(wheel: WheelName, candidates: Iterable[Path], *, environme
 
 def install_commands(step: WheelTestPlan) -> tuple[tuple[str, ...], ...]:
     """Return the commands that install a wheel, without running its code: make a venv without pip, run kiln's pip."""
-    pip = (sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "--python", _inside(step))
+    pip = (sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "--python", _venv_python(step))
     index_options = ("--only-binary", ":all:") if step.needs and step.resolved else ("--no-index",)
     alone = () if step.resolved else ("--no-deps",)
     return (
@@ -94,11 +94,11 @@ def import_script(step: WheelTestPlan) -> tuple[str, ...]:
     """Return the shell lines that run the wheel's code; empty when nothing can be imported."""
     if not (step.resolved and step.modules):
         return ()
-    words = (_inside(step), "-I", "-c", f"import {', '.join(step.modules)}")
+    words = (_venv_python(step), "-I", "-c", f"import {', '.join(step.modules)}")
     return (f"cd {shlex.quote(str(step.folder))}", shlex.join(words))
 
 
-def _inside(step: WheelTestPlan) -> str:
+def _venv_python(step: WheelTestPlan) -> str:
     return str(step.folder / "bin" / "python")
 
 

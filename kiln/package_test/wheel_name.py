@@ -28,7 +28,7 @@ class WheelName:
     platform: str
 
     @classmethod
-    def of(cls, path: Path) -> WheelName:
+    def from_path(cls, path: Path) -> WheelName:
         """Return the parts of a wheel's name.
 
         Raises:

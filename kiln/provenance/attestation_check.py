@@ -81,7 +81,7 @@ class AttestedFacts:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def facts(self) -> list[str]:
+    def fact_lines(self) -> list[str]:
         """The facts in words."""
         moment = f", logged at {self.logged}" if self.logged else ""
         commit = [f"the signer's certificate names the commit {self.commit}"] if self.commit else []
@@ -117,12 +117,12 @@ def attested_facts(
     """
     if not _FILE.fullmatch(file):
         raise ProvenanceBroken(f"{file!r} is not the name of a package file", hint=_HINT)
-    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(json_bundles(sidecar))]
+    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(json_bundles(sidecar))]
     reasons: list[str] = []
     for signer in signers:
         attestation = PackageCheck(
             sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=reasons
-        ).by(signer)
+        ).facts_by_signer(signer)
         if attestation is not None:
             return attestation
     raise ProvenanceBroken(
@@ -148,7 +148,7 @@ class ParsedBundle:
         return bool(self.bundle and self.bundle.certificate and self.statement and self.statement.kind == PUBLISH)
 
     @classmethod
-    def of(cls, number: int, value: Mapping[str, Any]) -> ParsedBundle:
+    def from_json(cls, number: int, value: Mapping[str, Any]) -> ParsedBundle:
         """Return a bundle of a sidecar."""
         try:
             bundle = parsed_bundle(value)
@@ -168,17 +168,20 @@ class PackageCheck:
     channel: str | None
     reasons: list[str]
 
-    def by(self, signer: TrustedSigner) -> AttestedFacts | None:
+    def facts_by_signer(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what a signer attests, or None."""
-        return self._by_key(signer.key) if signer.key else self._by_identity(signer)
+        return self._facts_by_key(signer.key) if signer.key else self._facts_by_identity(signer)
 
-    def signatures(self, signer: TrustedSigner) -> dict[int, str]:
+    def signer_names_by_bundle(self, signer: TrustedSigner) -> dict[int, str]:
         """Return the numbers of the bundles about this package that a signer has signed, with the signer's name.
 
         Publications of identities are verified one by one, wherever they are to; of these at most `MOST_IDENTITIES`.
         """
         if signer.key:
-            return {one.number: f"the key {signer.key.name}" for one in self._bundles_of(signer.key, self.bundles)}
+            return {
+                one.number: f"the key {signer.key.name}"
+                for one in self._bundles_signed_by_key(signer.key, self.bundles)
+            }
         numbers: dict[int, str] = {}
         for one in [one for one in self.bundles if one.is_identitys_publication][:MOST_IDENTITIES]:
             alone = dataclasses.replace(
@@ -187,38 +190,38 @@ class PackageCheck:
                 bundles=[dataclasses.replace(one, number=0)],
                 channel=None,
             )
-            verified = alone._verified(signer) if one.number not in numbers else None  # noqa: SLF001 - of this class
+            verified = alone._verify_identity(signer) if one.number not in numbers else None  # noqa: SLF001 - of this class
             if verified is not None:
                 answer, bundle = verified
                 name = f"{answer['identity']} ({answer['issuer']})"
-                numbers |= {other.number: name for other in self._of_certificate(bundle.certificate)}
+                numbers |= {other.number: name for other in self._bundles_of_certificate(bundle.certificate)}
         return numbers
 
-    def _by_key(self, key: PublicKey) -> AttestedFacts | None:
-        statements = [one.statement for one in self._bundles_of(key, self.bundles) if one.statement]
-        publication = next((one for one in statements if one.kind == PUBLISH and self._is_here(one)), None)
+    def _facts_by_key(self, key: PublicKey) -> AttestedFacts | None:
+        statements = [one.statement for one in self._bundles_signed_by_key(key, self.bundles) if one.statement]
+        publication = next((one for one in statements if one.kind == PUBLISH and self._is_to_this_channel(one)), None)
         if publication is None:
             return None
         return AttestedFacts(
-            signer=f"the key {key.name}", channel=publication.channel, provenance=_provenance(statements)
+            signer=f"the key {key.name}", channel=publication.channel, provenance=_slsa_predicate(statements)
         )
 
-    def _bundles_of(self, key: PublicKey, bundles: Iterable[ParsedBundle]) -> Iterator[ParsedBundle]:
+    def _bundles_signed_by_key(self, key: PublicKey, bundles: Iterable[ParsedBundle]) -> Iterator[ParsedBundle]:
         """Yield the valid bundles about this package that a key has signed."""
         for one in bundles:
             number = one.number + 1
             if one.bundle is None or one.statement is None:
                 self.reasons.append(f"attestation {number} is invalid: {one.fault}")
-            elif not key.signed(one.bundle.signed, one.bundle.signature):
+            elif not key.has_signed(one.bundle.signed_content, one.bundle.signature):
                 claimed = one.bundle.claimed_signer
                 other = "" if claimed == f"the key {key.name}" else f"; it names {claimed}"
                 self.reasons.append(f"attestation {number} is not signed by this key{other}")
-            elif refusal := one.statement.refusal(self.file, self.sha256):
+            elif refusal := one.statement.subject_mismatch(self.file, self.sha256):
                 self.reasons.append(f"attestation {number}: {refusal}")
             else:
                 yield one
 
-    def _is_here(self, statement: Statement) -> bool:
+    def _is_to_this_channel(self, statement: Statement) -> bool:
         """Return whether a publication is one to this channel."""
         if self.channel is None or statement.channel == self.channel.rstrip("/"):
             return True
@@ -226,31 +229,33 @@ class PackageCheck:
         self.reasons.append(f"it was published to {where}, and is read from {self.channel}")
         return False
 
-    def _by_identity(self, signer: TrustedSigner) -> AttestedFacts | None:
+    def _facts_by_identity(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what an identity attests of a publication to this channel."""
-        verified = self._verified(signer)
+        verified = self._verify_identity(signer)
         if verified is None:
             return None
         answer, bundle = verified
         statement = parsed_statement(bundle.payload)
-        if not self._is_here(statement):
+        if not self._is_to_this_channel(statement):
             return None
         return AttestedFacts(
             signer=f"{answer['identity']} ({answer['issuer']})",
             channel=statement.channel,
             logged=answer["logged"],
             commit=answer["commit"],
-            provenance=_provenance(one.statement for one in self._of_certificate(bundle.certificate) if one.statement),
+            provenance=_slsa_predicate(
+                one.statement for one in self._bundles_of_certificate(bundle.certificate) if one.statement
+            ),
         )
 
-    def _verified(self, signer: TrustedSigner) -> tuple[Mapping[str, Any], Bundle] | None:
+    def _verify_identity(self, signer: TrustedSigner) -> tuple[Mapping[str, Any], Bundle] | None:
         """Return what py-rattler verifies; its choice of a bundle is read again, by this reader's stricter rules."""
         hints = [one.bundle.hint for one in self.bundles if one.bundle is not None and not one.bundle.certificate]
         if len(hints) == len(self.bundles):
             self.reasons.append(f"all are signed with keys ({', '.join(dict.fromkeys(hints))}), not by an identity")
             return None
         with tempfile.TemporaryDirectory() as folder:
-            answer = rattler_process.call("verify", **self._request(Path(folder), signer))
+            answer = rattler_process.call("verify", **self._verification_request(Path(folder), signer))
         if "refusal" in answer:
             self.reasons.append(answer["refusal"])
             return None
@@ -258,12 +263,12 @@ class PackageCheck:
         if one.bundle is None or one.statement is None or not one.bundle.certificate:
             self.reasons.append(f"attestation {one.number + 1} is invalid: {one.fault or 'it has no certificate'}")
             return None
-        if one.statement.kind != PUBLISH or one.statement.refusal(self.file, self.sha256):
+        if one.statement.kind != PUBLISH or one.statement.subject_mismatch(self.file, self.sha256):
             self.reasons.append(f"attestation {one.number + 1} is not about this package")
             return None
         return answer, one.bundle
 
-    def _request(self, folder: Path, signer: TrustedSigner) -> dict[str, Any]:
+    def _verification_request(self, folder: Path, signer: TrustedSigner) -> dict[str, Any]:
         """Return the request to py-rattler, which reads the sidecar from a folder."""
         digest = hashlib.sha256(self.sidecar).hexdigest()
         place = folder / self.file
@@ -290,17 +295,17 @@ class PackageCheck:
             "compares_channel": self.channel is not None,
         }
 
-    def _of_certificate(self, certificate: bytes) -> list[ParsedBundle]:
+    def _bundles_of_certificate(self, certificate: bytes) -> list[ParsedBundle]:
         """Return the bundles about this package that the key of a verified certificate has signed."""
         from cryptography import x509
 
         try:
-            key = PublicKey.of(x509.load_der_x509_certificate(certificate).public_key())
+            key = PublicKey.from_library_key(x509.load_der_x509_certificate(certificate).public_key())
         except ValueError:  # a kind of key that py-rattler knows and this module does not
             return []
         same = [one for one in self.bundles if one.bundle is not None and one.bundle.certificate == certificate]
-        return list(self._bundles_of(key, same))
+        return list(self._bundles_signed_by_key(key, same))
 
 
-def _provenance(statements: Iterable[Statement]) -> Mapping[str, Any]:
+def _slsa_predicate(statements: Iterable[Statement]) -> Mapping[str, Any]:
     return next((one.predicate for one in statements if one.kind == SLSA), {})

@@ -39,12 +39,12 @@ class PublicKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         try:
-            return cls.of(load_pem_public_key(_content(file)))
+            return cls.from_library_key(load_pem_public_key(_read_key_file(file)))
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise _unusable(file, "it is not a public key in PEM") from error
+            raise _unusable_key_error(file, "it is not a public key in PEM") from error
 
     @classmethod
-    def of(cls, key: Any) -> PublicKey:
+    def from_library_key(cls, key: Any) -> PublicKey:
         """Return a key of the library.
 
         Raises:
@@ -59,7 +59,7 @@ class PublicKey:
         der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return cls(key=key, name=base64.b64encode(hashlib.sha256(der).digest()).decode())
 
-    def signed(self, data: bytes, signature: bytes) -> bool:
+    def has_signed(self, data: bytes, signature: bytes) -> bool:
         """Return whether the key's owner has signed data."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
@@ -92,28 +92,28 @@ class PrivateKey:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        content, passphrase = _content(file), environment.get(PASSPHRASE, "")
+        content, passphrase = _read_key_file(file), environment.get(PASSPHRASE, "")
         encrypted = b"ENCRYPTED" in content
         try:
             key = load_pem_private_key(content, passphrase.encode() if encrypted and passphrase else None)
-            return cls(key=key, public=PublicKey.of(key.public_key()))
+            return cls(key=key, public=PublicKey.from_library_key(key.public_key()))
         except TypeError as error:
             raise UsageError(f"{file} has a passphrase", hint=f"set {PASSPHRASE}, as a secret of the CI") from error
         except (ValueError, UnsupportedAlgorithm) as error:
             why = f"the passphrase in {PASSPHRASE} may be wrong" if encrypted else "it is not a private key in PEM"
-            raise _unusable(file, why) from error
+            raise _unusable_key_error(file, why) from error
 
-    def signer(self, workflow: str) -> TrustedSigner:  # noqa: ARG002 - a key signs as itself, whatever runs it
+    def trusted_signer(self, workflow: str) -> TrustedSigner:  # noqa: ARG002 - a key signs as itself, whatever runs it
         """Return this key, to verify with."""
         from kiln.provenance.attestation_check import TrustedSigner
 
         return TrustedSigner(key=self.public)
 
-    def bundles(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
+    def sign_statements(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return the bundles of statements."""
-        return tuple(map(self.bundle, statements))
+        return tuple(map(self.sign_statement, statements))
 
-    def bundle(self, statement: bytes) -> bytes:
+    def sign_statement(self, statement: bytes) -> bytes:
         """Return the bundle of a statement, signed."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -126,13 +126,13 @@ class PrivateKey:
         return key_bundle(statement, signature, self.public.name)
 
 
-def _content(file: Path) -> bytes:
+def _read_key_file(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
             return opened.read(LARGEST_KEY)
     except OSError as error:
-        raise _unusable(file, error.strerror or str(error)) from error
+        raise _unusable_key_error(file, error.strerror or str(error)) from error
 
 
-def _unusable(file: Path, why: str) -> UsageError:
+def _unusable_key_error(file: Path, why: str) -> UsageError:
     return UsageError(f"{file} is not a key for attestations", why=why, hint=HINT)

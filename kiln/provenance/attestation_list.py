@@ -28,7 +28,7 @@ class ListedAttestation:
     verified: bool
     fault: str = ""
 
-    def text(self, total: int) -> str:
+    def description(self, total: int) -> str:
         """The attestation in words; ``total`` is the number of all."""
         start = f"attestation {self.number} of {total}: "
         if self.fault:
@@ -46,11 +46,11 @@ def package_attestations(
     Raises:
         ProvenanceBroken: when the sidecar cannot be read.
     """
-    bundles = [ParsedBundle.of(number, value) for number, value in enumerate(json_bundles(sidecar))]
+    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(json_bundles(sidecar))]
     check = PackageCheck(sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=[])
     verified: dict[int, str] = {}
     for signer in signers:
-        for number, name in check.signatures(signer).items():
+        for number, name in check.signer_names_by_bundle(signer).items():
             verified.setdefault(number, name)
     return tuple(_listed(one, verified.get(one.number, ""), file, sha256) for one in bundles)
 
@@ -58,7 +58,7 @@ def package_attestations(
 def _listed(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAttestation:
     fault, states, claimed = one.fault, "", ""
     if one.bundle is not None and one.statement is not None:
-        fault = one.statement.refusal(file, sha256)
+        fault = one.statement.subject_mismatch(file, sha256)
         claimed = one.bundle.claimed_signer
         where = one.statement.channel or "a channel"
         states = {PUBLISH: f"published to {where}", SLSA: "how it was built"}.get(

@@ -72,28 +72,28 @@ def components(
     evidence: dict[str, list[str]] = {}
     titles: dict[str, tuple[str, str]] = {}
     for file in licenses:
-        for name, version in _named(file.text):
-            key = _key(name)
+        for name, version in _names_in_license_text(file.text):
+            key = _normalized_project_name(name)
             titles.setdefault(key, (name, version))
             if file.path not in evidence.setdefault(key, []):
                 evidence[key].append(file.path)
     by_key: dict[str, ExternalRepository] = {}
-    for names in (lambda item: item.name, lambda item: item.alias, lambda item: _project(item.url)):
+    for names in (lambda item: item.name, lambda item: item.alias, lambda item: _git_project_name(item.url)):
         for repository in repositories:
-            by_key.setdefault(_key(names(repository)), repository)
+            by_key.setdefault(_normalized_project_name(names(repository)), repository)
     named = [(by_key.get(key), name, version, tuple(evidence[key])) for key, (name, version) in titles.items()]
     used = {repository for repository, *_ in named if repository is not None}
     components = [
-        _component(repository, evidence=files)
+        _component_of_repository(repository, evidence=files)
         if repository is not None
-        else BundledComponent(name=name, version=version, purl=_generic(name, version), evidence=files)
+        else BundledComponent(name=name, version=version, purl=_generic_purl(name, version), evidence=files)
         for repository, name, version, files in named
     ]
-    declared = [_component(repository) for repository in repositories if repository not in used]
+    declared = [_component_of_repository(repository) for repository in repositories if repository not in used]
     return tuple(dict.fromkeys([*components, *declared]))[:MOST_COMPONENTS]
 
 
-def _named(text: str) -> Iterator[tuple[str, str]]:
+def _names_in_license_text(text: str) -> Iterator[tuple[str, str]]:
     """Yield the names in a license file, with the version of a module where its folder has one."""
     for match in _BEGIN.finditer(text):
         if folder := _REPOSITORY.search(match[1]):
@@ -102,33 +102,33 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
         yield match[1].strip(), ""
 
 
-def _key(name: str) -> str:
+def _normalized_project_name(name: str) -> str:
     """Return a name without what Bazel's repositories add to a project's name."""
     plain = _SUFFIX.sub("", _PREFIX.sub("", name.lower().replace("-", "_").replace(" ", "_")))
     return re.sub(r"[^a-z0-9]", "", plain) or name
 
 
-def _component(repository: ExternalRepository, *, evidence: tuple[str, ...] = ()) -> BundledComponent:
+def _component_of_repository(repository: ExternalRepository, *, evidence: tuple[str, ...] = ()) -> BundledComponent:
     """Return a repository as a component."""
-    version = _version(repository)
+    version = _repository_version(repository)
     return BundledComponent(
-        name=_project(repository.url) or repository.name,
+        name=_git_project_name(repository.url) or repository.name,
         version=version,
         purl=_purl(repository, version),
-        url=repository.url or _in_registry(repository),
+        url=repository.url or _bazel_registry_url(repository),
         sha256=repository.sha256,
         evidence=evidence,
     )
 
 
-def _in_registry(repository: ExternalRepository) -> str:
+def _bazel_registry_url(repository: ExternalRepository) -> str:
     """Return the file of a registry that has a module's address and hash (https://bazel.build/external/registry)."""
     if not repository.registry or not repository.version:
         return ""
     return f"{repository.registry}/modules/{repository.name}/{repository.version}/source.json"
 
 
-def _reference(url: str) -> tuple[str, str, str]:
+def _git_reference(url: str) -> tuple[str, str, str]:
     """Return owner, name and revision of an address at a Git host."""
     path = urlsplit(url).path
     match = _GIT_REFERENCE.fullmatch(path)
@@ -139,14 +139,14 @@ def _reference(url: str) -> tuple[str, str, str]:
     return match["owner"], match["name"], _ENDING.sub("", revision)
 
 
-def _project(url: str) -> str:
+def _git_project_name(url: str) -> str:
     """Return a project's name at a Git host; empty for other addresses."""
-    return _reference(url)[1] if urlsplit(url).hostname in {"github.com", "gitlab.com"} else ""
+    return _git_reference(url)[1] if urlsplit(url).hostname in {"github.com", "gitlab.com"} else ""
 
 
-def _version(repository: ExternalRepository) -> str:
+def _repository_version(repository: ExternalRepository) -> str:
     """Return the version of a repository: a module's, a Git revision, or the number in a file's name."""
-    if revision := repository.version or _reference(repository.url)[2]:
+    if revision := repository.version or _git_reference(repository.url)[2]:
         return re.sub(r"^v(?=\d)", "", revision)
     match = _VERSION.search(_ENDING.sub("", urlsplit(repository.url).path.rsplit("/", 1)[-1]))
     return match[1] if match else ""
@@ -157,22 +157,25 @@ def _purl(repository: ExternalRepository, version: str) -> str:
     if repository.registry:
         registry = repository.registry
         more = "" if registry == CENTRAL_REGISTRY else f"?repository_url={quote(registry, safe='')}"
-        return f"pkg:bazel/{_quoted(repository.name.lower())}{_at(version)}{more}"
-    owner, name, revision = _reference(repository.url)
+        return f"pkg:bazel/{_quoted(repository.name.lower())}{_purl_version_suffix(version)}{more}"
+    owner, name, revision = _git_reference(repository.url)
     if owner and urlsplit(repository.url).hostname == "github.com":
-        return f"pkg:github/{_quoted(owner.lower())}/{_quoted(name.lower())}{_at(repository.version or revision)}"
-    return _generic(repository.name, version, url=repository.url, sha256=repository.sha256)
+        suffix = _purl_version_suffix(repository.version or revision)
+        return f"pkg:github/{_quoted(owner.lower())}/{_quoted(name.lower())}{suffix}"
+    return _generic_purl(repository.name, version, url=repository.url, sha256=repository.sha256)
 
 
-def _generic(name: str, version: str, *, url: str = "", sha256: str = "") -> str:
+def _generic_purl(name: str, version: str, *, url: str = "", sha256: str = "") -> str:
     qualifiers = [f"checksum=sha256:{sha256}"] if sha256 else []
     qualifiers += [f"download_url={quote(url, safe='')}"] if url else []
-    return f"pkg:generic/{_quoted(name)}{_at(version)}" + (f"?{'&'.join(qualifiers)}" if qualifiers else "")
+    return f"pkg:generic/{_quoted(name)}{_purl_version_suffix(version)}" + (
+        f"?{'&'.join(qualifiers)}" if qualifiers else ""
+    )
 
 
 def _quoted(text: str) -> str:
     return quote(text, safe=".")
 
 
-def _at(version: str) -> str:
+def _purl_version_suffix(version: str) -> str:
     return f"@{_quoted(version)}" if version else ""

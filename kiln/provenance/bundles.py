@@ -36,7 +36,7 @@ class Bundle:
     certificate: bytes = b""
 
     @property
-    def signed(self) -> bytes:
+    def signed_content(self) -> bytes:
         """The bytes that the signature is over."""
         return signed_bytes(self.payload)
 
@@ -96,15 +96,15 @@ def json_bundles(data: bytes) -> list[dict[str, Any]]:
         ProvenanceBroken: when it is too large, or not a list of objects.
     """
     if len(data) > LARGEST_SIDECAR:
-        raise _invalid(f"it is larger than {LARGEST_SIDECAR:,} bytes")
+        raise _invalid_sidecar_error(f"it is larger than {LARGEST_SIDECAR:,} bytes")
     try:
         value = strict_json(data)
     except ValueError as error:
-        raise _invalid(str(error)) from error
+        raise _invalid_sidecar_error(str(error)) from error
     if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
-        raise _invalid("it is not a list of one or more bundles")
+        raise _invalid_sidecar_error("it is not a list of one or more bundles")
     if len(value) > MOST_BUNDLES:
-        raise _invalid(f"it has {len(value):,} bundles")
+        raise _invalid_sidecar_error(f"it has {len(value):,} bundles")
     return value
 
 
@@ -127,11 +127,11 @@ def parsed_bundle(value: Mapping[str, Any]) -> Bundle:
     return Bundle(
         payload=_decoded(envelope.get("payload"), "payload"),
         signature=_decoded(signatures[0].get("sig"), "signature"),
-        **_signer(material),
+        **_hint_or_certificate(material),
     )
 
 
-def _signer(material: Mapping[str, Any]) -> dict[str, Any]:
+def _hint_or_certificate(material: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key's hint, or the certificate, of a bundle."""
     key, chain = material.get("publicKey"), material.get("x509CertificateChain")
     certificates = [material["certificate"]] if "certificate" in material else []
@@ -155,7 +155,7 @@ def _decoded(value: Any, name: str) -> bytes:
         raise ValueError(f"its {name} is not in Base64") from error
 
 
-def _invalid(why: str) -> ProvenanceBroken:
+def _invalid_sidecar_error(why: str) -> ProvenanceBroken:
     return ProvenanceBroken(
         "the file of a package's attestations is invalid",
         why=why,

@@ -31,12 +31,12 @@ def bill(
     """Return the bill of a package: itself, sources, requirements, license files, components, and its environments."""
     main = _main(record)
     files = tuple(licenses)
-    first = {file.reference: file.path for file in reversed(files)}
-    texts = [_license_file(file, has_text=first[file.reference] == file.path) for file in files]
+    first = {file.license_ref: file.path for file in reversed(files)}
+    texts = [_license_file(file, has_text=first[file.license_ref] == file.path) for file in files]
     main |= {"components": texts} if texts else {}
     requirements = [_requirement(name, spec) for name, spec in spdx.requirements(record).items()]
     sources = [_source(number, source) for number, source in enumerate(record.sources)]
-    tools = [_resolved(package) for package in resolved]
+    tools = [_environment_component(package) for package in resolved]
     parts = [_component(number, part) for number, part in enumerate(bundled)]
     needed = [item["bom-ref"] for item in (*requirements, *parts) if item["scope"] == "required"]
     return _document(
@@ -130,7 +130,7 @@ def _license_file(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
         "name": file.path,
         "hashes": [{"alg": "SHA-1", "content": file.sha1}, {"alg": "SHA-256", "content": file.sha256}],
         "licenses": [
-            {"expression": file.expression} if file.expression else {"license": {"name": file.reference, **text}}
+            {"expression": file.expression} if file.expression else {"license": {"name": file.license_ref, **text}}
         ],
     }
 
@@ -190,7 +190,7 @@ def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resolved(package: ResolvedPackage) -> dict[str, Any]:
+def _environment_component(package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment; those for build and host are not part of the package at run time."""
     identity = f"{_PLACES[package.scope]}/{package.subdir}/{package.name}"
     return {

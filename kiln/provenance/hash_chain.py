@@ -80,15 +80,15 @@ def _link(number: int, line: bytes) -> Link:
     try:
         link = Link(**reader.strict_json(line))
     except (ValueError, TypeError) as error:
-        raise _invalid(number, str(error)) from error
+        raise _invalid_line_error(number, str(error)) from error
     if not isinstance(link.record, dict):
-        raise _invalid(number, "its record is not an object")
+        raise _invalid_line_error(number, "its record is not an object")
     if not all(isinstance(text, str) for text in (link.previous, link.hash, link.signature)):
-        raise _invalid(number, "a hash or a signature in it is not text")
+        raise _invalid_line_error(number, "a hash or a signature in it is not text")
     return link
 
 
-def _invalid(number: int, why: str) -> ProvenanceBroken:
+def _invalid_line_error(number: int, why: str) -> ProvenanceBroken:
     return ProvenanceBroken(
         f"line {number} of the channel's records is invalid",
         why=why,

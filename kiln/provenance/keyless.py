@@ -27,7 +27,7 @@ class KeylessSigner:
 
     config: Path | None = None
 
-    def bundles(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
+    def sign_statements(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return the bundles of statements, signed with one key and one certificate.
 
         Raises:
@@ -50,11 +50,11 @@ class KeylessSigner:
         except Exception as error:  # its clients raise requests' errors, TUF's and their own
             raise UploadFailed(
                 "Sigstore did not sign the attestations",
-                why=_message(error),
+                why=_first_line_of_error(error),
                 hint="run the same command again, or sign with a key: --attest key.pem",
             ) from error
 
-    def signer(self, workflow: str) -> TrustedSigner | None:
+    def trusted_signer(self, workflow: str) -> TrustedSigner | None:
         """Return the identity of a CI's workflow as Sigstore certifies it, to verify with; None outside of such CI."""
         from kiln.provenance.attestation_check import ISSUERS, TrustedSigner
 
@@ -75,7 +75,9 @@ class KeylessSigner:
                 masking.protect([text])
                 return oidc.IdentityToken(text)
         except Exception as error:
-            raise TokenRefused("the identity of this CI job is refused", why=_message(error), hint=_HINT) from error
+            raise TokenRefused(
+                "the identity of this CI job is refused", why=_first_line_of_error(error), hint=_HINT
+            ) from error
         raise TokenRefused("this job has no identity that Sigstore knows", hint=_HINT)
 
     def _trust_config(self) -> Any:
@@ -87,7 +89,7 @@ class KeylessSigner:
         try:
             return ClientTrustConfig.from_json(self.config.read_text(encoding="utf-8"))
         except Exception as error:  # pydantic's
-            why = _message(error)
+            why = _first_line_of_error(error)
             raise UsageError(f"{self.config} is not a trust configuration of Sigstore", why=why) from error
 
 
@@ -97,5 +99,5 @@ _HINT = (
 )
 
 
-def _message(error: BaseException) -> str:
+def _first_line_of_error(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]

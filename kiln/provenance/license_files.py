@@ -48,10 +48,10 @@ class LicenseFile:
     def licenses(self) -> tuple[str, ...]:
         """The licenses in the file: those of the expression, or a reference to this text."""
         named = tuple(dict.fromkeys(part.strip() for part in _OPERATORS.split(self.expression) if part.strip()))
-        return named or (self.reference,)
+        return named or (self.license_ref,)
 
     @property
-    def reference(self) -> str:
+    def license_ref(self) -> str:
         """The name of this text as a license, the same in all packages that carry it."""
         return f"{REFERENCE}text-{self.sha256[:16]}"
 
@@ -69,20 +69,20 @@ def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) 
     Raises:
         BrokenPackage: when the file is not a .conda package.
     """
-    texts = _Texts()
+    texts = _LicenseFileReader()
     names = [name for name in sorted(info) if f"info/{name}".startswith(_METADATA)]
-    files = [texts.file(f"info/{name}", [info[name]]) for name in names[:MOST_FILES]]
-    expected = set(_installed(info))
+    files = [texts.read_license_file(f"info/{name}", [info[name]]) for name in names[:MOST_FILES]]
+    expected = set(_listed_license_paths(info))
     if expected:
         with reader.read_members(package) as members:
             for member, content in members:
                 path = posixpath.normpath(member.name)
                 if content is not None and path in expected and not path.startswith("info/"):
                     expected.remove(path)
-                    files.append(texts.file(path, _chunks(content)))
+                    files.append(texts.read_license_file(path, _chunks(content)))
                 if not expected:
                     break
-    return _identified(files, expression)
+    return _with_package_license(files, expression)
 
 
 def is_license_file(path: str) -> bool:
@@ -92,7 +92,7 @@ def is_license_file(path: str) -> bool:
     return bool(named or _FOLDERS.search(path))
 
 
-def _installed(info: Mapping[str, bytes]) -> list[str]:
+def _listed_license_paths(info: Mapping[str, bytes]) -> list[str]:
     """Return the paths of license files in the list of a package's files."""
     try:
         value = reader.strict_json(info.get("paths.json", b"{}"))
@@ -103,13 +103,13 @@ def _installed(info: Mapping[str, bytes]) -> list[str]:
     return sorted(path for path in paths if isinstance(path, str) and is_license_file(path))[:MOST_FILES]
 
 
-class _Texts:
+class _LicenseFileReader:
     """A reader of texts within a limit for all of them."""
 
     def __init__(self) -> None:
         self.remaining = LONGEST_TEXTS
 
-    def file(self, path: str, chunks: Iterable[bytes]) -> LicenseFile:
+    def read_license_file(self, path: str, chunks: Iterable[bytes]) -> LicenseFile:
         """Return a license file, with its text within the limits; SPDX 2.3 requires the SHA-1."""
         sha1, sha256, data, size = hashlib.sha1(usedforsecurity=False), hashlib.sha256(), bytearray(), 0
         limit = min(LONGEST_TEXT, self.remaining)
@@ -133,7 +133,7 @@ def _decoded(data: bytes) -> str:
     return _CONTROL.sub("\ufffd", text)
 
 
-def _identified(files: Sequence[LicenseFile], expression: str) -> tuple[LicenseFile, ...]:
+def _with_package_license(files: Sequence[LicenseFile], expression: str) -> tuple[LicenseFile, ...]:
     """Return the files with the package's license where its metadata have one text that is not about others."""
     own = {
         file.sha256

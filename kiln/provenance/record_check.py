@@ -42,12 +42,12 @@ def verify(
     sha256 = files.sha256(package)
     link = _link_of(links, package, sha256)
     facts = [f"{len(links)} records follow one another", f"the file is the one of the record, by its hash {sha256}"]
-    facts.append(_same(link.record, package))
-    facts += _tests(link.record)
-    facts += _index(link.record, offered)
-    facts += _bill(link.record, bill_of(sha256))
+    facts.append(_verify_metadata(link.record, package))
+    facts += _test_facts(link.record)
+    facts += _verify_index_hash(link.record, offered)
+    facts += _verify_spdx_bill(link.record, bill_of(sha256))
     if link.record.get("cyclonedx_sha256"):
-        facts += _cyclonedx(link.record, cyclonedx_of(sha256))
+        facts += _verify_cyclonedx_bill(link.record, cyclonedx_of(sha256))
     if signers is not None:
         facts.append(f"the record is signed by {signers.signer_of(link.hash, link.signature)}")
     return link, tuple(facts)
@@ -66,7 +66,7 @@ def _link_of(links: tuple[Link, ...], package: Path, sha256: str) -> Link:
     )
 
 
-def _same(record: Mapping[str, Any], package: Path) -> str:
+def _verify_metadata(record: Mapping[str, Any], package: Path) -> str:
     index, about = reader.read_json_object(package, "index.json"), reader.read_json_object(package, "about.json")
     extra = about.get("extra", {})
     if not isinstance(extra, dict):
@@ -80,7 +80,7 @@ def _same(record: Mapping[str, Any], package: Path) -> str:
     return f"it is {package_id} of commit {facts['commit'] or 'unknown'}, as recorded"
 
 
-def _tests(record: Mapping[str, Any]) -> list[str]:
+def _test_facts(record: Mapping[str, Any]) -> list[str]:
     how = record.get("cross_compiled")
     if not how:
         return []
@@ -88,7 +88,7 @@ def _tests(record: Mapping[str, Any]) -> list[str]:
     return [f"it was {how}, {tests}, as recorded"]
 
 
-def _index(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:
+def _verify_index_hash(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:
     path = f"{record.get('subdir')}/{record.get('file')}"
     if not offered:
         return []
@@ -99,14 +99,14 @@ def _index(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:
     return ["the channel's index has the same hash"]
 
 
-def _bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
+def _verify_spdx_bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
     sha256 = record.get("sbom_sha256")
     if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
         raise ProvenanceBroken("the bill of materials is missing or is not the one of the record", why=f"hash {sha256}")
     return ["its bill of materials is the one of the record"]
 
 
-def _cyclonedx(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
+def _verify_cyclonedx_bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
     sha256 = record["cyclonedx_sha256"]
     if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
         raise ProvenanceBroken("the CycloneDX bill is missing or is not the one of the record", why=f"hash {sha256}")

@@ -28,16 +28,16 @@ _EXACT = re.compile(r"([a-z0-9_][a-z0-9_.-]*) ([0-9][A-Za-z0-9_.!+]*) ([A-Za-z0-
 def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
     """Return the packages of both environments, from the files below ``info/`` of a package."""
     if RENDERED_V1 in info:
-        dependencies = mapping_or_empty(_loaded(info[RENDERED_V1]).get("finalized_dependencies"))
+        dependencies = mapping_or_empty(_load_rendered_recipe(info[RENDERED_V1]).get("finalized_dependencies"))
         packages = [
             from_record(scope, record)
             for scope in SCOPES
-            for record in _list(mapping_or_empty(dependencies.get(scope)), "resolved")
+            for record in _list_at_key(mapping_or_empty(dependencies.get(scope)), "resolved")
             if isinstance(record, dict)
         ]
     else:
-        requirements = mapping_or_empty(_loaded(info.get(RENDERED, b"")).get("requirements"))
-        packages = list(_of_specs(requirements))
+        requirements = mapping_or_empty(_load_rendered_recipe(info.get(RENDERED, b"")).get("requirements"))
+        packages = list(_packages_of_meta_yaml(requirements))
     return tuple(dict.fromkeys(package for package in packages if _NAME.fullmatch(package.name) and package.version))
 
 
@@ -78,7 +78,7 @@ def is_valid(package: ResolvedPackage) -> bool:
         and bool(package.version)
         and all(len(text) <= LONGEST and _PLAIN.fullmatch(text) for text in texts)
         and (not package.sha256 or _SHA256.fullmatch(package.sha256) is not None)
-        and all(not url or _is_public(url) for url in (package.url, package.channel))
+        and all(not url or _is_public_url(url) for url in (package.url, package.channel))
     )
 
 
@@ -98,7 +98,7 @@ def package_purl(package: ResolvedPackage) -> str:
     return purl(package.name, package.version, **names)
 
 
-def _is_public(url: str) -> bool:
+def _is_public_url(url: str) -> bool:
     """Return whether an address is one without credentials."""
     return (
         len(url) <= LONGEST
@@ -112,22 +112,22 @@ def _is_public(url: str) -> bool:
 def from_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
     """Return a package by its record: rattler-build's, an index's, or that of an installed package."""
     texts = {key: str(record.get(key) or "") for key in ("name", "version", "build", "subdir", "url", "sha256")}
-    url = texts["url"] if _is_public(texts["url"]) else ""
+    url = texts["url"] if _is_public_url(texts["url"]) else ""
     sha256 = texts["sha256"] if _SHA256.fullmatch(texts["sha256"]) else ""
     channel, _, subdir = url.rpartition("/")[0].rpartition("/")
     channel = channel if subdir == texts["subdir"] else ""
     return ResolvedPackage(scope=scope, **{**texts, "url": url, "sha256": sha256}, channel=channel)
 
 
-def _of_specs(requirements: Mapping[str, Any]) -> Iterator[ResolvedPackage]:
+def _packages_of_meta_yaml(requirements: Mapping[str, Any]) -> Iterator[ResolvedPackage]:
     """Yield the packages of a rendered meta.yaml, which has names, versions and build strings."""
     for scope in SCOPES:
-        for spec in _list(requirements, scope):
+        for spec in _list_at_key(requirements, scope):
             name, version, build = [*str(spec).split(), "", "", ""][:3]
             yield ResolvedPackage(scope=scope, name=name, version=version, build=build)
 
 
-def _loaded(data: bytes) -> Mapping[str, Any]:
+def _load_rendered_recipe(data: bytes) -> Mapping[str, Any]:
     """Return a rendered recipe; empty for a text that is none."""
     try:
         return mapping_or_empty(yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506 - safe ones
@@ -135,6 +135,6 @@ def _loaded(data: bytes) -> Mapping[str, Any]:
         return {}
 
 
-def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+def _list_at_key(value: Mapping[str, Any], key: str) -> list[Any]:
     item = value.get(key)
     return item if isinstance(item, list) else []

@@ -53,7 +53,7 @@ def predicate(record: Mapping[str, Any], *, builder: str = "", run_url: str = ""
 
     ``builder`` is the URI of the CI's workflow, ``run_url`` that of its run; empty where no CI built the package.
     """
-    moments = {"startedOn": _moment(record.get("started")), "finishedOn": _moment(record.get("finished"))}
+    moments = {"startedOn": _iso_timestamp(record.get("started")), "finishedOn": _iso_timestamp(record.get("finished"))}
     metadata = {"invocationId": run_url, **moments}
     byproducts = [
         {"name": name, "digest": {"sha256": record[key]}}
@@ -86,7 +86,7 @@ def is_kiln_predicate(value: Mapping[str, Any]) -> bool:
     return isinstance(definition, dict) and definition.get("buildType") == BUILD_TYPE
 
 
-def record_of(value: Mapping[str, Any], file: str, sha256: str) -> dict[str, Any]:
+def record_from_predicate(value: Mapping[str, Any], file: str, sha256: str) -> dict[str, Any]:
     """Return the record that one of kiln's own predicates was made from.
 
     Raises:
@@ -169,7 +169,7 @@ def _source(source: Mapping[str, Any]) -> dict[str, Any]:
     return {**place, **({"digest": digests} if digests else {})}
 
 
-def _moment(seconds: Any) -> str:
+def _iso_timestamp(seconds: Any) -> str:
     if not isinstance(seconds, (int, float)):
         return ""
     return f"{dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

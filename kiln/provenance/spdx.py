@@ -39,8 +39,10 @@ def bill(
     """
     main = "SPDXRef-Package"
     sources = [source_package(number, one) for number, one in enumerate(record.sources)]
-    needs = [_need(name, spec) for name, spec in requirements(record).items()]
-    tools = [(_RELATIONS[package.scope], _resolved(number, package)) for number, package in enumerate(resolved)]
+    needs = [_requirement_package(name, spec) for name, spec in requirements(record).items()]
+    tools = [
+        (_RELATIONS[package.scope], _environment_package(number, package)) for number, package in enumerate(resolved)
+    ]
     parts = [(bool(part.evidence), _component(number, part)) for number, part in enumerate(bundled)]
     texts = [_license_file(number, file) for number, file in enumerate(licenses)]
     relations = [
@@ -52,7 +54,7 @@ def bill(
         *((main, "CONTAINS", part["SPDXID"]) for contained, part in parts if contained),
         *((part["SPDXID"], "BUILD_DEPENDENCY_OF", main) for contained, part in parts if not contained),
     ]
-    extracted = _extracted(license_expression(record.license), licenses)
+    extracted = _extracted_license_texts(license_expression(record.license), licenses)
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -117,7 +119,7 @@ def source_package(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     return _package(f"SPDXRef-Source-{number}", name, place=location, sha256=source.get("sha256") or "")
 
 
-def _need(name: str, spec: str) -> dict[str, Any]:
+def _requirement_package(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
     version, build = exact_build(spec) or ("", "")
     url = purl(name, version, build=build)
@@ -125,7 +127,7 @@ def _need(name: str, spec: str) -> dict[str, Any]:
     return _package(identity, name, version=version, url=url, comment=f"required: {spec}")
 
 
-def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
+def _environment_package(number: int, package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment of the build."""
     return _package(
         f"SPDXRef-{package.scope.capitalize()}-{number}-{_ID.sub('-', package.name)}",
@@ -167,14 +169,14 @@ def _license_file(number: int, file: LicenseFile) -> dict[str, Any]:
     }
 
 
-def _extracted(declared: str, files: Sequence[LicenseFile]) -> list[dict[str, str]]:
+def _extracted_license_texts(declared: str, files: Sequence[LicenseFile]) -> list[dict[str, str]]:
     """Return the texts of licenses that are not on SPDX's list: those of the recipe, and of unidentified files."""
     entries = {}
     for name in _REFERENCE.findall(declared):
         texts = [file.shown_text for file in files if name in file.licenses]
         entries[name] = texts[0] if texts else "The package's metadata name this license; no file is known as its text."
-    entries |= {file.reference: file.shown_text for file in files if not file.expression}
-    names = {file.reference: posixpath.basename(file.path) for file in files}
+    entries |= {file.license_ref: file.shown_text for file in files if not file.expression}
+    names = {file.license_ref: posixpath.basename(file.path) for file in files}
     return [
         {"licenseId": name, "extractedText": text or "(an empty file)", "name": names.get(name, name)}
         for name, text in sorted(entries.items())

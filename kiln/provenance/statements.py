@@ -37,7 +37,7 @@ class Statement:
         """The channel that a package is published to, empty in other statements."""
         return str(self.predicate.get("targetChannel", "")) if self.kind == PUBLISH else ""
 
-    def refusal(self, file: str, sha256: str) -> str:
+    def subject_mismatch(self, file: str, sha256: str) -> str:
         """Return why the statement is not about a file; empty when it is."""
         if file not in self.subjects:
             return f"it is about {', '.join(list(self.subjects)[:3])}, not {file}"
@@ -48,12 +48,12 @@ class Statement:
 
 def publication_statement(file: str, sha256: str, channel: str) -> bytes:
     """Return the statement that a package is published to a channel."""
-    return _written(PUBLISH, file, sha256, {"targetChannel": channel.rstrip("/")})
+    return _serialized_statement(PUBLISH, file, sha256, {"targetChannel": channel.rstrip("/")})
 
 
 def slsa_statement(file: str, sha256: str, predicate: Mapping[str, Any]) -> bytes:
     """Return the statement of how a package was made."""
-    return _written(SLSA, file, sha256, predicate)
+    return _serialized_statement(SLSA, file, sha256, predicate)
 
 
 def parsed_statement(payload: bytes) -> Statement:
@@ -105,7 +105,7 @@ def _require_publish(subjects: Mapping[str, str], predicate: Any) -> None:
         raise ValueError("its targetChannel ends in a slash")
 
 
-def _written(kind: str, file: str, sha256: str, predicate: Mapping[str, Any]) -> bytes:
+def _serialized_statement(kind: str, file: str, sha256: str, predicate: Mapping[str, Any]) -> bytes:
     subject = {"name": file, "digest": {"sha256": sha256}}
     value = {"_type": STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate}
     return canonical_json(value)

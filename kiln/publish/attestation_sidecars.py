@@ -30,7 +30,7 @@ ENDING = ".sigs"
 _HINT = "request the attestations from the channel's owner"
 
 
-def digest(data: bytes) -> str:
+def sidecar_hash(data: bytes) -> str:
     """Return the hash that names a sidecar."""
     return hashlib.sha256(data).hexdigest()
 
@@ -46,14 +46,16 @@ def read_sidecar(url: str, sha256: object) -> bytes:
     folder, _, file = url.rpartition("/")
     if not isinstance(sha256, str) or not statements.SHA256.fullmatch(sha256):
         raise ProvenanceBroken(f"the index has an invalid attestations_sha256 of {file}", hint=_HINT)
-    data = channel_file_reader.reader(folder, bundles.LARGEST_SIDECAR)(f"{file}{ENDING}.{sha256}")
+    data = channel_file_reader.channel_reader(folder, bundles.LARGEST_SIDECAR)(f"{file}{ENDING}.{sha256}")
     if data is None:
         raise ProvenanceBroken(
             f"the attestations of {file} are missing", why=f"the index names {file}{ENDING}.{sha256}", hint=_HINT
         )
-    if digest(data) != sha256:
+    if sidecar_hash(data) != sha256:
         raise ProvenanceBroken(
-            f"the attestations of {file} are not those of the index", why=f"their hash is {digest(data)}", hint=_HINT
+            f"the attestations of {file} are not those of the index",
+            why=f"their hash is {sidecar_hash(data)}",
+            hint=_HINT,
         )
     return data
 
@@ -69,18 +71,18 @@ def write_sidecars(
     Raises:
         BrokenPackage: when there are too many attestations of others.
     """
-    return tuple(_attested(store, entry, attestation) for entry in entries)
+    return tuple(_add_own_attestations(store, entry, attestation) for entry in entries)
 
 
 def with_sidecar_hash(store: Store, entry: IndexEntry) -> IndexEntry:
     """Return the entry of a package with the hash of its sidecar, where there is a valid one."""
     data = store.read(f"{entry.path}{ENDING}")
-    if data is None or not _is_about(data, entry.file, entry.sha256):
+    if data is None or not _is_only_about_file(data, entry.file, entry.sha256):
         return entry
-    return _named(store, entry, data)
+    return _write_sidecar(store, entry, data)
 
 
-def write_hashed_copy(store: Store, path: str, record: Mapping[str, object]) -> str:
+def write_content_addressed_copy(store: Store, path: str, record: Mapping[str, object]) -> str:
     """Return the hash of a sidecar that the index does not have yet; its content-addressed copy is written.
 
     Empty when nothing changed.
@@ -89,9 +91,9 @@ def write_hashed_copy(store: Store, path: str, record: Mapping[str, object]) -> 
         BrokenPackage: when the sidecar is invalid, is about another file, or lacks attestations that the index had.
     """
     data = store.read(f"{path}{ENDING}")
-    if data is None or digest(data) == record.get(FIELD):
+    if data is None or sidecar_hash(data) == record.get(FIELD):
         return ""
-    if not _is_about(data, path.partition("/")[2], str(record.get("sha256"))):
+    if not _is_only_about_file(data, path.partition("/")[2], str(record.get("sha256"))):
         raise BrokenPackage(f"{path}{ENDING} has no attestation of this package", hint="delete or replace it")
     before = store.read(f"{path}{ENDING}.{record[FIELD]}") if record.get(FIELD) else None
     if before is not None:
@@ -99,8 +101,8 @@ def write_hashed_copy(store: Store, path: str, record: Mapping[str, object]) -> 
         if bundles.json_bundles(data)[: len(old)] != old:
             why = "a channel keeps all attestations that it has accepted (CEP 50)"
             raise BrokenPackage(f"{path}{ENDING} lacks attestations that the channel had", why=why)
-    store.write(f"{path}{ENDING}.{digest(data)}", data)
-    return digest(data)
+    store.write(f"{path}{ENDING}.{sidecar_hash(data)}", data)
+    return sidecar_hash(data)
 
 
 def own_bundle_file(folder: Folder, path: str) -> Path | None:
@@ -109,7 +111,7 @@ def own_bundle_file(folder: Folder, path: str) -> Path | None:
     None where a key has signed it: servers that take attestations verify identities alone.
     """
     data = folder.read(f"{path}{ENDING}")
-    values = _values(data) if data else []
+    values = _bundles_or_none(data) if data else []
     own: dict[str, Any] = next((one for one in reversed(values) if _is_publication(one)), {})
     if "certificate" not in own.get("verificationMaterial", {}):
         return None
@@ -118,15 +120,20 @@ def own_bundle_file(folder: Folder, path: str) -> Path | None:
     return folder.root / bundle
 
 
-def remove_written(store: Store, path: str) -> None:
+def remove_written_sidecars(store: Store, path: str) -> None:
     """Remove the sidecars that a publication wrote; one of others that was there before is restored."""
     data, before = store.read(f"{path}{ENDING}"), b""
     for name in store.sidecars(path):
         other = store.read(name) or b""
-        if name != f"{path}{ENDING}" and other != data and len(other) > len(before) and _is_part(other, data):
+        if (
+            name != f"{path}{ENDING}"
+            and other != data
+            and len(other) > len(before)
+            and _is_subset_of_sidecar(other, data)
+        ):
             before = other
     for name in store.sidecars(path):
-        if not before or name not in {f"{path}{ENDING}", f"{path}{ENDING}.{digest(before)}"}:
+        if not before or name not in {f"{path}{ENDING}", f"{path}{ENDING}.{sidecar_hash(before)}"}:
             store.remove(name)
     if before:
         store.write(f"{path}{ENDING}", before)
@@ -138,31 +145,35 @@ def remove_all(store: Store, path: str) -> None:
         store.remove(sidecar)
 
 
-def _attested(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
+def _add_own_attestations(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
     """Write the sidecar of a new package: the attestations of others, then the own ones."""
     before = store.read(f"{entry.path}{ENDING}")
-    others = _about(before, entry.file, entry.sha256) if before is not None else []
-    data = before if before is not None and _is_about(before, entry.file, entry.sha256) else _sidecar(others)
+    others = _bundles_about_file(before, entry.file, entry.sha256) if before is not None else []
+    data = (
+        before
+        if before is not None and _is_only_about_file(before, entry.file, entry.sha256)
+        else _sidecar_of_bundles(others)
+    )
     if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
         own = attestation.bundles(entry.sha256)
         if own:
             data = bundles.extended_sidecar(data, own) if data else bundles.sidecar_content(own)
-            _require_few(data, entry.path)
+            _require_readable_sidecar(data, entry.path)
     if not data:
         return entry
     if before is not None and before != data:
-        store.write(f"{entry.path}{ENDING}.{digest(before)}", before)
-    return _named(store, entry, data)
+        store.write(f"{entry.path}{ENDING}.{sidecar_hash(before)}", before)
+    return _write_sidecar(store, entry, data)
 
 
-def _named(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:
+def _write_sidecar(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:
     """Write a sidecar, and return its package's entry with its hash."""
-    store.write(f"{entry.path}{ENDING}.{digest(data)}", data)
+    store.write(f"{entry.path}{ENDING}.{sidecar_hash(data)}", data)
     store.write(f"{entry.path}{ENDING}", data)
-    return dataclasses.replace(entry, record={**entry.record, FIELD: digest(data)})
+    return dataclasses.replace(entry, record={**entry.record, FIELD: sidecar_hash(data)})
 
 
-def _require_few(data: bytes, path: str) -> None:
+def _require_readable_sidecar(data: bytes, path: str) -> None:
     """Refuse a sidecar that readers refuse.
 
     Raises:
@@ -178,27 +189,31 @@ def _require_few(data: bytes, path: str) -> None:
         ) from error
 
 
-def _sidecar(values: Iterable[Mapping[str, Any]]) -> bytes:
+def _sidecar_of_bundles(values: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the sidecar of some bundles; empty without any."""
     texts = [json.dumps(value).encode() for value in values]
     return bundles.sidecar_content(texts) if texts else b""
 
 
-def _about(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
+def _bundles_about_file(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar that can be read and are about a file."""
-    return [value for value in _values(data) if (one := _statement(value)) and not one.refusal(file, sha256)]
+    return [
+        value
+        for value in _bundles_or_none(data)
+        if (one := _statement(value)) and not one.subject_mismatch(file, sha256)
+    ]
 
 
-def _is_about(data: bytes, file: str, sha256: str) -> bool:
+def _is_only_about_file(data: bytes, file: str, sha256: str) -> bool:
     """Return whether the statements in a sidecar that can be read are about a file, and there is one."""
-    values = _values(data)
-    return bool(values) and len(_about(data, file, sha256)) == len(values)
+    values = _bundles_or_none(data)
+    return bool(values) and len(_bundles_about_file(data, file, sha256)) == len(values)
 
 
-def _is_part(data: bytes, whole: bytes | None) -> bool:
+def _is_subset_of_sidecar(data: bytes, whole: bytes | None) -> bool:
     """Return whether the valid bundles of a sidecar are all in another one."""
-    values = _values(whole or b"")
-    return all(value in values for value in _values(data) if _statement(value))
+    values = _bundles_or_none(whole or b"")
+    return all(value in values for value in _bundles_or_none(data) if _statement(value))
 
 
 def _is_publication(value: Mapping[str, Any]) -> bool:
@@ -206,7 +221,7 @@ def _is_publication(value: Mapping[str, Any]) -> bool:
     return statement is not None and statement.kind == statements.PUBLISH
 
 
-def _values(data: bytes) -> list[dict[str, Any]]:
+def _bundles_or_none(data: bytes) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar; none of an invalid one."""
     try:
         return bundles.json_bundles(data)

@@ -43,7 +43,7 @@ def file_kind(name: str, start: bytes) -> FileKind:
     return FileKind.ARCHIVE if start.startswith(b"!<arch>") else FileKind.TEXT
 
 
-def cure(kind: FileKind) -> str:
+def hint_for_file_kind(kind: FileKind) -> str:
     """Return how to keep paths out of a file of a kind."""
     return _CURES[kind]
 

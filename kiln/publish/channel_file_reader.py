@@ -30,7 +30,7 @@ SAFE = "/:?#[]@!$&'()*+,;=%-._~"  # the characters of a URL (RFC 3986); others i
 HINT = "name the channel with credentials that it takes: https://USER:PASSWORD@HOST/CHANNEL"
 
 
-def reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | None]:
+def channel_reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | None]:
     """Return a function that reads a file of a channel by its path there; it returns None for a missing file.
 
     Credentials in the channel's URL are sent to its own server alone, see `kiln.channel_url_credentials`. ``largest``
@@ -43,9 +43,11 @@ def reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | 
         LimitExceeded: when a file is larger than an index may be, or takes longer than reading one may.
     """
     if not channel.startswith(("http://", "https://")):
-        root = files.path_of_url(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
+        root = (
+            files.path_of_file_url(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
+        )
         return lambda path: _read_file(root / path, largest)
-    (bare,) = channel_url_credentials.register((channel,))
+    (bare,) = channel_url_credentials.register_credentials((channel,))
     _require_url(bare)
     return lambda path: _download(f"{bare.rstrip('/')}/{path}", largest)
 
@@ -65,9 +67,11 @@ def read_bounded(stream: ByteStream, name: str, size: int | None = None, largest
         if largest is not None and len(data) > largest:
             raise LimitExceeded(f"{name} is larger than {files.size_text(largest)}")
         if len(data) > limits.index:
-            raise _beyond(f"{name} is larger than {files.size_text(limits.index)}", "index", 2 * limits.index)
+            raise _limit_exceeded_error(
+                f"{name} is larger than {files.size_text(limits.index)}", "index", 2 * limits.index
+            )
         if time.monotonic() > end:
-            raise _beyond(f"reading {name} takes longer than {limits.solve} s", "solve", 2 * limits.solve)
+            raise _limit_exceeded_error(f"reading {name} takes longer than {limits.solve} s", "solve", 2 * limits.solve)
     if size is not None and len(data) < size:
         raise http.client.IncompleteRead(bytes(data[:0]), size - len(data))
     return bytes(data)
@@ -78,18 +82,20 @@ def _download(address: str, largest: int | None) -> bytes | None:
     with_token = quote(channel_url_credentials.address_with_token(address), safe=SAFE)
     timeout = min(http_client.TIMEOUT, rattler_process.current_limits().stall)
     try:
-        with http_client.opened(with_token, headers=channel_url_credentials.headers(url), timeout=timeout) as response:
-            return read_bounded(response, url, http_client.announced_size(response), largest)
+        with http_client.send_request(
+            with_token, headers=channel_url_credentials.request_headers(url), timeout=timeout
+        ) as response:
+            return read_bounded(response, url, http_client.content_length(response), largest)
     except HttpError as error:
         if error.status == NOT_FOUND:
             return None
-        if error.refuses:
+        if error.is_auth_failure:
             raise TokenRefused(f"{url} cannot be read", why=str(error), hint=HINT) from error
         hint = "" if error.status else "check that its server can be reached, then run the same command again"
         raise DownloadFailed(f"{url} cannot be read", why=str(error), hint=hint) from error
 
 
-def _beyond(what: str, limit: str, more: int) -> LimitExceeded:
+def _limit_exceeded_error(what: str, limit: str, more: int) -> LimitExceeded:
     amount = f"{more // 10**6}MB" if limit == "index" else f"{more}"
     return LimitExceeded(what, hint=f"if you trust the channel, allow more: {VARIABLE}='{limit}={amount}'")
 

@@ -35,7 +35,7 @@ def add_records(store: Store, journal: Journal, attestation: ReleaseAttestations
     return chain if recorded else chain + attestation.seal(provenance.last_hash(chain))
 
 
-def chain_without(store: Store, journal: Journal) -> bytes:
+def chain_without_publication(store: Store, journal: Journal) -> bytes:
     """Return the chain without the records of a publication."""
     return provenance.without_packages(read_chain(store), (journal.packages[path] for path in journal.fresh))
 

@@ -29,33 +29,33 @@ def require_allowed(
         KilnError: the file is malformed.
     """
     settings = limits.run_bounded(lambda: TypedSettings.read(path))
-    service = _service(environment)
-    if service and not settings.nested(service).flag("upload_packages", default=True):
+    service = _ci_service(environment)
+    if service and not settings.get_nested(service).get_flag("upload_packages", default=True):
         raise UsageError(
             f"{service}.upload_packages is false",
-            at=settings.place(service),
+            at=settings.place_of(service),
             why="this job may not publish packages",
             hint="remove the setting, or publish from another machine",
         )
-    expected = settings.text("upload_on_branch", "")
+    expected = settings.get_text("upload_on_branch", "")
     branch = (environment.get("GIT_BRANCH") or current_branch()) if expected else ""
     if expected and branch != expected:
         raise UsageError(
             f"upload_on_branch is {expected!r}, and this is {branch or 'an unknown branch'}",
-            at=settings.place("upload_on_branch"),
+            at=settings.place_of("upload_on_branch"),
             why="packages of other branches are not published",
             hint=f"git switch {expected}" if branch else f"GIT_BRANCH={expected}, if this is its commit",
         )
-    if target.startswith("anaconda:") and settings.flag("private_upload", default=False):
+    if target.startswith("anaconda:") and settings.get_flag("private_upload", default=False):
         raise UsageError(
             "private_upload is true, and kiln cannot ask anaconda.org for it",
-            at=settings.place("private_upload"),
+            at=settings.place_of("private_upload"),
             why="the packages would be public",
             hint="kiln publish --bundle DIR, then anaconda upload --private",
         )
 
 
-def _service(environment: Mapping[str, str]) -> str:
+def _ci_service(environment: Mapping[str, str]) -> str:
     """Return the CI service of this job, empty for another one or none; CI is true where a job does not set it."""
     if environment.get("CI") in _SERVICES:
         return environment["CI"]

@@ -62,15 +62,15 @@ class Reason:
 
 def reasons(release: Release) -> tuple[Reason, ...]:
     """Return all reasons against a release; none when it may be published."""
-    result = [*_configs(release), *_packages_there(release)]
+    result = [*_config_reasons(release), *_missing_package_reasons(release)]
     for candidate in release.candidates:
-        result += _candidate(candidate, release)
+        result += _candidate_reasons(candidate, release)
     links = _folder_links(release.candidates)
     result += [Reason(kind=ReasonKind.FOLDER_LINK, about=name, what=what) for name, what, shared in links if shared]
     return (*result, *_same_paths(release.candidates))
 
 
-def require_release(release: Release) -> None:
+def require_releasable(release: Release) -> None:
     """Raise ReleaseRefused, with every reason, for packages that are not a release."""
     all_reasons = reasons(release)
     if all_reasons:
@@ -81,20 +81,20 @@ def require_release(release: Release) -> None:
         )
 
 
-def notes(release: Release) -> tuple[str, ...]:
+def nonblocking_notes(release: Release) -> tuple[str, ...]:
     """Return remarks on a release that do not prevent it.
 
     A link to a folder is common where only one package has files (``lib64``, a folder with a version in its name).
     """
     links = _folder_links(release.candidates)
-    skipped = [candidate for candidate in release.candidates if _is_accepted(candidate, release)]
+    skipped = [candidate for candidate in release.candidates if _is_accepted_untested(candidate, release)]
     return (
-        *(f"{candidate.path.name}: not tested, it is {cross_compilation(candidate)}" for candidate in skipped),
+        *(f"{candidate.path.name}: not tested, it is {cross_compilation_text(candidate)}" for candidate in skipped),
         *(f"{name}: {what}" for name, what, shared in links if not shared),
     )
 
 
-def _configs(release: Release) -> Iterator[Reason]:
+def _config_reasons(release: Release) -> Iterator[Reason]:
     if not release.candidates:
         yield Reason(kind=ReasonKind.EMPTY, about="", what="no config of the matrix has built a package")
     for config in sorted(release.partial - release.configs.keys()):
@@ -112,7 +112,7 @@ def _configs(release: Release) -> Iterator[Reason]:
             )
 
 
-def _packages_there(release: Release) -> Iterator[Reason]:
+def _missing_package_reasons(release: Release) -> Iterator[Reason]:
     """Yield the packages that a finished config renders and has not built: the recipe may have changed since."""
     built = {f"{candidate.artifact.subdir}/{candidate.artifact.path.name}" for candidate in release.candidates}
     for config, paths in release.expected.items():
@@ -125,7 +125,7 @@ def _packages_there(release: Release) -> Iterator[Reason]:
                 yield Reason(kind=ReasonKind.MISSING_PACKAGE, about=config, what=what)
 
 
-def _candidate(candidate: Candidate, release: Release) -> list[Reason]:
+def _candidate_reasons(candidate: Candidate, release: Release) -> list[Reason]:
     name = candidate.artifact.path.name
     result = []
 
@@ -134,7 +134,7 @@ def _candidate(candidate: Candidate, release: Release) -> list[Reason]:
 
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
         refuse(ReasonKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}")
-    if what := _untested(candidate, release):
+    if what := _untested_cause(candidate, release):
         refuse(ReasonKind.UNTESTED, what)
     path = f"{candidate.artifact.subdir}/{name}"
     if path in release.held and release.held[path] != candidate.artifact.sha256:
@@ -143,35 +143,37 @@ def _candidate(candidate: Candidate, release: Release) -> list[Reason]:
             ReasonKind.HELD,
             f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there",
         )
-    for kind, what in _of_contents(candidate):
+    for kind, what in _contents_reasons(candidate):
         refuse(kind, what)
     return result
 
 
-def _untested(candidate: Candidate, release: Release) -> str:
+def _untested_cause(candidate: Candidate, release: Release) -> str:
     """Return why a package counts as untested; empty when its tests passed, or may be skipped."""
-    if candidate.verdict is TestVerdict.PASSED or _is_accepted(candidate, release):
+    if candidate.verdict is TestVerdict.PASSED or _is_accepted_untested(candidate, release):
         return ""
     if candidate.verdict is TestVerdict.FAILED:
         return "its tests failed"
     if candidate.verdict is TestVerdict.SKIPPED and candidate.built_on:
         subdir = candidate.artifact.subdir
-        return f"its tests were skipped: it is {cross_compilation(candidate)}; --allow-untested {subdir} accepts that"
+        return (
+            f"its tests were skipped: it is {cross_compilation_text(candidate)}; --allow-untested {subdir} accepts that"
+        )
     return "its tests have not run"
 
 
-def _is_accepted(candidate: Candidate, release: Release) -> bool:
+def _is_accepted_untested(candidate: Candidate, release: Release) -> bool:
     """Return whether a cross-compiled package may be published without tests."""
     skipped = candidate.verdict is TestVerdict.SKIPPED and bool(candidate.built_on)
     return skipped and candidate.artifact.subdir in release.untested
 
 
-def cross_compilation(candidate: Candidate) -> str:
+def cross_compilation_text(candidate: Candidate) -> str:
     """Return how a package was cross-compiled, in words; empty for a native build."""
     return f"cross-compiled for {candidate.artifact.subdir} on {candidate.built_on}" if candidate.built_on else ""
 
 
-def _of_contents(candidate: Candidate) -> Iterator[tuple[ReasonKind, str]]:
+def _contents_reasons(candidate: Candidate) -> Iterator[tuple[ReasonKind, str]]:
     contents = candidate.contents
     if contents is None:
         yield ReasonKind.BROKEN, candidate.broken
@@ -216,12 +218,12 @@ def _mismatches(candidate: Candidate) -> Iterator[str]:
         specs = [
             pins[field, place].name if (field, place) in pins else spec for place, spec in enumerate(rendered_specs)
         ]
-        yield from _specs(key, specs, index.get(key, ()), exactly=candidate.needs_nothing_else)
+        yield from _spec_mismatches(key, specs, index.get(key, ()), exactly=candidate.needs_nothing_else)
 
 
-def _specs(key: str, rendered: Iterable[str], packaged: Iterable[str], *, exactly: bool) -> Iterator[str]:
-    actual = {_plain(spec) for spec in packaged}
-    expected = {_plain(spec) for spec in rendered}
+def _spec_mismatches(key: str, rendered: Iterable[str], packaged: Iterable[str], *, exactly: bool) -> Iterator[str]:
+    actual = {_normalized_spec(spec) for spec in packaged}
+    expected = {_normalized_spec(spec) for spec in rendered}
     names = {package_name(spec) for spec in actual}
     for spec in sorted(expected - actual):
         # The engine completes a bare name: it adds the bounds of the version that it has installed.
@@ -231,7 +233,7 @@ def _specs(key: str, rendered: Iterable[str], packaged: Iterable[str], *, exactl
         yield from (f"{key} has {spec!r}, which the config does not render" for spec in sorted(actual - expected))
 
 
-def _plain(spec: str) -> str:
+def _normalized_spec(spec: str) -> str:
     return " ".join(legacy(strict(spec)).split())
 
 

@@ -41,7 +41,7 @@ class Journal:
     brought: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def begun(cls, entries: Iterable[IndexEntry], hashes: Mapping[str, str]) -> Journal:
+    def from_entries(cls, entries: Iterable[IndexEntry], hashes: Mapping[str, str]) -> Journal:
         """Return the journal of a new publication; ``hashes`` are those of the channel, by path."""
         packages = {entry.path: entry.sha256 for entry in entries}
         fresh = tuple(sorted(path for path, sha256 in packages.items() if hashes.get(path) != sha256))
@@ -72,24 +72,24 @@ class Journal:
         """Return the content of the journal's file."""
         return json.dumps(dataclasses.asdict(self), indent=1).encode()
 
-    def promoting(self) -> Journal:
+    def with_promoting_phase(self) -> Journal:
         """Return the journal after the packages passed their tests in staging."""
         return dataclasses.replace(self, phase=Phase.PROMOTING)
 
-    def bringing(self, channel: str, paths: Iterable[str]) -> Journal:
+    def with_uploads(self, channel: str, paths: Iterable[str]) -> Journal:
         """Return the journal before packages are uploaded to a channel of a server."""
         return dataclasses.replace(self, brought=tuple(dict.fromkeys((*self.brought, *((channel, p) for p in paths)))))
 
-    def brought_to(self, channel: str) -> tuple[str, ...]:
+    def uploaded_paths(self, channel: str) -> tuple[str, ...]:
         """Return the paths that this publication has, or may have, uploaded to a channel of a server."""
         return tuple(path for name, path in self.brought if name == channel)
 
     @property
-    def staging(self) -> str:
+    def staging_folder(self) -> str:
         """The folder of a store for the packages until they are promoted."""
         return f".kiln/staging/{self.id}"
 
-    def require_same(self, other: Journal) -> None:
+    def require_same_publication(self, other: Journal) -> None:
         """Raise PublicationPending when this journal, which is in the channel, is of another publication."""
         if self.id == other.id:
             return
@@ -112,9 +112,9 @@ class JournalFile:
         data = self.store.read(self.path)
         return None if data is None else Journal.parse(data)
 
-    def create(self, journal: Journal) -> bool:
+    def write_if_absent(self, journal: Journal) -> bool:
         """Write the journal unless there is one; return whether it was written."""
-        return self.store.create(self.path, journal.serialized())
+        return self.store.write_if_absent(self.path, journal.serialized())
 
     def write(self, journal: Journal) -> None:
         """Replace the journal."""
@@ -124,10 +124,10 @@ class JournalFile:
         """Remove the journal: the publication is over."""
         self.store.remove(self.path)
 
-    def require_free(self) -> None:
+    def require_no_publication(self) -> None:
         """Raise PublicationPending when any publication is under way."""
         if (journal := self.read()) is not None:
-            journal.require_same(Journal.begun((), {}))
+            journal.require_same_publication(Journal.from_entries((), {}))
 
 
 def _package_path(path: str) -> str:

@@ -26,7 +26,7 @@ def channel_subdirs(names: Iterable[str]) -> tuple[str, ...]:
     return (*SUBDIRS, *sorted(set(names) - set(SUBDIRS)))
 
 
-def in_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
+def in_dependency_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
     """Return packages, those first that others need; all builds of a name stay together."""
     waiting = sorted(entries, key=_preference)
     ordered: list[IndexEntry] = []
@@ -41,7 +41,7 @@ def in_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
 
 def subdir_groups(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
     """Return packages in order, divided where the subdir changes: each part changes one index."""
-    return [list(run) for _, run in itertools.groupby(in_order(entries), key=lambda entry: entry.subdir)]
+    return [list(run) for _, run in itertools.groupby(in_dependency_order(entries), key=lambda entry: entry.subdir)]
 
 
 def write_rank(name: str) -> tuple[bool, bool, bool, str]:

@@ -13,7 +13,7 @@ from kiln import files, masking
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.model.release import Leak, PackageContents
-from kiln.package_safety.paths import is_record, repeated, resolved
+from kiln.package_safety.paths import is_in_conda_meta, repeated_paths, resolve_links
 from kiln.publish import build_path_leak_hints
 
 if TYPE_CHECKING:
@@ -50,22 +50,22 @@ def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple
     return (*secret_forms, *places, *own_tokens)
 
 
-def read(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
+def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
     """Return the metadata of a package, its files, and what is wrong with them.
 
     Raises:
         BrokenPackage: when it is not a package, or damaged.
     """
-    names, prefixes = _listed(reader.read_json(package, "paths.json"))
+    names, prefixes = _listed_paths_and_placeholders(reader.read_json(package, "paths.json"))
     inspection = _Inspection(forbidden=forbidden, prefixes=prefixes)
     inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
-    inspection.escapes += [f"{path}, twice" for path in repeated(names, folds_case=False)]
+    inspection.escapes += [f"{path}, twice" for path in repeated_paths(names, folds_case=False)]
     about = _about(package)
     with reader.read_members(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
                 break  # refused for that alone, and gigabytes large
-            inspection.add(member, content)
+            inspection.inspect_member(member, content)
     return PackageContents(
         sha256=files.sha256(package),
         size=package.stat().st_size,
@@ -74,7 +74,7 @@ def read(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
         paths=tuple(inspection.paths),
         licenses=tuple(inspection.licenses),
         leaks=tuple(inspection.leaks.values()),
-        escapes=(*inspection.escapes, *inspection.behind_links()),
+        escapes=(*inspection.escapes, *inspection.paths_behind_links()),
         links=tuple(sorted(link for link in inspection.links.items() if not link[0].startswith("info/"))),
     )
 
@@ -89,7 +89,7 @@ class _Inspection:
     escapes: list[str] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
 
-    def add(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+    def inspect_member(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         """Inspect one member of the archive."""
         name = posixpath.normpath(member.name)
         is_metadata = name == "info" or name.startswith("info/")
@@ -104,7 +104,7 @@ class _Inspection:
         if content is not None:
             self._search(name, content, is_metadata=is_metadata)
 
-    def behind_links(self) -> list[str]:
+    def paths_behind_links(self) -> list[str]:
         """Return the files whose folder is a link of the package: they would be installed where the link leads."""
         return [path for path in self.paths if not self.links.keys().isdisjoint(map(str, PurePosixPath(path).parents))]
 
@@ -119,10 +119,12 @@ class _Inspection:
             for secret in self.forbidden:
                 if is_metadata and secret.what == BUILD_PATH:
                     continue
-                if secret.needle in installed and (offset := _offset(secret, installed)) is not None:
+                if secret.needle in installed and (offset := _secret_offset(secret, installed)) is not None:
                     remedy = build_path_leak_hints.path_at(installed, offset) if secret.what == BUILD_PATH else ""
                     cure = (
-                        build_path_leak_hints.cure(kind) if secret.what == BUILD_PATH else build_path_leak_hints.SECRET
+                        build_path_leak_hints.hint_for_file_kind(kind)
+                        if secret.what == BUILD_PATH
+                        else build_path_leak_hints.SECRET
                     )
                     leak = Leak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
@@ -132,24 +134,26 @@ class _Inspection:
 
 def leads_out(member: tarfile.TarInfo) -> bool:
     """Return whether a member, or a link, would be outside of the prefix that a package is installed into."""
-    if _outside(member.name) or _winds(member.name):
+    if _outside(member.name) or _goes_up_after_name(member.name):
         return True
     if member.issym():
-        return _winds(member.linkname) or _outside(posixpath.join(posixpath.dirname(member.name), member.linkname))
+        return _goes_up_after_name(member.linkname) or _outside(
+            posixpath.join(posixpath.dirname(member.name), member.linkname)
+        )
     return (member.islnk() and _outside(member.linkname)) or member.ischr() or member.isblk() or member.isfifo()
 
 
 def _outside(path: str) -> bool:
-    return len(path) > reader.LONGEST_PATH or resolved(path, {}) is None or is_record(path)
+    return len(path) > reader.LONGEST_PATH or resolve_links(path, {}) is None or is_in_conda_meta(path)
 
 
-def _winds(path: str) -> bool:
+def _goes_up_after_name(path: str) -> bool:
     """Return whether a path goes up again after a name, which may be a link to anywhere."""
     parts = PurePosixPath(path).parts
     return any(above != ".." and part == ".." for above, part in itertools.pairwise(parts))
 
 
-def _offset(secret: ForbiddenText, text: bytes) -> int | None:
+def _secret_offset(secret: ForbiddenText, text: bytes) -> int | None:
     """Return where a text has a secret; None where only the needle is there."""
     if secret.pattern is None:
         return text.index(secret.needle)
@@ -173,7 +177,7 @@ def _about(package: Path) -> dict[str, Any]:
     return about
 
 
-def _listed(paths: Any) -> tuple[list[str], dict[str, bytes]]:
+def _listed_paths_and_placeholders(paths: Any) -> tuple[list[str], dict[str, bytes]]:
     """Return the paths that a package lists, which installers follow, and the placeholders of the files that have one.
 
     Raises:

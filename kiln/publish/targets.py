@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.publish.transaction import Target
 
 
-def target(
+def parse_target(
     name: str,
     environment: Mapping[str, str],
     *,
@@ -56,7 +56,7 @@ def target(
     return StoreTarget(store=Folder(root=Path(name).absolute()))
 
 
-def require_own_index(channel: Target) -> StoreTarget:
+def require_store_target(channel: Target) -> StoreTarget:
     """Return a target whose index kiln writes.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kiln.errors import KilnError, TokenRefused, UploadFailed
 from kiln.publish.journal import Journal, Phase
-from kiln.publish.order import in_order
+from kiln.publish.order import in_dependency_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +34,9 @@ class Publication:
     files: Mapping[str, Path]
 
     @classmethod
-    def of(cls, journal: Journal, packages: Sequence[Path], entries: Sequence[IndexEntry]) -> Publication:
+    def from_journal(cls, journal: Journal, packages: Sequence[Path], entries: Sequence[IndexEntry]) -> Publication:
         """Return the publication that a journal describes."""
-        new = tuple(entry for entry in in_order(entries) if entry.path in journal.fresh)
+        new = tuple(entry for entry in in_dependency_order(entries) if entry.path in journal.fresh)
         return cls(journal=journal, entries=new, files={e.path: p for e, p in zip(entries, packages, strict=True)})
 
 
@@ -55,16 +55,16 @@ class Target(Protocol):
     def journal(self) -> JournalFile:
         """The journal of the publication under way."""
 
-    def address(self) -> str:
+    def channel_url(self) -> str:
         """Return the URL at which clients read the channel."""
 
-    def held(self) -> dict[str, str]:
+    def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the channel's packages, by path."""
 
     def exclusively(self) -> AbstractContextManager[None]:
         """Hold the channel during the block; raises AlreadyRunning."""
 
-    def prepare(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
+    def prepare_journal(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
         """Return the journal to begin or resume with; raise before anything is written when it cannot succeed."""
 
     def stage(self, publication: Publication) -> str:
@@ -73,10 +73,10 @@ class Target(Protocol):
     def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Bring the staged packages to the channel; a server gets their attestations with them."""
 
-    def index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
+    def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Have the channel's index offer the packages, and keep the records of how they were made."""
 
-    def clear(self, publication: Publication) -> None:
+    def clear_staging(self, publication: Publication) -> None:
         """Remove published packages from staging."""
 
     def withdraw(self, journal: Journal) -> None:
@@ -106,15 +106,15 @@ def publish(
         TokenRefused: when a server does not accept the token.
     """
     with target.exclusively():
-        journal = _begin(target, entries)
-        publication = Publication.of(journal, packages, entries)
+        journal = _begin_journal(target, entries)
+        publication = Publication.from_journal(journal, packages, entries)
         if publication.entries:
             if journal.phase is Phase.STAGING:
                 try_out(target.stage(publication))
-                target.journal.write((target.journal.read() or journal).promoting())
+                target.journal.write((target.journal.read() or journal).with_promoting_phase())
             _promote(target, publication, attestation)
-            target.index(publication, attestation)
-            target.clear(publication)
+            target.index_packages(publication, attestation)
+            target.clear_staging(publication)
         target.journal.remove()
     return tuple(entry.path for entry in publication.entries)
 
@@ -134,16 +134,16 @@ def abort(target: Target) -> tuple[str, ...]:
     return journal.fresh
 
 
-def _begin(target: Target, entries: Sequence[IndexEntry]) -> Journal:
+def _begin_journal(target: Target, entries: Sequence[IndexEntry]) -> Journal:
     """Return the journal of a publication, which is in the channel from now on if anything is new."""
-    new = Journal.begun(entries, target.held())
+    new = Journal.from_entries(entries, target.package_hashes())
     pending = target.journal.read()
     if pending is not None:
-        pending.require_same(new)
-    journal = target.prepare(pending or new, entries)
-    if pending is None and journal.fresh and not target.journal.create(journal):
+        pending.require_same_publication(new)
+    journal = target.prepare_journal(pending or new, entries)
+    if pending is None and journal.fresh and not target.journal.write_if_absent(journal):
         pending = target.journal.read() or journal
-        pending.require_same(journal)
+        pending.require_same_publication(journal)
         return pending
     return journal
 
@@ -163,6 +163,6 @@ def _reverse(target: Target) -> str:
     try:
         target.withdraw(journal)
     except KilnError as error:
-        remaining = target.held().keys() & journal.fresh
+        remaining = target.package_hashes().keys() & journal.fresh
         return f"{len(remaining)} of {len(journal.fresh)} packages are in {target.name} and stay there: {error.what}"
     return f"nothing of it is in {target.name}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_exports import lazy_exports
-from kiln.rattler_process.limits_in_force import VARIABLE, current_limits, environment_limits, limited
+from kiln.rattler_process.limits_in_force import VARIABLE, current_limits, environment_limits, override_limits
 
 if TYPE_CHECKING:
     from kiln.rattler_process.client import call
 
-__all__ = ["VARIABLE", "call", "current_limits", "environment_limits", "limited"]
+__all__ = ["VARIABLE", "call", "current_limits", "environment_limits", "override_limits"]
 
 __getattr__ = lazy_exports(__name__, {"client": "call"})  # the process itself needs no client

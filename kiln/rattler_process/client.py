@@ -79,9 +79,9 @@ class _Process:
                 argv, cwd=_ROOT, stderr=self.messages, inherited=self.locks.inherited
             )
         finally:
-            self.locks.child_started()
+            self.locks.close_child_end()
         self.group = ProcessGroup(self.process)
-        self.output = PipeReader([_stream(self.process.stdout)])
+        self.output = PipeReader([_require_pipe(self.process.stdout)])
         self.unfinished: dict[Path, bool] = {}
         self._rest = b""
 
@@ -114,12 +114,12 @@ class _Process:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             if lock is not None:
                 self.locks.send(lock)
-            _stream(self.process.stdin).write(json_messages.encode(request).encode() + b"\n")
-            _stream(self.process.stdin).flush()
+            _require_pipe(self.process.stdin).write(json_messages.encode(request).encode() + b"\n")
+            _require_pipe(self.process.stdin).flush()
         for message in self._received(time.monotonic() + seconds + GRACE):
             if not self._is_progress(message):
                 return message
-        return {"error": self._crashed(operation, bounds)}
+        return {"error": self._crash_failure(operation, bounds)}
 
     def _is_progress(self, message: Mapping[str, Any]) -> bool:
         """Return whether a message reports a package that begins or ends to be unpacked, and note it."""
@@ -134,13 +134,13 @@ class _Process:
     def _received(self, until: float) -> Iterator[dict[str, Any]]:
         """Yield messages until the process ends or the time is over."""
         while (remaining := until - time.monotonic()) > 0:
-            for _, chunk in self.output.ready(min(remaining, 1.0)):
+            for _, chunk in self.output.read_available(min(remaining, 1.0)):
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 yield from filter(None, map(json_messages.decode, lines))
             if not self.output.is_open:
                 return
 
-    def _crashed(self, operation: str, bounds: Limits) -> dict[str, Any]:
+    def _crash_failure(self, operation: str, bounds: Limits) -> dict[str, Any]:
         """Return the failure of a process that ended or hangs without an answer."""
         with contextlib.suppress(Exception):
             self.process.wait(timeout=ENDING)
@@ -171,12 +171,12 @@ class _Process:
             self.locks.close()
             for pipe in (self.process.stdin, self.process.stdout, self.messages):
                 with contextlib.suppress(OSError):
-                    _stream(pipe).close()
+                    _require_pipe(pipe).close()
             for folder, new in self.unfinished.items():
-                _remove_parts(folder, whole=new)
+                _remove_unfinished_package(folder, whole=new)
 
 
-def _remove_parts(folder: Path, *, whole: bool) -> None:
+def _remove_unfinished_package(folder: Path, *, whole: bool) -> None:
     """Remove an unfinished package from a cache, unless another process uses that cache by now.
 
     The library unpacks into a folder of the package's name with a dot before it and six characters after it. A
@@ -190,7 +190,7 @@ def _remove_parts(folder: Path, *, whole: bool) -> None:
             files.remove(folder)
 
 
-def _stream(pipe: IO[bytes] | None) -> IO[bytes]:
+def _require_pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None
     return pipe
 

@@ -34,7 +34,7 @@ def environment_limits(environment: Mapping[str, str]) -> Limits:
 
 
 @contextlib.contextmanager
-def limited(new: Limits) -> Iterator[None]:
+def override_limits(new: Limits) -> Iterator[None]:
     """Replace the limits during the block."""
     token = _limits.set(new)
     try:

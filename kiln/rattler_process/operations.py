@@ -20,11 +20,11 @@ from rattler.index import index_fs
 
 from kiln import channel_url_credentials, files
 from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, LimitExceeded, SolveFailed, UsageError
-from kiln.package_safety.hashes import require_intact, uncached
+from kiln.package_safety.hashes import require_intact, uncached_packages
 from kiln.package_safety.preinstall_checks import PackageAdmission
-from kiln.package_safety.refusals import installation_failure
+from kiln.package_safety.refusals import installation_error
 from kiln.rattler_process.limits_in_force import doubled, raise_limit_hint
-from kiln.rattler_process.package_records import loaded
+from kiln.rattler_process.package_records import records_from_json
 from kiln.rattler_process.watchdog import WatchedTask
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Solve:
     def task(self) -> WatchedTask:
         """The task: it waits for the channels' servers."""
         return WatchedTask(
-            what="choosing packages", limit="solve", waits_for=lambda: url_hosts(map(address, self.channels))
+            what="choosing packages", limit="solve", waits_for=lambda: url_hosts(map(channel_base_url, self.channels))
         )
 
     async def execute(self) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ class Solve:
                 )
                 for name, (version, build) in self.virtual_packages.items()
             ],
-            locked_packages=loaded(self.installed),
+            locked_packages=records_from_json(self.installed),
             channel_priority=getattr(rattler.ChannelPriority, self.priority.capitalize()),
             gateway=None if client is None else rattler.Gateway(client=client),
         )
@@ -216,7 +216,7 @@ class Verify:
             )
         except ValueError as error:
             raise UsageError("the trusted root of Sigstore is invalid", why=in_a_line(error)) from error
-        (record,) = loaded([self.record])
+        (record,) = records_from_json([self.record])
         try:
             outcome = await sigstore.verify_attestation(record, policy, trusted_root=root)
         except AttestationError as error:
@@ -237,7 +237,7 @@ class Verify:
 def unreachable_error(channels: Sequence[str], why: str) -> DownloadFailed:
     """Return the error of a channel whose server cannot be reached, from the library's message."""
     urls = _URL.findall(why)
-    named = [channel for channel in channels if any(url.startswith(address(channel) or "\0") for url in urls)]
+    named = [channel for channel in channels if any(url.startswith(channel_base_url(channel) or "\0") for url in urls)]
     what = f"the channel {named[0]}" if named else f"a channel of {', '.join(channels)}"
     cause = why.splitlines()[-1].removeprefix("Caused by: ")
     return DownloadFailed(
@@ -275,7 +275,7 @@ class Install:
 
     def __post_init__(self) -> None:
         """Parse the records: they limit what may be unpacked."""
-        self.packages = loaded(self.records)
+        self.packages = records_from_json(self.records)
         self.admission = PackageAdmission(
             self.packages,
             Path(self.prefix),
@@ -308,7 +308,7 @@ class Install:
         """Install the packages."""
         self.admission.admit_installed()
         try:
-            new = await uncached(self.packages, self.admission.cache)
+            new = await uncached_packages(self.packages, self.admission.cache)
             size = sum(package.size or 0 for package in new)
             files.require_space(self.admission.cache, size, for_what=f"downloading {len(new)} packages")
             require_intact(new)
@@ -319,7 +319,7 @@ class Install:
             if self.admission.refusal is not None:
                 raise self.admission.refusal from error
             raise_disk_error(error, self.prefix)
-            raise installation_failure(error, self.packages) from error
+            raise installation_error(error, self.packages) from error
 
     async def _install(self) -> None:
         await rattler.install(
@@ -350,7 +350,7 @@ def in_a_line(error: Exception) -> str:
     return "; ".join(line.removeprefix("Caused by: ") for line in (str(error) or repr(error)).splitlines())
 
 
-def address(channel: str) -> str:
+def channel_base_url(channel: str) -> str:
     """Return the URL of a channel."""
     try:
         return rattler.Channel(channel).base_url

@@ -16,19 +16,19 @@ OF_A_PREFIX = frozenset({"files", "paths_data", "link", "extracted_package_dir",
 _NOWHERE = {"extracted_package_dir": "", "files": [], "paths_data": {"paths": [], "paths_version": 1}}
 
 
-def loaded(records: Iterable[Mapping[str, Any]]) -> list[RepoDataRecord]:
+def records_from_json(records: Iterable[Mapping[str, Any]]) -> list[RepoDataRecord]:
     """Return JSON values as the library's records; it can only read records of a prefix, from files."""
     from rattler import PrefixRecord
 
-    return [_loaded(PrefixRecord, record) for record in records]
+    return [_record_from_json(PrefixRecord, record) for record in records]
 
 
-def _loaded(kind: type[PrefixRecord], record: Mapping[str, Any]) -> PrefixRecord:
+def _record_from_json(kind: type[PrefixRecord], record: Mapping[str, Any]) -> PrefixRecord:
     with file_with_content(json.dumps({**record, **_NOWHERE}).encode()) as path:
         return kind.from_path(path)
 
 
-def dumped(records: Iterable[RepoDataRecord]) -> list[dict[str, Any]]:
+def records_to_json(records: Iterable[RepoDataRecord]) -> list[dict[str, Any]]:
     """Return records as JSON values, without the fields of a prefix."""
     values = (json.loads(record.to_json()) for record in records)
     return [{key: field for key, field in value.items() if key not in OF_A_PREFIX} for value in values]

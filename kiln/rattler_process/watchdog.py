@@ -14,9 +14,9 @@ from kiln import process_table
 from kiln.errors import DownloadFailed, KilnError, LimitExceeded
 from kiln.files import size_text
 from kiln.operating_system import machine_resources
-from kiln.operating_system.file_operations import own_descriptors
+from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
-from kiln.operating_system.process_groups import parent_is
+from kiln.operating_system.process_groups import is_parent
 from kiln.rattler_process.failures import out_of_memory_error
 from kiln.rattler_process.limits_in_force import VARIABLE, doubled, raise_limit_hint
 
@@ -41,12 +41,12 @@ class WatchedTask:
     folder: Path | None = None
 
 
-def restrict(limits: Limits, *, file_size: int | None) -> None:
+def limit_own_process(limits: Limits, *, file_size: int | None) -> None:
     """Have the system limit this process's memory and, where it can, the size of its files.
 
     The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
     """
-    machine_resources.limit_for_good(memory=2 * limits.memory + 10**9, file_size=file_size)
+    machine_resources.limit_process_permanently(memory=2 * limits.memory + 10**9, file_size=file_size)
 
 
 class Watchdog(threading.Thread):
@@ -63,14 +63,14 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Check the limits until stopped."""
         while not self.stopped.wait(INTERVAL):
-            if not parent_is(self.parent):
+            if not is_parent(self.parent):
                 os._exit(1)
-            breach = self._stalled() or self._late() or self.exceeded()
+            breach = self._stall_error() or self._timeout_error() or self.exceeded_limit_error()
             if breach is not None:
                 self.on_breach(breach)
                 return
 
-    def _stalled(self) -> KilnError | None:
+    def _stall_error(self) -> KilnError | None:
         """Return the error of a task without activity: processor time of other threads; waiting uses none."""
         now, busy = time.monotonic(), time.process_time() - time.thread_time()
         if busy - self.busy > BUSY:
@@ -87,7 +87,7 @@ class Watchdog(threading.Thread):
             hint=f"check that the server answers, or wait longer: {VARIABLE}='stall={2 * self.limits.stall}'",
         )
 
-    def _late(self) -> KilnError | None:
+    def _timeout_error(self) -> KilnError | None:
         seconds = getattr(self.limits, self.task.limit)
         if time.monotonic() - self.started < seconds:
             return None
@@ -97,7 +97,7 @@ class Watchdog(threading.Thread):
             hint=f"request fewer packages, exact versions, or allow more: {VARIABLE}='{self.task.limit}={2 * seconds}'",
         )
 
-    def exceeded(self) -> KilnError | None:
+    def exceeded_limit_error(self) -> KilnError | None:
         """Return the error of a task that has used too much memory or disk space, as far as it has come."""
         if private_memory() > self.limits.memory:
             return out_of_memory_error(self.limits)
@@ -118,14 +118,14 @@ class Watchdog(threading.Thread):
     def _free_inodes(self) -> int:
         """Return the number of files that the disk can still hold; 0 where it has no such limit."""
         with contextlib.suppress(OSError):
-            return machine_resources.free_files(self.task.folder) if self.task.folder else 0
+            return machine_resources.free_file_count(self.task.folder) if self.task.folder else 0
         return 0
 
 
 def connected_addresses() -> list[str]:
     """Return the addresses that this process is connected to."""
     addresses = set()
-    for descriptor in own_descriptors():
+    for descriptor in open_descriptors():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family in {socket.AF_INET, socket.AF_INET6}:
                 address = connection.getpeername()

@@ -22,7 +22,7 @@ from kiln.model.channel_and_install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
 from kiln.rattler_process.failures import failure_data
-from kiln.rattler_process.watchdog import Watchdog, restrict
+from kiln.rattler_process.watchdog import Watchdog, limit_own_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,10 +46,10 @@ class RequestServer:
     def serve(self, line: str) -> None:
         """Run the operation of a request, under its limits, and answer."""
         request = json_messages.decode(line) or {}
-        channel_url_credentials.register(request["credentials"])
+        channel_url_credentials.register_credentials(request["credentials"])
         try:
-            with self._locked(request):
-                value = asyncio.run(self._limited(request))
+            with self._hold_received_lock(request):
+                value = asyncio.run(self._execute_within_limits(request))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the parent decides what it means
             self._answer({"error": failure_data(self.breach or error)})
         else:
@@ -58,7 +58,7 @@ class RequestServer:
             os._exit(0)
 
     @contextlib.contextmanager
-    def _locked(self, request: Mapping[str, Any]) -> Iterator[None]:
+    def _hold_received_lock(self, request: Mapping[str, Any]) -> Iterator[None]:
         """Hold the parent's lock, which came with the request; after a failure until this process ends.
 
         For compiled code may go on with its work then, until the parent ends the process, or is gone itself.
@@ -68,7 +68,7 @@ class RequestServer:
         for descriptor in locks:
             os.close(descriptor)
 
-    async def _limited(self, request: Mapping[str, Any]) -> Any:
+    async def _execute_within_limits(self, request: Mapping[str, Any]) -> Any:
         limits = Limits(**request["limits"])
         loop = asyncio.get_running_loop()
         self.answered.clear()
@@ -89,10 +89,10 @@ class RequestServer:
         with contextlib.suppress(NotImplementedError):  # Windows ends a process without a signal
             loop.add_signal_handler(signal.SIGTERM, stop, Interrupted("the process was terminated"))
         operation = operations.find(request["operation"], request["arguments"], limits, self.send, stop)
-        restrict(limits, file_size=operation.file_size)
+        limit_own_process(limits, file_size=operation.file_size)
         watchdog = Watchdog(limits, operation.task, self.parent, end)
         if isinstance(operation, operations.Install):
-            operation.admission.exceeded = watchdog.exceeded
+            operation.admission.exceeded = watchdog.exceeded_limit_error
         task = asyncio.ensure_future(operation.execute())
         watchdog.start()
         try:

@@ -48,9 +48,9 @@ def archived_text(archive: Path, name: str, title: str, *, hoists: bool) -> str 
             top, _, rest = posixpath.normpath(member).partition("/")
             tops.add(f"{top}/" if rest or opened is None else top)
             if opened is not None and posixpath.normpath(member) == name:
-                plain = _text(opened, name)
+                plain = _member_text(opened, name)
             elif opened is not None and rest == name:
-                below = _text(opened, name)
+                below = _member_text(opened, name)
     except _FAULTS as error:
         raise TemplateFault(f"{title} cannot be read", why=str(error)) from error
     tops.discard("./")
@@ -69,7 +69,7 @@ def _members_of_zip(archive: Path) -> Iterator[Member]:
             yield member.filename, None if member.is_dir() else partial(file.open, member)
 
 
-def _text(opened: Callable[[], IO[bytes] | None], name: str) -> str:
+def _member_text(opened: Callable[[], IO[bytes] | None], name: str) -> str:
     content = opened()
     if content is None:  # a device or a pipe
         raise TemplateFault(f"{name!r} is not a regular file in its archive")

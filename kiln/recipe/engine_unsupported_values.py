@@ -6,7 +6,7 @@ import posixpath
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.serialization import mappings
+from kiln.serialization import list_of_mappings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,18 +24,18 @@ REVISIONS = ("git_rev", "git_tag", "git_branch")
 
 def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield the path of each key whose value is not honored, and the reason."""
-    sources = mappings(values.get("source"))
+    sources = list_of_mappings(values.get("source"))
     for number, entry in enumerate(sources):
         yield from _source(entry)
-        yield from _beside(entry, sources[:number], sources[number + 1 :])
-    for build in mappings(values.get("build")):
+        yield from _conflicts_between_sources(entry, sources[:number], sources[number + 1 :])
+    for build in list_of_mappings(values.get("build")):
         yield from _build(build, ("build",))
-        yield from _merged(build, values.get("requirements"), ("build",))
-    for output in mappings(values.get("outputs")):
+        yield from _unsupported_merge_build_host(build, values.get("requirements"), ("build",))
+    for output in list_of_mappings(values.get("outputs")):
         yield from _output(output)
-        for build in mappings(output.get("build")):
+        for build in list_of_mappings(output.get("build")):
             yield from _build(build, ("outputs", "build"))
-            yield from _merged(build, output.get("requirements"), ("outputs", "build"))
+            yield from _unsupported_merge_build_host(build, output.get("requirements"), ("outputs", "build"))
 
 
 def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -43,7 +43,7 @@ def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     if empty := next((key for key in hashes if key in entry and entry[key] in (None, "")), None):
         yield ("source", empty), "conda-build refuses a hash without a value"
     if "path_via_symlink" in entry:
-        folder = _parts(entry) if entry.get("folder") else ()
+        folder = _folder_parts(entry) if entry.get("folder") else ()
         if not folder:
             yield ("source", "path_via_symlink"), "conda-build refuses it without a folder"
         elif folder[0] in {"..", "/", "//"}:
@@ -55,7 +55,7 @@ def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         yield ("source", revisions[1]), f"conda-build refuses several of {', '.join(REVISIONS)}"
 
 
-def _beside(
+def _conflicts_between_sources(
     entry: Mapping[str, Any], before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[KeyPath, str]]:
     """Yield the keys of a source that another one makes impossible to honor."""
@@ -68,11 +68,11 @@ def _beside(
 
 def _is_in_folder_of(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether another source goes into the folder of a source, or below it."""
-    folder = _parts(entry)
-    return _parts(other)[: len(folder)] == folder
+    folder = _folder_parts(entry)
+    return _folder_parts(other)[: len(folder)] == folder
 
 
-def _parts(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def _folder_parts(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return PurePosixPath(posixpath.normpath(str(entry.get("folder") or "."))).parts
 
 
@@ -84,7 +84,9 @@ def _build(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, s
         yield (*path, "activate_in_script"), "rattler-build always activates the environments of a script"
 
 
-def _merged(build: Mapping[str, Any], requirements: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _unsupported_merge_build_host(
+    build: Mapping[str, Any], requirements: Any, path: KeyPath
+) -> Iterator[tuple[KeyPath, str]]:
     both = isinstance(requirements, dict) and requirements.get("build") and requirements.get("host")
     if both and str(build.get("merge_build_host", "")).lower() in {"true", "yes", "on"}:
         yield (

@@ -59,7 +59,7 @@ VARYING = frozenset({"compiler", "stdlib", "cdt"})
 OF_SOURCE = frozenset({"load_file_data", "load_file_regex", "load_setup_py_data", "load_setuptools"})
 
 
-def functions(
+def template_functions(
     platform: Platform, variant: Mapping[str, Any], host_arch: str, *, sources: SourceFiles, os: Os
 ) -> dict[str, Any]:
     """Return the template functions for one platform and variant.
@@ -68,18 +68,18 @@ def functions(
     """
     files = _Files(sources, os)
     return {
-        "compiler": lambda language: tool_package(language, "compiler", platform, variant),
-        "stdlib": lambda language: tool_package(language, "stdlib", platform, variant),
+        "compiler": lambda language: compiler_or_stdlib_package(language, "compiler", platform, variant),
+        "stdlib": lambda language: compiler_or_stdlib_package(language, "stdlib", platform, variant),
         "cdt": lambda package_name: cdt(package_name, variant, host_arch),
         "ccache": lambda method: "ccache",  # noqa: ARG005 - the method matters to builds, not to rendering
         **_OPEN_PINS,
         "resolved_packages": lambda env: [],  # noqa: ARG005 - nothing is resolved before a solver runs
         "installed": {},
-        "load_setup_py_data": files.setup,
-        "load_setuptools": files.setup,
+        "load_setup_py_data": files.load_setup_py_data,
+        "load_setuptools": files.load_setup_py_data,
         "load_npm": files.npm,
         "load_file_regex": files.regex,
-        "load_file_data": files.data,
+        "load_file_data": files.load_file_data,
         "load_str_data": parsed_data,
         "time": TIME,
         "datetime": DATETIME,
@@ -88,7 +88,7 @@ def functions(
     }
 
 
-def tool_package(language: str, component: str, platform: Platform, variant: Mapping[str, Any]) -> str:
+def compiler_or_stdlib_package(language: str, component: str, platform: Platform, variant: Mapping[str, Any]) -> str:
     """Return the package of a compiler or standard library for the target platform, such as ``gcc_linux-64 12.*``."""
     language = str(language)
     native = platform.compilers.get(language, language) if component == "compiler" else language
@@ -163,32 +163,38 @@ class _Files:
         self._sources = sources
         self._os = os
 
-    def text(self, name: str) -> str:
-        """Return the text of a file of the recipe; raises what ``recipe_file`` raises."""
-        return recipe_file(self._sources.recipe, name)
+    def recipe_file_text(self, name: str) -> str:
+        """Return the text of a file of the recipe; raises what ``read_recipe_file`` raises."""
+        return read_recipe_file(self._sources.recipe, name)
 
     def npm(self) -> Any:
         """Return the data of ``package.json``."""
-        return parsed_data(self.text("package.json"), "json")
+        return parsed_data(self.recipe_file_text("package.json"), "json")
 
-    def data(self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any) -> Any:
+    def load_file_data(
+        self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any
+    ) -> Any:
         """Return a file's data; a file that is missing so far counts as empty."""
-        text = self._text(filename, from_recipe_dir=from_recipe_dir)
+        text = self._file_text(filename, from_recipe_dir=from_recipe_dir)
         return {} if text is None else parsed_data(text, fmt or str(filename).rpartition(".")[2])
 
     def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the match of a pattern in a file; an empty one for a file that is missing so far."""
-        text = self._text(load_file, from_recipe_dir=from_recipe_dir)
+        text = self._file_text(load_file, from_recipe_dir=from_recipe_dir)
         return _EmptyMatch() if text is None else first_match(str(regex_pattern), text)
 
-    def setup(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
+    def load_setup_py_data(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the data of a setup.py; empty for a file that is missing, as in conda-build."""
 
         def read(name: str) -> str | None:
             if from_recipe_dir or name.startswith(("/", "..")):
                 place = (self._sources.recipe / name).resolve()
-                return self.text(name) if place.exists() or not place.is_relative_to(self._sources.recipe) else None
-            return self._sources.text(name, optional=True)
+                return (
+                    self.recipe_file_text(name)
+                    if place.exists() or not place.is_relative_to(self._sources.recipe)
+                    else None
+                )
+            return self._sources.source_file_text(name, optional=True)
 
         from kiln.recipe.setup_py_reader import setup_data
 
@@ -200,14 +206,14 @@ class _Files:
             return {}
         return data if self._sources.final else data.known()
 
-    def _text(self, name: str, *, from_recipe_dir: bool) -> str | None:
+    def _file_text(self, name: str, *, from_recipe_dir: bool) -> str | None:
         """Return the text of a file of the recipe or of its sources; None if it does not exist yet."""
         if from_recipe_dir or str(name).startswith(("/", "..")):
-            return self.text(name)
-        return self._sources.text(str(name))
+            return self.recipe_file_text(name)
+        return self._sources.source_file_text(str(name))
 
 
-def recipe_file(folder: Path, name: str) -> str:
+def read_recipe_file(folder: Path, name: str) -> str:
     """Return the text of a file of a recipe in a folder.
 
     Raises:

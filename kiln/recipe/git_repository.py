@@ -40,16 +40,16 @@ def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapp
         UnsafeTemplate: a part of the repository is outside the feedstock.
         MissingTool: git is missing.
     """
-    folder = _folder(repository, feedstock)
-    commit = _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    folder = _checked_git_folder(repository, feedstock)
+    commit = _git_output(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if commit is None:
         raise RecipeFault(f"the git repository {repository.name!r} has no revision {revision[:80]!r}")
     values = {"GIT_FULL_HASH": commit}
-    if match := _DESCRIPTION.fullmatch(_git(folder, "describe", "--tags", "--long", commit) or ""):
+    if match := _DESCRIPTION.fullmatch(_git_output(folder, "describe", "--tags", "--long", commit) or ""):
         values |= dict(zip(_OF_TAG, match.groups(), strict=True))
         values["GIT_DESCRIBE_TAG_PEP440"] = str(_pep440(match[0]))
         values["GIT_BUILD_STR"] = f"{match[2]}_{match[3]}"
-    elif match := _DESCRIPTION.fullmatch(_git(folder, "describe", "--all", "--long", commit) or ""):
+    elif match := _DESCRIPTION.fullmatch(_git_output(folder, "describe", "--all", "--long", commit) or ""):
         values["GIT_DESCRIBE_HASH"] = match[3]
     return values
 
@@ -61,14 +61,14 @@ def file_text(repository: Path, revision: str, name: str, feedstock: Path) -> st
         RecipeFault: the file exceeds the size limit.
         UnsafeTemplate: a part of the repository is outside the feedstock.
     """
-    folder = _folder(repository, feedstock)
+    folder = _checked_git_folder(repository, feedstock)
     blob = f"{revision}:{name}"
-    size = _git(folder, "cat-file", "-s", "--end-of-options", blob)
-    if size is None or _git(folder, "cat-file", "-t", "--end-of-options", blob) != "blob":
+    size = _git_output(folder, "cat-file", "-s", "--end-of-options", blob)
+    if size is None or _git_output(folder, "cat-file", "-t", "--end-of-options", blob) != "blob":
         return None
     if int(size) > _MAX_SIZE:
         raise RecipeFault(f"{name[:80]!r} has {int(size):,} bytes", why=f"the limit is {_MAX_SIZE:,}")
-    return _run(folder, "cat-file", "blob", "--end-of-options", blob)
+    return _run_git(folder, "cat-file", "blob", "--end-of-options", blob)
 
 
 def _pep440(description: str) -> str | None:
@@ -79,12 +79,12 @@ def _pep440(description: str) -> str | None:
     return match[1] if match[2] == "0" else f"{match[1]}.post{match[2]}+{match[3]}"
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    output = _run(folder, *arguments)
+def _git_output(folder: Path, *arguments: str) -> str | None:
+    output = _run_git(folder, *arguments)
     return None if output is None else output.strip()
 
 
-def _folder(repository: Path, feedstock: Path) -> Path:
+def _checked_git_folder(repository: Path, feedstock: Path) -> Path:
     """Return the folder that git reads of a repository: all of it is in the feedstock, and no link leads out of it.
 
     Raises:
@@ -116,7 +116,7 @@ def _links(folder: Path) -> Iterator[Path]:
                 yield file
 
 
-def _run(folder: Path, *arguments: str) -> str | None:
+def _run_git(folder: Path, *arguments: str) -> str | None:
     """Return the output of a command of git in a repository, and in none of the folders above; None where it fails."""
     settings = [word for setting in _HARMLESS for word in ("-c", setting)]
     result = process_runner.capture(

@@ -17,7 +17,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
 from kiln.model.source_position import Place
 from kiln.recipe.engine_unsupported_values import unsupported_values
-from kiln.serialization import mappings
+from kiln.serialization import list_of_mappings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,42 +59,42 @@ def recipe_keys() -> Mapping[tuple[str, str], RecipeKey]:
 
 def key_faults(values: Mapping[str, Any], text: str, file: str) -> tuple[KeyFault, ...]:
     """Return the faults of a recipe's keys; ``text`` is the recipe as written, in which they are located."""
-    faults = [_fault(path, kind, why, text, file) for path, kind, why in _found(values)]
+    faults = [_fault(path, kind, why, text, file) for path, kind, why in _faulty_key_paths(values)]
     return tuple({(fault.key, fault.what): fault for fault in faults}.values())
 
 
 Path_ = tuple[str, ...]
 
 
-def _found(values: Mapping[str, Any]) -> Iterator[tuple[Path_, str, str]]:
+def _faulty_key_paths(values: Mapping[str, Any]) -> Iterator[tuple[Path_, str, str]]:
     """Yield the path of each key at fault, with its kind (``unknown``, ``refused`` or ``value``) and the reason."""
     sections = {section for section, _ in recipe_keys()}
     for section, content in values.items():
         if section not in sections:
             yield (str(section),), "unknown", did_you_mean(str(section), sections)
             continue
-        for entry in mappings(content):
-            yield from _of_section(section, entry, (section,))
+        for entry in list_of_mappings(content):
+            yield from _section_faults(section, entry, (section,))
             if section == "outputs":
                 for nested in _NESTED:
-                    for part in mappings(entry.get(nested)):
-                        yield from _of_section(nested, part, ("outputs", nested))
+                    for part in list_of_mappings(entry.get(nested)):
+                        yield from _section_faults(nested, part, ("outputs", nested))
     yield from ((path, "value", why) for path, why in unsupported_values(values))
 
 
-def _of_section(section: str, entry: Mapping[str, Any], path: Path_) -> Iterator[tuple[Path_, str, str]]:
+def _section_faults(section: str, entry: Mapping[str, Any], path: Path_) -> Iterator[tuple[Path_, str, str]]:
     table = recipe_keys()
     if (section, ANY) in table:
         return
     for key, value in entry.items():
         row = table.get((section, str(key)))
         if row is None or ((section, str(key)) in _ONLY_OUTPUTS and path[0] != "outputs"):
-            yield (*path, str(key)), "unknown", _near(section, str(key))
+            yield (*path, str(key)), "unknown", _similar_key_hint(section, str(key))
         elif not row.honored and (value or (section, str(key)) in _BY_PRESENCE):
             yield (*path, str(key)), "refused", row.note
 
 
-def _near(section: str, key: str) -> str:
+def _similar_key_hint(section: str, key: str) -> str:
     """Return the names like a misspelt key: those of its section first, then the sections that have the key."""
     names = [name for within, name in recipe_keys() if within == section]
     elsewhere = [within for within, name in recipe_keys() if name == key]
@@ -117,7 +117,7 @@ def _fault(path: Path_, kind: str, why: str, text: str, file: str) -> KeyFault:
 def _place(path: Path_, text: str, file: str) -> Place:
     """Return the place of a key in the recipe as written, else that of its section."""
     section = Place(file=file)
-    for number, column, keys in _written(text.splitlines()):
+    for number, column, keys in _keys_in_text(text.splitlines()):
         if keys == path:
             return Place(file=file, line=number, column=column)
         if keys == path[:1] and not section.line:
@@ -125,7 +125,7 @@ def _place(path: Path_, text: str, file: str) -> Place:
     return section
 
 
-def _written(lines: Iterable[str]) -> Iterator[tuple[int, int, Path_]]:
+def _keys_in_text(lines: Iterable[str]) -> Iterator[tuple[int, int, Path_]]:
     """Yield each key of a recipe's text: its line, its column, and the keys that it is below of, by indentation."""
     above: list[tuple[int, str]] = []
     for number, line in enumerate(lines, 1):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.names import fault
-from kiln.recipe.specs import name_of, sections, texts
-from kiln.recipe.usage import region
+from kiln.names import invalid_name_reason
+from kiln.recipe.specs import requirement_texts, requirements_by_section, spec_package_name
+from kiln.recipe.usage import text_regions
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.recipe import Recipe
-    from kiln.recipe.usage import Region
-    from kiln.template.namespace import Names
+    from kiln.recipe.usage import TextRegions
+    from kiln.template.namespace import Namespace
     from kiln.variants.space import Variant
 
 _FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
@@ -68,7 +68,7 @@ class Metadata:
 
     # -- values ------------------------------------------------------------------------------------------------
 
-    def value(self, section: str, key: str, default: Any = None) -> Any:
+    def section_value(self, section: str, key: str, default: Any = None) -> Any:
         """Return a value of a section, or the default when it is missing or empty."""
         mapping = self.values.get(section)
         value = mapping.get(key) if isinstance(mapping, dict) else None
@@ -77,9 +77,9 @@ class Metadata:
         return default if value is None else value
 
     @cached_property
-    def entry(self) -> Mapping[str, Any]:
+    def output_entry(self) -> Mapping[str, Any]:
         """The package's entry in ``outputs``; empty without one."""
-        entries = self.recipe.outputs_of(self.values)
+        entries = self.recipe.output_entries(self.values)
         return next((entry for entry in entries if entry.get("name") == self.name), {})
 
     @cached_property
@@ -89,10 +89,12 @@ class Metadata:
         Raises:
             RecipeFault: it is not lower case, or has forbidden characters.
         """
-        name = str(self.value("package", "name", ""))
+        name = str(self.section_value("package", "name", ""))
         if name != name.lower():
-            raise RecipeFault(f"the package name {name!r} is not lower case", at=self.recipe.place("package"))
-        self._check(name, "package name", _FORBIDDEN | {"!"})
+            raise RecipeFault(
+                f"the package name {name!r} is not lower case", at=self.recipe.place_of_section("package")
+            )
+        self._require_allowed_characters(name, "package name", _FORBIDDEN | {"!"})
         return name
 
     @cached_property
@@ -101,15 +103,15 @@ class Metadata:
         package = self.values.get("package") or {}
         # conda-build converts any value to text, an empty one too.
         version = str(package.get("version", "")) if isinstance(package, dict) else ""
-        self._check(version, "version", _FORBIDDEN | {"-"})
+        self._require_allowed_characters(version, "version", _FORBIDDEN | {"-"})
         return version
 
-    def _check(self, text: str, kind: str, forbidden: frozenset[str]) -> None:
+    def _require_allowed_characters(self, text: str, kind: str, forbidden: frozenset[str]) -> None:
         if characters := sorted(forbidden.intersection(text)):
-            at = self.recipe.place("outputs" if self.parent else "package")
+            at = self.recipe.place_of_section("outputs" if self.parent else "package")
             raise RecipeFault(f"the {kind} {text!r} has the character {characters[0]!r}", at=at)
-        if text and (why := fault(text, kind)):
-            at = self.recipe.place("outputs" if self.parent else "package")
+        if text and (why := invalid_name_reason(text, kind)):
+            at = self.recipe.place_of_section("outputs" if self.parent else "package")
             raise RecipeFault(f"{text!r} is not a valid {kind}", at=at, why=why)
 
     @cached_property
@@ -119,106 +121,111 @@ class Metadata:
         Raises:
             RecipeFault: it is not a whole number, or negative.
         """
-        value = self.value("build", "number")
+        value = self.section_value("build", "number")
         try:
             number = int(value or 0)
         except (TypeError, ValueError) as error:
-            raise RecipeFault(f"the build number is {value!r}", at=self.recipe.place("build")) from error
+            raise RecipeFault(f"the build number is {value!r}", at=self.recipe.place_of_section("build")) from error
         if number < 0:
-            raise RecipeFault(f"the build number is {number}", at=self.recipe.place("build"))
+            raise RecipeFault(f"the build number is {number}", at=self.recipe.place_of_section("build"))
         return number
 
     @property
     def noarch(self) -> Any:
         """``python``, ``generic``, or something false."""
-        return self.value("build", "noarch", "")
+        return self.section_value("build", "noarch", "")
 
     @property
     def noarch_python(self) -> bool:
         """True when the legacy setting ``noarch_python`` is set."""
-        return bool(self.value("build", "noarch_python", default=False))
+        return bool(self.section_value("build", "noarch_python", default=False))
 
     @property
     def skip(self) -> bool:
         """True when the recipe skips this package at this variant."""
-        return bool(self.value("build", "skip", default=False))
+        return bool(self.section_value("build", "skip", default=False))
 
     @cached_property
     def requirements(self) -> dict[str, list[str]]:
         """The requirements by section."""
-        return sections(self.values.get("requirements") or {})
+        return requirements_by_section(self.values.get("requirements") or {})
 
     @property
     def is_output(self) -> bool:
         """True when the package is an output with a name other than the recipe's."""
         return bool(self.parent) and self.parent != self.name
 
-    def depends(self, section: str) -> list[str]:
+    def requirements_of_section(self, section: str) -> list[str]:
         """Return the requirements of a section; for the recipe itself, also those of the output of the same name."""
         specs = list(self.requirements.get(section, ()))
         if self.is_output:
             return specs
         names = {spec.split()[0] for spec in specs if spec.strip()}
-        for output in self.recipe.outputs_of(self.values):
+        for output in self.recipe.output_entries(self.values):
             if output.get("name") == self.name:
-                extra = sections(output.get("requirements") or {}).get(section, [])
+                extra = requirements_by_section(output.get("requirements") or {}).get(section, [])
                 return [*specs, *(spec for spec in extra if spec.strip() and spec.split()[0] not in names)]
         return specs
 
     @cached_property
     def has_host(self) -> bool:
         """True when there is a ``host`` section, apart from ``build``."""
-        return bool(self.depends("host")) or "host" in self.requirements
+        return bool(self.requirements_of_section("host")) or "host" in self.requirements
 
     # -- text --------------------------------------------------------------------------------------------------
 
     @property
-    def names(self) -> Names:
+    def namespace(self) -> Namespace:
         """The names for selectors at this variant."""
-        return self.recipe.names(self.variant, self.host_subdir)
+        return self.recipe.namespace(self.variant, self.host_subdir)
 
-    def _full(self, *, selected: bool) -> Region:
-        return region(self.recipe.text(self.names if selected else None))
+    def _recipe_text(self, *, selected: bool) -> TextRegions:
+        return text_regions(self.recipe.text_after_selectors(self.namespace if selected else None))
 
-    def _block(self, *, selected: bool) -> str:
+    def _output_block(self, *, selected: bool) -> str:
         """Return the output's own block of the recipe's text."""
-        blocks = self._full(selected=selected).blocks
+        blocks = self._recipe_text(selected=selected).output_blocks
         listed = self.listed or [(self.name, self.kind)]
         if (self.name, self.kind) not in listed:
             return self.name
         index = listed.index((self.name, self.kind))
         return blocks[index] if index < len(blocks) else ""
 
-    def text(self) -> Region:
+    def package_text(self) -> TextRegions:
         """Return the text of this package: the whole recipe, or an output's block."""
-        return region(self._block(selected=True).rstrip()) if self.is_output else self._full(selected=True)
+        return (
+            text_regions(self._output_block(selected=True).rstrip())
+            if self.is_output
+            else self._recipe_text(selected=True)
+        )
 
-    def _searched_text(self, *, top: bool, selected: bool) -> str:
+    def _text_searched_for_keys(self, *, top: bool, selected: bool) -> str:
         """Return the text that is searched for used keys."""
         if self.is_output and not top:
-            return self._block(selected=selected)
-        return self._full(selected=selected).without_outputs + self._block(selected=selected)
+            return self._output_block(selected=selected)
+        return self._recipe_text(selected=selected).without_outputs + self._output_block(selected=selected)
 
     # -- used keys ---------------------------------------------------------------------------------------------
 
-    def used(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
+    def used_keys(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
         """Return the variant keys that the package uses.
 
         ``top`` adds the recipe's top; ``everywhere`` searches all of its text.
         """
-        return self.recipe.remembered(
-            self.variant, (self.name, top, everywhere), lambda: self.find_used(top=top, everywhere=everywhere)
+        return self.recipe.cached_used_keys(
+            self.variant, (self.name, top, everywhere), lambda: self.find_used_keys(top=top, everywhere=everywhere)
         )
 
-    def find_used(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
-        """Return the same as ``used``, without the cache."""
+    def find_used_keys(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
+        """Return the same as ``used_keys``, without the cache."""
         used = set(self._used_in_recipe(top=top, everywhere=everywhere) | self._used_in_scripts())
         if "target_platform" in self.variant and not self.noarch:
             used.add("target_platform")
         if "channel_targets" in self.variant:
             used.add("channel_targets")
         ignored, forced = (
-            texts(self.value("build", key), f"build/{key}") for key in ("force_ignore_keys", "force_use_keys")
+            requirement_texts(self.section_value("build", key), f"build/{key}")
+            for key in ("force_ignore_keys", "force_use_keys")
         )
         return frozenset((used - set(ignored)) | set(forced))
 
@@ -226,24 +233,30 @@ class Metadata:
         usage = self.recipe.usage
         if everywhere:
             # The output's own text here too, unless ``top`` is set.
-            full_text, selected_text = self._own_text(top=top, selected=False), self._own_text(top=top, selected=True)
-            return usage.elsewhere(selected_text) | usage.selectors(full_text)
+            full_text, selected_text = (
+                self._whole_or_block_text(top=top, selected=False),
+                self._whole_or_block_text(top=top, selected=True),
+            )
+            return usage.keys_outside_selectors(selected_text) | usage.keys_in_selectors(full_text)
         full_text, selected_text = (
-            self._searched_text(top=top, selected=False),
-            self._searched_text(top=top, selected=True),
+            self._text_searched_for_keys(top=top, selected=False),
+            self._text_searched_for_keys(top=top, selected=True),
         )
-        used = usage.elsewhere(selected_text) | usage.selectors(full_text)
-        required = usage.elsewhere(region(selected_text).requirements)
-        return (used - required) | self._without_run_only(required)
+        used = usage.keys_outside_selectors(selected_text) | usage.keys_in_selectors(full_text)
+        required = usage.keys_outside_selectors(text_regions(selected_text).first_requirements)
+        return (used - required) | self._without_run_only_keys(required)
 
-    def _own_text(self, *, top: bool, selected: bool) -> str:
+    def _whole_or_block_text(self, *, top: bool, selected: bool) -> str:
         if self.is_output and not top:
-            return self._block(selected=selected)
-        return self._full(selected=selected).text
+            return self._output_block(selected=selected)
+        return self._recipe_text(selected=selected).text
 
-    def _without_run_only(self, required: frozenset[str]) -> frozenset[str]:
+    def _without_run_only_keys(self, required: frozenset[str]) -> frozenset[str]:
         """Return the keys without those in ``run`` alone, or in ``build`` alone where ``build`` is to be ignored."""
-        build, host = ({_key(spec) for spec in self.requirements.get(s, ()) if spec.split()} for s in ("build", "host"))
+        build, host = (
+            {_variant_key_of_spec(spec) for spec in self.requirements.get(s, ()) if spec.split()}
+            for s in ("build", "host")
+        )
         run = set(self.requirements.get("run", ()))
         ignored = set(as_list(self.variant.get("ignore_build_only_deps")))
         return frozenset(
@@ -253,19 +266,19 @@ class Metadata:
         )
 
     def _used_in_scripts(self) -> frozenset[str]:
-        if self.text().is_top:
-            return self.recipe.scripts.of_recipe(self.recipe.platform.system)
-        script = self.entry.get("script")
-        return self.recipe.scripts.of_file(script) if script and isinstance(script, str) else frozenset()
+        if self.package_text().is_top_level:
+            return self.recipe.scripts.keys_used_by_recipe_script(self.recipe.platform.system)
+        script = self.output_entry.get("script")
+        return self.recipe.scripts.keys_used_by_script(script) if script and isinstance(script, str) else frozenset()
 
     # -- identity ----------------------------------------------------------------------------------------------
 
     @cached_property
-    def hashed(self) -> dict[str, Any]:
+    def hash_input(self) -> dict[str, Any]:
         """The hash input: the values of the used keys, and virtual packages of ``run``."""
-        used = self.used()
+        used = self.used_keys()
         ignored = [*_NEVER_HASHED, *as_list(self.variant.get("ignore_version"))]
-        if "numpy" in used and self.text().numpy_hidden:
+        if "numpy" in used and self.package_text().is_numpy_unhashed:
             ignored.append("numpy")
         pattern = re.compile("|".join(rf"{key}[\s$]?.*" for key in ignored))
         hashed_keys = [
@@ -278,24 +291,24 @@ class Metadata:
     @cached_property
     def hash(self) -> str:
         """The hash in the form of build strings; empty without hash input."""
-        if not self.hashed:
+        if not self.hash_input:
             return ""
-        text = json.dumps(self.hashed, sort_keys=True)
+        text = json.dumps(self.hash_input, sort_keys=True)
         return f"h{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()}"[:8]
 
     @cached_property
     def build_string(self) -> str:
         """The build string: the recipe's own, or languages, hash and build number."""
         text = self._build_string()
-        if self.value("build", "string"):
-            self._check(text, "build string", _FORBIDDEN | {"-", "!"})
+        if self.section_value("build", "string"):
+            self._require_allowed_characters(text, "build string", _FORBIDDEN | {"-", "!"})
         else:  # conda-build's own may hold the asterisk of a bound in the variant
-            self._check(text.replace("*", ""), "build string", frozenset())
+            self._require_allowed_characters(text.replace("*", ""), "build string", frozenset())
         return text
 
     def _build_string(self) -> str:
-        template = self.value("build", "string")
-        if template and not self.text().wants_hash:
+        template = self.section_value("build", "string")
+        if template and not self.package_text().has_hash_in_build_string:
             return str(template)
         text = str(template) if template else self._default_string()
         if _HASH.search(text):
@@ -307,26 +320,32 @@ class Metadata:
     def _default_string(self) -> str:
         section = "host" if self.has_host else "build"
         pinned = list(self.requirements.get(section, ()))
-        pinned_names = {name_of(spec) for spec in pinned}
-        run_names = {name_of(spec) for spec in self.requirements.get("run", ())}
+        pinned_names = {spec_package_name(spec) for spec in pinned}
+        run_names = {spec_package_name(spec) for spec in self.requirements.get("run", ())}
         parts: list[str] = []
         for prefix, packages, places in _LANGUAGES:
             for package in packages:
-                if package in run_names & pinned_names and (package != "numpy" or self.text().numpy_in_name):
-                    part = prefix if self._version_free(package) else self._language(prefix, packages, places, pinned)
+                if package in run_names & pinned_names and (
+                    package != "numpy" or self.package_text().has_numpy_in_build_string
+                ):
+                    part = (
+                        prefix
+                        if self._omits_language_version(package)
+                        else self._language_with_version(prefix, packages, places, pinned)
+                    )
                     if part not in parts:
                         parts.append(part)
-        features = [str(feature) for feature in as_list(self.value("build", "features"))]
+        features = [str(feature) for feature in as_list(self.section_value("build", "features"))]
         text = "".join([*parts, "_"]) if parts else ""
         return f"{text}{'_'.join(features) + '_' if features else ''}{self.build_number}"
 
-    def _version_free(self, package: str) -> bool:
+    def _omits_language_version(self, package: str) -> bool:
         return bool(self.noarch == package or (self.noarch_python and package == "python"))
 
-    def _language(self, prefix: str, packages: Sequence[str], places: int, pinned: Sequence[str]) -> str:
+    def _language_with_version(self, prefix: str, packages: Sequence[str], places: int, pinned: Sequence[str]) -> str:
         version = ""
         for package in (*packages, *(name.replace("-", "_") for name in packages if "-" in name)):
-            version = _pin(pinned, package) or self.variant.get(package.replace("-", "_"), "")
+            version = _pinned_version(pinned, package) or self.variant.get(package.replace("-", "_"), "")
             if version:
                 break
         return prefix + "".join(version.split(".")[:places])
@@ -334,7 +353,7 @@ class Metadata:
     @cached_property
     def dist_before_hash(self) -> str:
         """Name, version and build string without its hash, by which conda-build distinguishes jobs."""
-        template = self.value("build", "string")
+        template = self.section_value("build", "string")
         return f"{self.name}-{self.version}-{template or self._default_string()}"
 
     @property
@@ -343,11 +362,11 @@ class Metadata:
         return f"{self.name}-{self.version}-{self.build_string}"
 
 
-def _key(spec: str) -> str:
+def _variant_key_of_spec(spec: str) -> str:
     return spec.split(maxsplit=1)[0].replace("-", "_")
 
 
-def _pin(specs: Sequence[str], package: str) -> str:
+def _pinned_version(specs: Sequence[str], package: str) -> str:
     version = ""
     for spec in specs:
         words = spec.split()

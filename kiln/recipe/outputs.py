@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.recipe.specs import sections, with_versions, without_package
-from kiln.recipe.usage import region
+from kiln.recipe.specs import requirements_by_section, with_versions, without_package
+from kiln.recipe.usage import text_regions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,35 +20,37 @@ if TYPE_CHECKING:
 Values = dict[str, "Any"]
 
 
-def outputs_of(top: Metadata) -> list[tuple[Values, Values]]:
+def output_entries_with_values(top: Metadata) -> list[tuple[Values, Values]]:
     """Return every output entry with the values of its package, in the recipe's order.
 
     Raises:
         RecipeFault: an entry is malformed.
     """
     values: Values = dict(top.values)
-    entries = [dict(entry) for entry in top.recipe.outputs_of(top.values)]
+    entries = [dict(entry) for entry in top.recipe.output_entries(top.values)]
     if not entries:
         entries = [{"name": top.name}]
     elif not any(entry.get("name", "") == top.name for entry in entries) and _needs_metapackage(top, entries):
         entries.append({"name": top.name})
     for entry in entries:
-        _mapping(entry.get("test"))  # conda-build takes that of its own name from the recipe's top, whatever this is
-        if entry.get("name") == top.name and top.text().is_top:
+        _require_mapping(
+            entry.get("test")
+        )  # conda-build takes that of its own name from the recipe's top, whatever this is
+        if entry.get("name") == top.name and top.package_text().is_top_level:
             _merge_with_top(values, entry)
     pairs = []
     for entry in entries:
-        _insert_versions(top, values, entry)
+        _insert_variant_versions(top, values, entry)
         pairs.append((entry, _values(top, values, entry)))
     return pairs
 
 
 def names_and_types(top: Metadata, entries: list[Values]) -> list[tuple[str, str | None]]:
     """Return each entry's name and type, which identify its block of text."""
-    return [(str(entry.get("name", top.name)), kind_of(entry)) for entry in entries]
+    return [(str(entry.get("name", top.name)), output_type(entry)) for entry in entries]
 
 
-def kind_of(entry: Mapping[str, Any]) -> str | None:
+def output_type(entry: Mapping[str, Any]) -> str | None:
     """Return an output's package type, such as ``wheel``; None without ``type``."""
     value = entry.get("type")
     return None if value is None else str(value)
@@ -57,26 +59,26 @@ def kind_of(entry: Mapping[str, Any]) -> str | None:
 def _needs_metapackage(top: Metadata, entries: list[Values]) -> bool:
     """Return whether the recipe's top is itself a package, because its requirements name an output."""
     names = {str(entry["name"]) for entry in entries if entry.get("name")}
-    if any(spec.strip() and spec.split()[0] in names for spec in top.depends("run")):
+    if any(spec.strip() and spec.split()[0] in names for spec in top.requirements_of_section("run")):
         return True
-    return region(top.recipe.text(top.names)).pins_subpackage
+    return text_regions(top.recipe.text_after_selectors(top.namespace)).pins_subpackage
 
 
 def _merge_with_top(values: Values, entry: Values) -> None:
     """Merge the recipe's top and the output of its name; the output's values take precedence, in both."""
     for section in ("requirements", "build", "about"):
         section_values = _section(entry, section)
-        inherited = _mapping(values.get(section))
+        inherited = _require_mapping(values.get(section))
         merged = {**section_values, **{key: value for key, value in inherited.items() if key not in section_values}}
         entry[section] = values[section] = merged
 
 
 def _section(entry: Values, section: str) -> Values:
     value = entry.get(section)
-    return dict(sections(value)) if section == "requirements" else dict(_mapping(value))
+    return dict(requirements_by_section(value)) if section == "requirements" else dict(_require_mapping(value))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _require_mapping(value: Any) -> Mapping[str, Any]:
     if value is None or isinstance(value, dict):
         return value or {}
     raise RecipeFault(
@@ -84,11 +86,11 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     )
 
 
-def _insert_versions(top: Metadata, values: Values, entry: Values) -> None:
+def _insert_variant_versions(top: Metadata, values: Values, entry: Values) -> None:
     if not entry.get("requirements"):
         return
     shared = values.get("requirements") is entry["requirements"]
-    entry["requirements"] = with_versions(sections(entry["requirements"]), top.variant)
+    entry["requirements"] = with_versions(requirements_by_section(entry["requirements"]), top.variant)
     if shared:
         values["requirements"] = entry["requirements"]
 
@@ -99,7 +101,7 @@ def _values(top: Metadata, values: Values, entry: Values) -> Values:
         return dict(values)
     output_values = dict(values)
     output_values["package"] = {
-        **_mapping(values.get("package")),
+        **_require_mapping(values.get("package")),
         "name": entry.get("name", top.name),
         "version": entry.get("version") or top.version,
     }
@@ -114,7 +116,7 @@ def _values(top: Metadata, values: Values, entry: Values) -> Values:
 def _requirements(entry: Values) -> dict[str, list[str]]:
     """Return an output's own requirements, without the output itself."""
     specs_by_section = {}
-    for section, specs in sections(entry.get("requirements") or {}).items():
+    for section, specs in requirements_by_section(entry.get("requirements") or {}).items():
         may_contain_itself = section in {"build", "host", "run"} and "name" in entry
         remaining = without_package(specs, str(entry["name"])) if may_contain_itself else specs
         if remaining or section not in {"build", "host", "run", "run_constrained"}:
@@ -124,9 +126,9 @@ def _requirements(entry: Values) -> dict[str, list[str]]:
 
 def _build(top: Metadata, values: Values, entry: Values) -> Values:
     """Return an output's ``build`` section; without one, the recipe's minus the keys of a single package."""
-    inherited = dict(_mapping(values.get("build")))
+    inherited = dict(_require_mapping(values.get("build")))
     if "build" in entry:
-        section = dict(_mapping(entry["build"]))
+        section = dict(_require_mapping(entry["build"]))
         section.setdefault("number", entry.get("number", inherited.get("number") or top.build_number))
         return section
     for key in ("entry_points", "run_exports", "script"):
@@ -145,4 +147,6 @@ def _test(values: Values, entry: Values) -> Any:
     """Return an output's ``test`` section; without one, the recipe's minus its commands and imports."""
     if "test" in entry:
         return entry["test"]
-    return {key: value for key, value in _mapping(values.get("test")).items() if key not in {"commands", "imports"}}
+    return {
+        key: value for key, value in _require_mapping(values.get("test")).items() if key not in {"commands", "imports"}
+    }

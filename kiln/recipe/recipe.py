@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, pin_functions
+from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, pin_functions, template_functions
 from kiln.recipe.metadata import Metadata
-from kiln.recipe.outputs import kind_of, names_and_types, outputs_of
+from kiln.recipe.outputs import names_and_types, output_entries_with_values, output_type
 from kiln.recipe.source_files_for_templates import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
-from kiln.recipe.usage import Usage, in_batch, in_shell
-from kiln.template.namespace import Names, Os
+from kiln.recipe.usage import Usage, keys_in_batch_script, keys_in_shell_script
+from kiln.template.namespace import Namespace, Os
 from kiln.template.selectors import BoundedDict, select_again
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
@@ -35,20 +35,22 @@ class Scripts:
         self._keys = keys
         self._used: dict[str, frozenset[str]] = {}
 
-    def of_recipe(self, system: str) -> frozenset[str]:
+    def keys_used_by_recipe_script(self, system: str) -> frozenset[str]:
         """Return the keys that the recipe's own build script uses."""
-        used = self.of_file("build.sh")
-        return used | self.of_file("bld.bat") if system == "win" else used
+        used = self.keys_used_by_script("build.sh")
+        return used | self.keys_used_by_script("bld.bat") if system == "win" else used
 
-    def of_file(self, name: str) -> frozenset[str]:
+    def keys_used_by_script(self, name: str) -> frozenset[str]:
         """Return the keys that a script uses; empty if it does not exist or is neither shell nor batch."""
         used = self._used.get(name)
         if used is None:
-            used = self._used[name] = self._find(name)
+            used = self._used[name] = self._find_used_keys(name)
         return used
 
-    def _find(self, name: str) -> frozenset[str]:
-        search: Callable[..., frozenset[str]] | None = {".sh": in_shell, ".bat": in_batch}.get(name[name.rfind(".") :])
+    def _find_used_keys(self, name: str) -> frozenset[str]:
+        search: Callable[..., frozenset[str]] | None = {".sh": keys_in_shell_script, ".bat": keys_in_batch_script}.get(
+            name[name.rfind(".") :]
+        )
         path = self._folder / name
         if search is None or not path.resolve().is_relative_to(self._folder.resolve()) or not path.is_file():
             return frozenset()
@@ -87,22 +89,22 @@ class Recipe:
         # An entry holds its variant and text, so that no other ones get the same ids.
         self._values: BoundedDict[tuple[int, int, str], tuple[Variant, object, Mapping[str, Any]]] = BoundedDict(64)
         self._same: dict[frozenset[str], frozenset[str]] = {}
-        self._defaults = platform.defaults()
-        self._loops = tuple(sorted(space.loops))
+        self._defaults = platform.default_variant()
+        self._loops = tuple(sorted(space.varying_keys))
         self._tool_keys = tuple(
             sorted({"target_platform", "cdt_name", "cdt_arch"} | {key for key in space.keys if key.endswith(_TOOLS)})
         )
 
     # -- for metadata ---------------------------------------------------------------------------------------
 
-    def place(self, section: str = "") -> Place:
+    def place_of_section(self, section: str = "") -> Place:
         """Return the place where a section of the recipe begins."""
         for line in self.source.text.lines:
             if section and line.text.startswith(f"{section}:"):
                 return Place(file=self.source.name, line=line.number, column=1)
         return Place(file=self.source.name)
 
-    def remembered(
+    def cached_used_keys(
         self, variant: Variant, query: tuple[object, ...], find: Callable[[], frozenset[str]]
     ) -> frozenset[str]:
         """Return the cached used keys of a package at a variant; ``find`` computes them the first time.
@@ -116,30 +118,30 @@ class Recipe:
             keys = self._remembered[key] = self._same.setdefault(keys, keys)
         return keys
 
-    def names(self, variant: Variant, host_subdir: str) -> Names:
+    def namespace(self, variant: Variant, host_subdir: str) -> Namespace:
         """Return the names in selectors and templates."""
         try:
-            fixed = self.platform.names(variant, host_subdir)
+            fixed = self.platform.fixed_names(variant, host_subdir)
         except (ValueError, IndexError) as error:
             languages = ", ".join(f"{key}: {variant.get(key)}" for key in ("python", "numpy"))
-            raise RecipeFault(f"invalid version of a language ({languages})", at=self.place()) from error
+            raise RecipeFault(f"invalid version of a language ({languages})", at=self.place_of_section()) from error
         # A name that Jinja sets is undefined in selectors, where conda-build takes it for False.
         known = self.source.known | self.source.set_names
-        return Names(fixed, variant, known, all_known=self.source.all_known, doubts=self.source.doubts)
+        return Namespace(fixed, variant, known, all_known=self.source.all_known, doubts=self.source.doubts)
 
-    def text(self, names: Names | None) -> str:
+    def text_after_selectors(self, names: Namespace | None) -> str:
         """Return the recipe's text with selectors applied to some names, or unselected for None."""
         return (self.source.text.text if names is None else self.source.text.select(names).text).rstrip()
 
     @staticmethod
-    def outputs_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the entries of the ``outputs`` section."""
+    def output_entries(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the entries of the ``output_packages`` section."""
         outputs = values.get("outputs") or []
         return [outputs] if isinstance(outputs, dict) else list(outputs)
 
     # -- rendering ------------------------------------------------------------------------------------------
 
-    def values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
+    def rendered_values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
         """Return the recipe's values at a variant.
 
         The package's own names (``PKG_VERSION`` and so on) and the place of its source are known only after a
@@ -149,38 +151,40 @@ class Recipe:
         text = self.source.text  # which may be replaced, see `RecipeSource.use`
         key = (id(variant), id(text), host_subdir)
         if key not in self._values:
-            self._values[key] = variant, text, self._find_values(variant, host_subdir)
+            self._values[key] = variant, text, self._render_values(variant, host_subdir)
         return self._values[key][2]
 
-    def _find_values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
+    def _render_values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
         values: Mapping[str, Any] = {}
-        template = self.source.template(self.source.text.select(self.names(variant, host_subdir)))
+        template = self.source.template(self.source.text.select(self.namespace(variant, host_subdir)))
         again = template.names is None or template.names & (_PACKAGE | OF_SOURCE) or self.source.names_revision
         passes = 3 if again else 1
         for number in range(1, passes + 1):
-            values = self._rendered(variant, host_subdir, values, final=self.reads_sources and number == passes)
+            values = self._render_once(variant, host_subdir, values, final=self.reads_sources and number == passes)
         return values
 
-    def _rendered(
+    def _render_once(
         self, variant: Variant, host_subdir: str, before: Mapping[str, Any], *, final: bool
     ) -> Mapping[str, Any]:
-        names = self.names(variant, host_subdir)
+        names = self.namespace(variant, host_subdir)
         selected = self.source.text.select(names)
         template = self.source.template(selected)
         package = Metadata(self, variant, before, host_subdir=host_subdir)
         identity = (package.name, package.version, package.build_number) if before else ()
-        sources = SourceFiles.of(self.source.folder, before.get("source"), final=final)
-        depended = (self.platform.subdir, self.pins is None, *self._depended(variant, template))
+        sources = SourceFiles.from_section(self.source.folder, before.get("source"), final=final)
+        depended = (self.platform.subdir, self.pins is None, *self._implicit_template_inputs(variant, template))
         extra = (*identity, host_subdir, repr(sources) if before else None, *depended)
 
         def context() -> Callable[[str], Any]:
-            return self._context(variant, names, package, sources)
+            return self._context_lookup(variant, names, package, sources)
 
-        text = self.source.rendered(selected, names, context, extra, self.undefined if final else None)
+        text = self.source.rendered_text(selected, names, context, extra, self.undefined if final else None)
         text = select_again(text, names, self.source.name)
-        return self.source.parsed(text, selected, lambda: self.source.marked(selected, names, context))
+        return self.source.parsed_values(
+            text, selected, lambda: self.source.rendered_text_with_line_marks(selected, names, context)
+        )
 
-    def _depended(self, variant: Variant, template: Template) -> list[object]:
+    def _implicit_template_inputs(self, variant: Variant, template: Template) -> list[object]:
         """Return the values on which the template depends without naming them."""
         if template.names is None or "environ" in template.names:
             return [self, *(variant.get(key) for key in self._loops)]
@@ -188,8 +192,10 @@ class Recipe:
         languages = sorted({_LANGUAGE[name] for name in template.names & _LANGUAGE.keys()})
         return [variant.get(key) for key in (*tools, *languages)]
 
-    def _context(self, variant: Variant, names: Names, package: Metadata, sources: SourceFiles) -> Callable[[str], Any]:
-        revision = dict(sources.git_names()) if self.reads_sources and self.source.names_revision else {}
+    def _context_lookup(
+        self, variant: Variant, names: Namespace, package: Metadata, sources: SourceFiles
+    ) -> Callable[[str], Any]:
+        revision = dict(sources.git_variables()) if self.reads_sources and self.source.names_revision else {}
         arch = package.host_subdir.rpartition("-")[2]
 
         def value(name: str) -> Any:
@@ -198,25 +204,25 @@ class Recipe:
             for place in (local_names, revision, variant):
                 if name in place:
                     return place[name]
-            return self._build_name(name, package) if name in _OF_BUILD else names.fixed(name)
+            return self._build_name_value(name, package) if name in _OF_BUILD else names.fixed_value(name)
 
         os = Os(_BUILD_NAMES | dict(self.platform.environ))
-        local_names = functions(self.platform, variant, arch, sources=sources, os=os)
+        local_names = template_functions(self.platform, variant, arch, sources=sources, os=os)
         if self.pins is not None:
             local_names |= pin_functions(self.pins)
         return value
 
-    def _build_name(self, name: str, package: Metadata) -> Any:
+    def _build_name_value(self, name: str, package: Metadata) -> Any:
         """Return the value of one of the names that conda-build adds to those of selectors.
 
         Raises:
             KeyError: it has no value on this platform.
         """
         if name in _PACKAGE:
-            return _package_name(package, name)
+            return _package_variable(package, name)
         if name in _LANGUAGE:
             return language_value(name, package.variant, self._defaults)
-        return _BUILD_NAMES[name] if name in _BUILD_NAMES else self._system_name(name, package.host_subdir)
+        return _BUILD_NAMES[name] if name in _BUILD_NAMES else self._system_name_value(name, package.host_subdir)
 
     def _environ(self, variant: Variant, value: Callable[[str], Any]) -> dict[str, Any]:
         """Return the template's ``environ``: the platform's environment, a build's names, and the variant."""
@@ -230,7 +236,7 @@ class Recipe:
                 continue
         return environ | {key: variant[key] for key in variant if key.upper() not in reserved}
 
-    def _system_name(self, name: str, host_subdir: str) -> str:
+    def _system_name_value(self, name: str, host_subdir: str) -> str:
         system, _, arch = host_subdir.partition("-")
         extension = {"win": ".dll", "osx": ".dylib"}.get(system, ".so")
         names = {
@@ -251,12 +257,12 @@ class Recipe:
         """Return the platform that packages are made for."""
         return str(variant.get("target_platform", self.platform.subdir))
 
-    def top(self, variant: Variant) -> Metadata:
+    def top_level_metadata(self, variant: Variant) -> Metadata:
         """Return the recipe's top at a variant."""
         host = self.host_subdir(variant)
-        values = self.values(variant, host)
+        values = self.rendered_values(variant, host)
         top = Metadata(self, variant, values, host_subdir=host)
-        top.listed = names_and_types(top, self.outputs_of(values))
+        top.listed = names_and_types(top, self.output_entries(values))
         return top
 
     def jobs(self, initial: Variant | None = None) -> Iterator[tuple[Space, list[Metadata]]]:
@@ -265,48 +271,52 @@ class Recipe:
         ``initial`` is the variant of the first rendering, by default the space's first. Skipped packages, and jobs
         whose top is skipped, are omitted.
         """
-        before = self.top(initial or self.space.first())
-        space = self.narrowed = self._narrowed(before)
-        start = space.first()
+        before = self.top_level_metadata(initial or self.space.first_variant())
+        space = self.narrowed = self._narrowed_for_noarch(before)
+        start = space.first_variant()
         first = Metadata(self, start, before.values, host_subdir=self.host_subdir(start), listed=before.listed)
-        loops = first.find_used() & space.loops
+        loops = first.find_used_keys() & space.varying_keys
         seen_keys = set()
-        for variant in space.reduced(loops).variants():
-            top = self.top(variant)
-            key = (top.dist_before_hash, variant.get("target_platform"), self.choice(variant, top.used()))
+        for variant in space.reduced_to_keys(loops).variants():
+            top = self.top_level_metadata(variant)
+            key = (
+                top.dist_before_hash,
+                variant.get("target_platform"),
+                self.used_varying_values(variant, top.used_keys()),
+            )
             if key not in seen_keys:
                 seen_keys.add(key)
                 if not top.skip:
-                    self.pins_numpy = self.pins_numpy or top.text().numpy_in_name
-                    part = space.at(variant, loops)
+                    self.pins_numpy = self.pins_numpy or top.package_text().has_numpy_in_build_string
+                    part = space.restricted_to_variant(variant, loops)
                     yield part, self._packages(part, top, space)
 
     @staticmethod
-    def choice(variant: Variant, used: frozenset[str]) -> tuple[tuple[str, Any], ...]:
+    def used_varying_values(variant: Variant, used: frozenset[str]) -> tuple[tuple[str, Any], ...]:
         """Return a variant's values of the used keys that vary, which distinguish packages of one name."""
         return tuple([(key, value) for key, value in variant.own.items() if key in used])
 
-    def _narrowed(self, top: Metadata) -> Space:
+    def _narrowed_for_noarch(self, top: Metadata) -> Space:
         """Return the space; for a ``noarch`` recipe with the newest Python alone."""
         dimension = self.space.dimension("python")
         if dimension is None or not (top.noarch or top.noarch_python):
             return self.space
-        newest = max(dimension.values("python"), key=lambda python: _order(python.split(" ")[0]))
+        newest = max(dimension.values("python"), key=lambda python: _python_sort_key(python.split(" ")[0]))
         return self.space.where("python", newest)
 
     def _packages(self, part: Space, top: Metadata, space: Space) -> list[Metadata]:
-        loops = top.used(everywhere=True) & space.loops
+        loops = top.used_keys(everywhere=True) & space.varying_keys
         packages: dict[object, Metadata] = {}
-        for variant in part.reduced(loops).variants():
-            for package in self.outputs(variant):
-                packages[(package.name, package.kind, self.choice(variant, package.used()))] = package
+        for variant in part.reduced_to_keys(loops).variants():
+            for package in self.output_packages(variant):
+                packages[(package.name, package.kind, self.used_varying_values(variant, package.used_keys()))] = package
         return [package for package in packages.values() if not package.skip]
 
-    def outputs(self, variant: Variant) -> Iterator[Metadata]:
+    def output_packages(self, variant: Variant) -> Iterator[Metadata]:
         """Yield every package of the recipe at a variant, in the recipe's order."""
-        top = self.top(variant)
-        pairs = outputs_of(top)
-        entries = [entry for entry, _ in pairs][: len(self.outputs_of(top.values))]  # without an added metapackage
+        top = self.top_level_metadata(variant)
+        pairs = output_entries_with_values(top)
+        entries = [entry for entry, _ in pairs][: len(self.output_entries(top.values))]  # without an added metapackage
         for entry, values in pairs:
             host = "noarch" if entry.get("noarch") or entry.get("noarch_python") else top.host_subdir
             yield Metadata(
@@ -315,7 +325,7 @@ class Recipe:
                 {**values, "outputs": entries},
                 host_subdir=host,
                 parent=top.name,
-                kind=kind_of(entry),
+                kind=output_type(entry),
                 listed=top.listed,
             )
 
@@ -326,7 +336,7 @@ _OF_BUILD = _PACKAGE | _LANGUAGE.keys() | _BUILD_NAMES.keys() | _SYSTEM
 BUILT_IN = NAMES | _OF_BUILD  # names in templates that need no variant to have a value
 
 
-def _package_name(package: Metadata, name: str) -> str:
+def _package_variable(package: Metadata, name: str) -> str:
     return {
         "PKG_NAME": package.name,
         "PKG_VERSION": package.version,
@@ -336,6 +346,6 @@ def _package_name(package: Metadata, name: str) -> str:
     }[name]
 
 
-def _order(python: str) -> tuple[bool, Any]:
+def _python_sort_key(python: str) -> tuple[bool, Any]:
     version = version_or_none(python)
     return (version is not None, version or python)

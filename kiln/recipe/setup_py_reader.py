@@ -56,7 +56,7 @@ def setup_data(name: str, read: Read, os: Os) -> SetupData:
     values, unknown = dict(script.values), dict(script.unknown)
     configured = read(posixpath.join(folder, "setup.cfg"))
     if configured is not None:
-        for key, value in _configured(configured, folder, read):
+        for key, value in _setup_cfg_values(configured, folder, read):
             values.pop(key, None)
             unknown.pop(key, None)
             if value is None:
@@ -91,20 +91,20 @@ class _Script:
             at = Place(file=self._file, line=getattr(error, "lineno", 0) or 0)
             raise TemplateFault("malformed Python", at=at, why=getattr(error, "msg", "") or str(error)) from error
         self._effects = unseen_changes(tree)
-        self._all(tree.body)
+        self._read_statements(tree.body)
         if self._effects.setup:
-            self._lose()
+            self._forget_all_arguments()
         self.complete = self.complete and self._calls
 
-    def _lose(self) -> None:
+    def _forget_all_arguments(self) -> None:
         """Make all arguments unknown."""
         self.values, self.unknown, self.complete = {}, {}, False
 
-    def _all(self, statements: Iterable[ast.stmt]) -> None:
+    def _read_statements(self, statements: Iterable[ast.stmt]) -> None:
         for statement in statements:
-            self._one(statement)
+            self._read_statement(statement)
 
-    def _one(self, statement: ast.stmt) -> None:
+    def _read_statement(self, statement: ast.stmt) -> None:
         match statement:
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
@@ -112,38 +112,38 @@ class _Script:
             ):
                 self._assign(name, value)
             case ast.FunctionDef(name=name):
-                self._define(statement)
+                self._read_function(statement)
             case ast.Expr(value=ast.Call(func=function) as call) if _is_setup(function):
-                self._setup(call)
-            case ast.If(test=test) if (result := self._value(test)) is not None:
-                self._all(statement.body if result[0] else statement.orelse)
+                self._read_setup_call(call)
+            case ast.If(test=test) if (result := self._known_value(test)) is not None:
+                self._read_statements(statement.body if result[0] else statement.orelse)
             case ast.With(items=[ast.withitem(context_expr=opened, optional_vars=ast.Name(id=name))]):
                 used = [node for part in statement.body for node in ast.walk(part) if isinstance(node, ast.Name)]
-                self._open(name, opened, sum(node.id == name for node in used))
-                self._all(statement.body)
+                self._record_opened_file(name, opened, sum(node.id == name for node in used))
+                self._read_statements(statement.body)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 self._import(names, plain=isinstance(statement, ast.Import))
             case _:
-                self._forget(statement)
+                self._drop_changed_names(statement)
 
     def _assign(self, name: str, node: ast.expr) -> None:
-        value = self._value(node)
-        self._drop(name)
-        if _is_folder(node):
+        value = self._known_value(node)
+        self._drop_name(name)
+        if _is_script_folder(node):
             self._folders.add(name)
-        if value is not None and self._stays(name, value[0]):
+        if value is not None and self._stays_unchanged(name, value[0]):
             self._names[name] = value[0]
 
-    def _stays(self, name: str, value: Any) -> bool:
+    def _stays_unchanged(self, name: str, value: Any) -> bool:
         """Return whether nothing that is not followed may change the value of a name."""
         if self._effects.opaque or name in self._effects.names:
             return False
-        if _is_constant(value):
+        if _is_immutable(value):
             return True
-        flat = name not in self._effects.shared and all(map(_is_constant, _parts(value)))
+        flat = name not in self._effects.shared and all(map(_is_immutable, _contained_values(value)))
         return flat or name not in self._effects.used
 
-    def _drop(self, name: str) -> None:
+    def _drop_name(self, name: str) -> None:
         for record in (self._names, self._functions):
             record.pop(name, None)
         self._functions.pop(f"{name}.read", None)
@@ -152,79 +152,81 @@ class _Script:
     def _import(self, names: Iterable[ast.alias], *, plain: bool) -> None:
         for alias in names:
             if alias.name == "*":
-                self._drop_all()
+                self._drop_all_names()
             name = alias.asname or alias.name.partition(".")[0]
-            self._drop(name)
+            self._drop_name(name)
             if plain and alias.name == "os" and not (self._effects.environment or self._effects.opaque):
                 self._names[name] = self._os
 
-    def _drop_all(self) -> None:
+    def _drop_all_names(self) -> None:
         for record in (self._names, self._functions, self._folders):
             record.clear()
 
-    def _define(self, function: ast.FunctionDef) -> None:
+    def _read_function(self, function: ast.FunctionDef) -> None:
         body = [line for line in function.body if not (isinstance(line, ast.Expr) and _is_text(line.value))]
-        self._drop(function.name)
+        self._drop_name(function.name)
         plain = not self._effects.opaque and function.name not in self._effects.names
         plain = plain and not ast.unparse(function.args) and not function.decorator_list and len(body) == 1
         if plain and isinstance(body[0], ast.Return) and body[0].value is not None:
             self._functions[function.name] = body[0].value
 
-    def _open(self, name: str, node: ast.expr, uses: int) -> None:
-        """Record the file that a ``with`` statement opens and uses once, as a call that `_Inlined` replaces."""
-        self._drop(name)
+    def _record_opened_file(self, name: str, node: ast.expr, uses: int) -> None:
+        """Record the file that a ``with`` statement opens and uses once, as a call that `_CallInliner` replaces."""
+        self._drop_name(name)
         if isinstance(node, ast.Call) and uses == 1:
             self._functions[f"{name}.read"] = node
 
-    def _setup(self, call: ast.Call) -> None:
+    def _read_setup_call(self, call: ast.Call) -> None:
         self._calls = True
         for keyword in call.keywords:
-            value = self._value(keyword.value)
+            value = self._known_value(keyword.value)
             if keyword.arg is None:
                 if value is None or not isinstance(value[0], dict):
                     self.complete = False
                 else:
-                    self._record({str(key): item for key, item in value[0].items()})
+                    self._record_arguments({str(key): item for key, item in value[0].items()})
             elif value is None:
                 self.values.pop(keyword.arg, None)
                 self.unknown[keyword.arg] = Place(file=self._file, line=keyword.value.lineno)
             else:
-                self._record({keyword.arg: value[0]})
+                self._record_arguments({keyword.arg: value[0]})
 
-    def _record(self, values: Mapping[str, Any]) -> None:
+    def _record_arguments(self, values: Mapping[str, Any]) -> None:
         self.values |= values
         self.unknown = {key: place for key, place in self.unknown.items() if key not in values}
 
-    def _forget(self, statement: ast.stmt) -> None:
+    def _drop_changed_names(self, statement: ast.stmt) -> None:
         """Make all names unknown that a statement may change; one that may call ``setup`` makes all values unknown."""
         for node in ast.walk(statement):
             for name in bound_names(node):
-                self._drop_all() if name == "*" else self._drop(name)
+                self._drop_all_names() if name == "*" else self._drop_name(name)
             if isinstance(node, ast.Name) and isinstance(self._names.get(node.id), (list, dict)):
-                self._drop(node.id)
+                self._drop_name(node.id)
             elif isinstance(node, ast.Call) and _is_setup(node.func):
-                self._lose()
+                self._forget_all_arguments()
 
-    def _value(self, node: ast.expr) -> tuple[Any] | None:
+    def _known_value(self, node: ast.expr) -> tuple[Any] | None:
         """Return the value of an expression in a tuple; None when it is unknown."""
         try:
-            inlined = _Inlined(self._functions, self._text_of).visit(copy.deepcopy(node))
+            inlined = _CallInliner(self._functions, self._text_of_named_file).visit(copy.deepcopy(node))
             try:
                 return (ast.literal_eval(inlined),)
             except (ValueError, TypeError, SyntaxError):
-                return (evaluate(compile_expression(ast.unparse(ast.fix_missing_locations(inlined))), self._name),)
+                return (
+                    evaluate(compile_expression(ast.unparse(ast.fix_missing_locations(inlined))), self._look_up_name),
+                )
         except (MissingName, Invalid, NotAllowed, RecursionError):
             return None
 
-    def _name(self, name: str) -> Any:
+    def _look_up_name(self, name: str) -> Any:
         try:
             return self._names[name]
         except KeyError as error:
             raise MissingName(name) from error
 
-    def _text_of(self, node: ast.expr) -> str | None:
+    def _text_of_named_file(self, node: ast.expr) -> str | None:
         """Return the text of the file that an expression names, relative to the folder of the script."""
-        words = list(_path(node, self._names, self._folders))
+        words = list(_path_parts(node, self._names, self._folders))
         if self._effects.files or not words or None in words:
             return None
         path = posixpath.normpath(posixpath.join(self._folder, *(word for word in words if word)))
@@ -237,12 +239,12 @@ def _is_setup(function: ast.expr) -> bool:
     )
 
 
-def _is_constant(value: Any) -> bool:
+def _is_immutable(value: Any) -> bool:
     """Return whether a value has no part that can be changed."""
-    return all(map(_is_constant, value)) if isinstance(value, tuple) else not isinstance(value, (list, dict))
+    return all(map(_is_immutable, value)) if isinstance(value, tuple) else not isinstance(value, (list, dict))
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _contained_values(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
@@ -250,29 +252,29 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _is_folder(node: ast.expr) -> bool:
+def _is_script_folder(node: ast.expr) -> bool:
     """Return whether an expression is the folder of the script."""
     words = re.findall(r"\w+", ast.unparse(node))
     return {"dirname", "__file__"} <= set(words) <= _OF_FOLDER and words.count("dirname") == 1
 
 
-def _path(node: ast.expr, names: Mapping[str, Any], folders: Container[str]) -> Iterator[str | None]:
+def _path_parts(node: ast.expr, names: Mapping[str, Any], folders: Container[str]) -> Iterator[str | None]:
     """Yield the parts of a path below the script's folder; None for one that is unknown."""
     match node:
         case ast.Constant(value=str() as word):
             yield word
         case ast.Name(id=name) if isinstance(names.get(name), str):
             yield names[name]
-        case ast.Call(func=ast.Attribute(attr="join"), args=[first, *rest]) if _is_folder(first) or (
+        case ast.Call(func=ast.Attribute(attr="join"), args=[first, *rest]) if _is_script_folder(first) or (
             isinstance(first, ast.Name) and first.id in folders
         ):
             for part in rest:
-                yield from _path(part, names, folders)
+                yield from _path_parts(part, names, folders)
         case _:
             yield None
 
 
-class _Inlined(ast.NodeTransformer):
+class _CallInliner(ast.NodeTransformer):
     """Replaces calls of functions without arguments by what they return, and reads of files by their texts."""
 
     def __init__(self, functions: Mapping[str, ast.expr], read: Callable[[ast.expr], str | None]) -> None:
@@ -282,13 +284,13 @@ class _Inlined(ast.NodeTransformer):
         """Replace a call."""
         match node:
             case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in self._functions:
-                return self._inlined(self._functions[name])
+                return self._inline_function(self._functions[name])
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="read"), args=[]) if (
                 opened := self._functions.get(f"{name}.read")
             ):
-                return self._opened(opened) or node
+                return self._inline_file_text(opened) or node
             case ast.Call(func=ast.Attribute(value=ast.Call() as opened, attr="read"), args=[]):
-                return self._opened(opened) or self.generic_visit(node)
+                return self._inline_file_text(opened) or self.generic_visit(node)
         return self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
@@ -307,7 +309,7 @@ class _Inlined(ast.NodeTransformer):
             total = ast.BinOp(left=total, op=ast.Add(), right=part)
         return total
 
-    def _inlined(self, value: ast.expr) -> ast.AST:
+    def _inline_function(self, value: ast.expr) -> ast.AST:
         self._depth += 1
         if self._depth > _DEPTH:
             raise RecursionError
@@ -315,7 +317,7 @@ class _Inlined(ast.NodeTransformer):
         self._depth -= 1
         return result
 
-    def _opened(self, call: ast.expr) -> ast.AST | None:
+    def _inline_file_text(self, call: ast.expr) -> ast.AST | None:
         function = call.func if isinstance(call, ast.Call) else None
         opens = isinstance(function, ast.Name) and function.id == "open"
         opens = opens or (isinstance(function, ast.Attribute) and function.attr == "open")
@@ -323,7 +325,7 @@ class _Inlined(ast.NodeTransformer):
         return None if text is None else ast.Constant(value=text)
 
 
-def _configured(text: str, folder: str, read: Read) -> Iterator[tuple[str, Any]]:
+def _setup_cfg_values(text: str, folder: str, read: Read) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a setup.cfg with their values; None for a value that is unknown."""
     parser = configparser.RawConfigParser(delimiters=("=",), comment_prefixes=("#", ";"))
     parser.optionxform = str  # type: ignore[assignment,method-assign]
@@ -334,13 +336,13 @@ def _configured(text: str, folder: str, read: Read) -> Iterator[tuple[str, Any]]
     for section in ("metadata", "options"):
         for key, raw in parser.items(section) if parser.has_section(section) else ():
             name = _ALIASES.get(key, key).replace("-", "_")
-            yield name, _setting(name, raw, folder, read)
+            yield name, _setup_cfg_value(name, raw, folder, read)
     for section, key in (("options.entry_points", "entry_points"), ("options.extras_require", "extras_require")):
         if parser.has_section(section):
             yield key, {name: _items(value, lines=True) for name, value in parser.items(section)}
 
 
-def _setting(name: str, raw: str, folder: str, read: Read) -> Any:
+def _setup_cfg_value(name: str, raw: str, folder: str, read: Read) -> Any:
     value = raw.strip()
     if value.startswith("attr:") or value in {"find:", "find_namespace:"}:
         return None

@@ -46,7 +46,7 @@ def unseen_changes(tree: ast.Module) -> UnseenChanges:
     loads = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     stored = {name for node in nodes if not isinstance(node, ast.alias) for name in bound_names(node)}
     imports = [alias for alias in nodes if isinstance(alias, ast.alias)]
-    words = {_word(node) for node in nodes}
+    words = {_name_or_attribute(node) for node in nodes}
     changed = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     changed |= {node.target.id for node in nodes if isinstance(node, ast.NamedExpr)}
     return UnseenChanges(
@@ -54,15 +54,15 @@ def unseen_changes(tree: ast.Module) -> UnseenChanges:
             words & _OPAQUE or stored & (_BUILTINS | _COPYING) or any(node.name in _OPAQUE for node in imports)
         ),
         names=frozenset(changed),
-        shared=frozenset(node.id for node in loads if not _reads(node, parents)),
-        used=frozenset(node.id for node in loads if not _is_argument(node, parents)),
+        shared=frozenset(node.id for node in loads if not _is_read_only_use(node, parents)),
+        used=frozenset(node.id for node in loads if not _is_setup_argument(node, parents)),
         files=any(_changes_files(node) for node in nodes),
         environment=bool(words & {"putenv", "unsetenv"})
         or any(node.name in {"environ", "putenv", "unsetenv"} for node in imports)
-        or any(_word(node) == "environ" and not _reads(node, parents) for node in nodes),
+        or any(_name_or_attribute(node) == "environ" and not _is_read_only_use(node, parents) for node in nodes),
         setup="setup" in stored
         or any(node.name == "setup" and node.asname not in {None, "setup"} for node in imports)
-        or any(_word(node) == "setup" and not _is_called(node, parents) for node in nodes),
+        or any(_name_or_attribute(node) == "setup" and not _is_called_at_top_level(node, parents) for node in nodes),
     )
 
 
@@ -84,11 +84,11 @@ def bound_names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def _word(node: ast.AST) -> str:
+def _name_or_attribute(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _is_called(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+def _is_called_at_top_level(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     """Return whether a name is called by a statement that is only this call, outside of all functions."""
     call = parents[node]
     if not (isinstance(call, ast.Call) and call.func is node and isinstance(parents[call], ast.Expr)):
@@ -101,14 +101,14 @@ def _is_called(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     return True
 
 
-def _is_argument(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+def _is_setup_argument(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     """Return whether a name is an argument of ``setup``."""
     argument = parents[node]
     call = parents[argument] if isinstance(argument, ast.keyword) else None
-    return isinstance(call, ast.Call) and _word(call.func) == "setup"
+    return isinstance(call, ast.Call) and _name_or_attribute(call.func) == "setup"
 
 
-def _reads(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+def _is_read_only_use(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     """Return whether the use of a list or dict neither changes it nor gives it another name."""
     match parents[node]:
         case ast.Subscript(ctx=ast.Load()) | ast.Compare() | ast.BinOp() | ast.FormattedValue() | ast.Expr():
@@ -116,26 +116,26 @@ def _reads(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
         case ast.Attribute(attr=attribute) as method:
             return attribute in _READING and isinstance(parents[method], ast.Call)
         case ast.Call(func=function) as call:
-            return function is not node and not call.keywords and _word(function) in _COPYING | {"join"}
+            return function is not node and not call.keywords and _name_or_attribute(function) in _COPYING | {"join"}
         case ast.For(iter=use) | ast.comprehension(iter=use) | ast.If(test=use) | ast.IfExp(test=use):
             return use is node
         case _:
-            return _is_argument(node, parents)
+            return _is_setup_argument(node, parents)
 
 
 def _changes_files(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    words = {word for part in ast.walk(node) if (word := _word(part))}
-    if _word(node.func) == "chdir":
+    words = {word for part in ast.walk(node) if (word := _name_or_attribute(part))}
+    if _name_or_attribute(node.func) == "chdir":
         return (
             not {"dirname", "__file__"}
             <= words
             <= {"os", "path", "dirname", "abspath", "realpath", "__file__", "chdir"}
         )
-    if _word(node.func) in {"write_text", "write_bytes"}:
+    if _name_or_attribute(node.func) in {"write_text", "write_bytes"}:
         return True
     modes = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
-    return _word(node.func) == "open" and not all(
+    return _name_or_attribute(node.func) == "open" and not all(
         isinstance(mode, ast.Constant) and not set(str(mode.value)) & set("wax+") for mode in modes
     )

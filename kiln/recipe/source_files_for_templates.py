@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import files
-from kiln.archive_kinds import file_of, is_archive
+from kiln.archive_kinds import file_name_of_url, is_archive
 from kiln.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.model.source_position import Place
 from kiln.recipe.engine_unsupported_values import REVISIONS
@@ -39,12 +39,12 @@ class SourceFiles:
     final: bool = False
 
     @classmethod
-    def of(cls, recipe: Path, section: Any, *, final: bool) -> SourceFiles:
+    def from_section(cls, recipe: Path, section: Any, *, final: bool) -> SourceFiles:
         """Return the sources of a recipe's ``source`` section; ``recipe`` is its resolved folder."""
         entries = tuple(entry for entry in as_list(section) if isinstance(entry, dict) and entry)
         return cls(recipe, entries, final)
 
-    def text(self, name: str, *, optional: bool = False) -> str | None:
+    def source_file_text(self, name: str, *, optional: bool = False) -> str | None:
         """Return the text of a file of the sources; None where it is missing so far, or missing and ``optional``.
 
         Raises:
@@ -52,7 +52,7 @@ class SourceFiles:
             UnsafeTemplate: a source is outside the feedstock.
         """
         try:
-            text = self._text(name)
+            text = self._find_file_text(name)
         except KilnError:
             if self.final:
                 raise
@@ -62,34 +62,34 @@ class SourceFiles:
             raise TemplateFault(f"file {name!r} not found in the recipe's source", hint=hint)
         return text
 
-    def _text(self, name: str) -> str | None:
+    def _find_file_text(self, name: str) -> str | None:
         for entry in reversed(self.entries):  # of two files with one name, conda-build has the later
-            inner = _inside(name, str(entry.get("folder") or ""))
+            inner = _relative_to_source_folder(name, str(entry.get("folder") or ""))
             if inner is None:
                 continue
-            text = self._read(entry, inner)
+            text = self._text_in_source(entry, inner)
             if text is not None:
                 self._require_unpatched(entry, inner)
                 return text
         return None
 
-    def git_names(self) -> Mapping[str, str]:
+    def git_variables(self) -> Mapping[str, str]:
         """Return the names of conda-build for the revision of the first source, such as ``GIT_DESCRIBE_TAG``."""
         try:
-            return self._git_names()
+            return self._read_git_variables()
         except KilnError:
             if self.final:
                 raise
             return {}
 
-    def _git_names(self) -> Mapping[str, str]:
+    def _read_git_variables(self) -> Mapping[str, str]:
         entry = self.entries[0] if self.entries else {}
         if not (entry.get("path") is not None or entry.get("git_url")):
             return {}
         from kiln.recipe import git_repository
 
         if entry.get("path") is not None:
-            place = self._local(str(entry["path"]))
+            place = self._existing_local_path(str(entry["path"]))
             return (
                 git_repository.revision_variables(place, "HEAD", self.recipe.parent)
                 if (place / ".git").exists()
@@ -98,22 +98,22 @@ class SourceFiles:
         repository = self._repository(str(entry["git_url"])) if entry.get("git_url") else None
         return git_repository.revision_variables(repository, _revision(entry), self.recipe.parent) if repository else {}
 
-    def _read(self, entry: Mapping[str, Any], name: str) -> str | None:
+    def _text_in_source(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Return the text of a file in a source."""
         if entry.get("url"):
-            return self._of_url(entry, name)
+            return self._text_in_url_source(entry, name)
         if entry.get("git_url"):
             from kiln.recipe import git_repository
 
             repository = self._repository(str(entry["git_url"]))
             if repository is None:
-                return self._remote(entry, name)
+                return self._refuse_remote_source(entry, name)
             return git_repository.file_text(repository, _revision(entry), name, self.recipe.parent)
         if entry.get("path") is not None:
-            return self._of_path(self._local(str(entry["path"])), name)
-        return self._remote(entry, name)
+            return self._text_in_path(self._existing_local_path(str(entry["path"])), name)
+        return self._refuse_remote_source(entry, name)
 
-    def _remote(self, entry: Mapping[str, Any], name: str) -> str | None:
+    def _refuse_remote_source(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Refuse a file that would have to be fetched; an entry without an address has none."""
         address = _address(entry)
         if address:
@@ -121,34 +121,34 @@ class SourceFiles:
             raise TemplateFault(what, why=f"its address is {address[:200]}", hint="write the value into the recipe")
         return None
 
-    def _of_path(self, path: Path, name: str) -> str | None:
+    def _text_in_path(self, path: Path, name: str) -> str | None:
         file = (path / name).resolve() if path.is_dir() else path if path.name == name else None
         if file is None or not file.is_file():
             return None
         self._require_inside(file, name)
         return read_text(file, name)
 
-    def _of_url(self, entry: Mapping[str, Any], name: str) -> str | None:
-        places = [self._path_of(str(url)) for url in as_list(entry["url"])]
+    def _text_in_url_source(self, entry: Mapping[str, Any], name: str) -> str | None:
+        places = [self._local_path_of_url(str(url)) for url in as_list(entry["url"])]
         archive = next((place for place in places if place is not None and place.is_file()), None)
         if archive is None:
-            return self._remote(entry, name)
+            return self._refuse_remote_source(entry, name)
         self._require_inside(archive.resolve(), _address(entry))
-        title = str(entry.get("fn") or file_of(_address(entry)))
+        title = str(entry.get("fn") or file_name_of_url(_address(entry)))
         if is_archive(title):
             from kiln.recipe.archive_search import archived_text
 
             return archived_text(archive, name, title, hoists="no_hoist" not in entry)
         return read_text(archive, name) if name == title else None
 
-    def _path_of(self, url: str) -> Path | None:
+    def _local_path_of_url(self, url: str) -> Path | None:
         """Return the local file of an address; None for that of a server."""
         parts = urlsplit(url)
         if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-            return files.path_of_url(parts.path)
+            return files.path_of_file_url(parts.path)
         return None if "://" in url else self.recipe / url
 
-    def _local(self, path: str) -> Path:
+    def _existing_local_path(self, path: str) -> Path:
         """Return a folder or file of the feedstock."""
         place = (self.recipe / path).resolve()
         if not place.exists():
@@ -160,7 +160,7 @@ class SourceFiles:
         """Return the local repository of an address; None for that of a server."""
         if "://" in address or not (address.startswith((".", "/")) or (self.recipe / address).is_dir()):
             return None
-        return self._local(address)
+        return self._existing_local_path(address)
 
     def _require_inside(self, place: Path, name: str) -> None:
         if not place.is_relative_to(self.recipe.parent):
@@ -171,7 +171,7 @@ class SourceFiles:
         for patch in as_list(entry.get("patches")):
             file = (self.recipe / str(patch)).resolve()
             self._require_inside(file, str(patch))
-            if file.is_file() and any(target in {name, f"b/{name}"} for target in _targets(file)):
+            if file.is_file() and any(target in {name, f"b/{name}"} for target in _patched_files(file)):
                 what, why = (
                     f"the template reads {name!r}, which {patch} changes",
                     "patches are applied by a build alone",
@@ -182,7 +182,7 @@ class SourceFiles:
 _PLACE = Place(file="recipe/meta.yaml")
 
 
-def _inside(name: str, folder: str) -> str | None:
+def _relative_to_source_folder(name: str, folder: str) -> str | None:
     """Return a name relative to a source's folder in the work folder; None for a name outside of it."""
     relative = posixpath.relpath(posixpath.normpath(name), posixpath.normpath(folder or "."))
     return None if relative.startswith("..") or name.startswith("/") else relative
@@ -196,7 +196,7 @@ def _revision(entry: Mapping[str, Any]) -> str:
     return next((str(entry[key]) for key in REVISIONS if entry.get(key)), "HEAD")
 
 
-def _targets(patch: Path) -> Iterator[str]:
+def _patched_files(patch: Path) -> Iterator[str]:
     for line in read_text(patch, patch.name).splitlines():
         if line.startswith("+++ "):
             yield line[4:].split("\t")[0].strip()

@@ -17,14 +17,14 @@ _NAME = lazy_pattern(r"[^\s=<>!~\[(]+")
 SECTIONS = ("build", "host", "run", "run_constrained")
 
 
-def name_of(spec: str) -> str:
+def spec_package_name(spec: str) -> str:
     """Return the package name of a spec, without its channel."""
     text = spec.strip().rpartition("::")[2]
     match = _NAME.match(text)
     return match.group().lower() if match else ""
 
 
-def texts(value: Any, where: str) -> list[str]:
+def requirement_texts(value: Any, where: str) -> list[str]:
     """Return a section's requirements as texts.
 
     Raises:
@@ -38,18 +38,18 @@ def texts(value: Any, where: str) -> list[str]:
     return [str(item) for item in items if item is not None]
 
 
-def sections(value: Any) -> dict[str, list[str]]:
+def requirements_by_section(value: Any) -> dict[str, list[str]]:
     """Return the requirements by section; a bare list counts as both ``host`` and ``run``."""
     if isinstance(value, dict):
-        return {str(section): _section(str(section), specs) for section, specs in value.items()}
-    specs = texts(value, "requirements")
+        return {str(section): _specs_of_section(str(section), specs) for section, specs in value.items()}
+    specs = requirement_texts(value, "requirements")
     return {"host": list(specs), "run": list(specs)} if specs else {}
 
 
-def _section(section: str, value: Any) -> list[str]:
+def _specs_of_section(section: str, value: Any) -> list[str]:
     # conda-build ignores unknown sections, whatever their values.
     if section in SECTIONS:
-        return texts(value, f"requirements/{section}")
+        return requirement_texts(value, f"requirements/{section}")
     return [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
 
 

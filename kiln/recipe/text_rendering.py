@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.template.namespace import Doubts, Names
+    from kiln.template.namespace import Doubts, Namespace
     from kiln.template.selectors import SelectedText
 
 _SECTIONS = ("package", "build", "requirements", "app", "test", "about", "extra")
@@ -69,10 +69,10 @@ class RecipeSource:
         self._templates: BoundedDict[str, Template] = BoundedDict(256)
         self._documents: BoundedDict[str, Mapping[str, Any]] = BoundedDict(256)
         self._rendered: BoundedDict[tuple[object, ...], tuple[str, set[str]]] = BoundedDict(512)
-        self._names: Names | None = None
-        self.use(read_text(path, name))
+        self._names: Namespace | None = None
+        self.replace_text(read_text(path, name))
 
-    def use(self, text: str) -> None:
+    def replace_text(self, text: str) -> None:
         """Take another text in place of the file's; all caches stay, for they are by text.
 
         Raises:
@@ -81,7 +81,7 @@ class RecipeSource:
         self.text = SelectableText(text, self.name)
         self.set_names = frozenset(word for result in _SET.findall(text) for word in re.findall(r"\w+", result))
         self.names_revision = _OF_REVISION.search(text) is not None
-        self._conditional = _conditional(text)
+        self._conditional = _keys_in_jinja_blocks(text)
         self._check_lines()
 
     def _check_lines(self) -> None:
@@ -94,7 +94,7 @@ class RecipeSource:
     def _load(self, name: str) -> str:
         """Return the text of an included file, with selectors applied as in the recipe."""
         assert self._names is not None
-        return SelectableText(functions.recipe_file(self.path.parent, name), name).select(self._names).text
+        return SelectableText(functions.read_recipe_file(self.path.parent, name), name).select(self._names).text
 
     def template(self, selected: SelectedText) -> Template:
         """Return the compiled template of a selected text."""
@@ -103,58 +103,58 @@ class RecipeSource:
             template = self._templates[selected.text] = Template(selected, self.name, self._environment)
         return template
 
-    def parsed(self, text: str, selected: SelectedText, again: Callable[[], str]) -> Mapping[str, Any]:
+    def parsed_values(self, text: str, selected: SelectedText, again: Callable[[], str]) -> Mapping[str, Any]:
         """Return the values of a rendered text; ``again`` renders it with line marks, to locate a fault."""
         sections = self._documents.get(text)
         if sections is None:
             try:
                 document = parse(text, self.name, ScalarTypes.WORDS, may_repeat=self._may_repeat)
             except KilnError as error:
-                raise self._placed(error, selected, again) from error
-            sections = self._documents[text] = self._sections(document)
+                raise self._error_with_place(error, selected, again) from error
+            sections = self._documents[text] = self._checked_sections(document)
         return sections
 
     def _may_repeat(self, key: str) -> bool:
         # Under a selector or a condition a key may be repeated, and conda-build takes the last.
-        return self.text.is_selected(key) or key in self._conditional
+        return self.text.is_key_under_selector(key) or key in self._conditional
 
-    def _placed(self, error: KilnError, selected: SelectedText, again: Callable[[], str]) -> KilnError:
+    def _error_with_place(self, error: KilnError, selected: SelectedText, again: Callable[[], str]) -> KilnError:
         """Return the error of a rendered text with its place in the recipe."""
         line = error.at.line if error.at else 0
         marked = again().split("\n")
         for text in reversed(marked[: max(line, 1)]):
             if mark := re.search(r"\x1e(\d+)\x1e", text):
-                number = selected.line_of(int(mark[1]))
+                number = selected.line_in_file(int(mark[1]))
                 column = error.at.column if error.at else 0
                 at = Place(file=self.name, line=number, column=column)
                 return type(error)(error.what, at=at, why=error.why, hint=error.hint)
         return error
 
-    def _sections(self, document: Document) -> Mapping[str, Any]:
+    def _checked_sections(self, document: Document) -> Mapping[str, Any]:
         value = document.value if document.value is not None else {}
         if not isinstance(value, dict):
-            raise RecipeFault("a recipe is a mapping of sections", at=document.place())
+            raise RecipeFault("a recipe is a mapping of sections", at=document.place_of_key())
         sections = dict(value)
         for name in (*_SECTIONS, *_LISTS):
             if name in sections:
-                sections[name] = self._section(name, sections[name] or {}, document)
+                sections[name] = self._checked_section(name, sections[name] or {}, document)
         return sections
 
-    def _section(self, name: str, value: Any, document: Document) -> Any:
+    def _checked_section(self, name: str, value: Any, document: Document) -> Any:
         allowed = (dict, list) if name in _LISTS else (dict,)
         if not isinstance(value, allowed):
             what = f"the section {name!r} is {'a list' if isinstance(value, list) else 'text'}"
-            raise RecipeFault(what, at=document.place(name), hint="write keys below it, one a line")
+            raise RecipeFault(what, at=document.place_of_key(name), hint="write keys below it, one a line")
         for item in value if isinstance(value, list) else ():
             if not isinstance(item, dict):
                 what = f"an entry of {name!r} is {str(item)[:40]!r}, which is not a mapping"
-                raise RecipeFault(what, at=document.place(name), hint="begin it with '- name: ...'")
+                raise RecipeFault(what, at=document.place_of_key(name), hint="begin it with '- name: ...'")
         return value
 
-    def rendered(
+    def rendered_text(
         self,
         selected: SelectedText,
-        names: Names,
+        names: Namespace,
         context: Callable[[], Callable[[str], Any]],
         extra: tuple[object, ...],
         undefined: set[str] | None = None,
@@ -166,29 +166,33 @@ class RecipeSource:
         revision that are written without a value.
         """
         template = self.template(selected)
-        key = (selected.text, names.values_of(template.asked), extra)
+        key = (selected.text, names.cache_key_values(template.asked), extra)
         text, of_revision = self._rendered.get(key) or (None, set())
         if text is None:
             self._names = names
             names_read = template.asked if template.names is not None else names.suggestions() | _EVERY
-            values = dict(_values(names_read, context()))
-            text = template.render(values, self._may_be_empty(names, of_revision), values.keys() | self.known)
+            values = dict(_defined_values(names_read, context()))
+            text = template.render(values, self._empty_names_predicate(names, of_revision), values.keys() | self.known)
             self._rendered[key] = (text, of_revision)
         if undefined is not None:
             undefined |= of_revision
         return text
 
-    def marked(self, selected: SelectedText, names: Names, context: Callable[[], Callable[[str], Any]]) -> str:
+    def rendered_text_with_line_marks(
+        self, selected: SelectedText, names: Namespace, context: Callable[[], Callable[[str], Any]]
+    ) -> str:
         """Return the rendered text with each line's number in the selected text, where a line can carry it."""
         from kiln.template.selectors import SelectedText as Marked
 
-        lines = [_marked(number, line) for number, line in enumerate(selected.text.split("\n"), 1)]
+        lines = [_with_line_mark(number, line) for number, line in enumerate(selected.text.split("\n"), 1)]
         try:
-            return self.rendered(Marked(text="\n".join(lines), numbers=selected.numbers), names, context, ("marked",))
+            return self.rendered_text(
+                Marked(text="\n".join(lines), numbers=selected.numbers), names, context, ("marked",)
+            )
         except KilnError:
             return ""
 
-    def _may_be_empty(self, names: Names, of_revision: set[str]) -> Callable[[str], bool]:
+    def _empty_names_predicate(self, names: Namespace, of_revision: set[str]) -> Callable[[str], bool]:
         def may_be_empty(name: str) -> bool:
             if name in self.set_names:  # it is not a mistake where the selector of its line does not hold
                 return True
@@ -200,7 +204,7 @@ class RecipeSource:
         return may_be_empty
 
 
-def _conditional(text: str) -> frozenset[str]:
+def _keys_in_jinja_blocks(text: str) -> frozenset[str]:
     """Return the keys inside Jinja blocks."""
     depth, keys = 0, set()
     for line in text.splitlines():
@@ -210,7 +214,7 @@ def _conditional(text: str) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _values(names: Iterable[str], value: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+def _defined_values(names: Iterable[str], value: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
     for name in names:
         try:
             yield name, value(name)
@@ -218,7 +222,7 @@ def _values(names: Iterable[str], value: Callable[[str], Any]) -> Iterator[tuple
             continue
 
 
-def _marked(number: int, line: str) -> str:
+def _with_line_mark(number: int, line: str) -> str:
     inside = line.count("{%") != line.count("%}") or line.count("{{") != line.count("}}") or "{#" in line
     return line if inside or not line.strip() else f"{line}\x1e{number}\x1e"
 

@@ -42,7 +42,7 @@ _SUBPACKAGE = lazy_pattern(r"{{\s*pin_subpackage\(.*\)\s*}}")
 
 
 @lru_cache(maxsize=4096)
-def _selector(key: str) -> re.Pattern[str]:
+def _selector_pattern(key: str) -> re.Pattern[str]:
     tests = [rf"^[^#\[]*?\#?\s\[[^\]]*?(?<![_\w\d]){re.escape(key)}[=\s<>!\]]"]
     if key.startswith("cdt_") and not _TOOL.match(key):
         tests.append(r"\{{\s*cdt\(")
@@ -50,7 +50,7 @@ def _selector(key: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=4096)
-def _elsewhere(key: str) -> re.Pattern[str]:
+def _outside_selector_pattern(key: str) -> re.Pattern[str]:
     name = re.escape(key)
     spelt = "[-_]".join(map(re.escape, key.split("_")))
     bare = rf"(?<![a-zA-Z_0-9]){name}(?![a-zA-Z_0-9])"
@@ -79,32 +79,32 @@ class Usage:
         self._in_line: tuple[BoundedDict[str, Used], BoundedDict[str, Used]] = (BoundedDict(16384), BoundedDict(16384))
         self._in_text: tuple[BoundedDict[str, Used], BoundedDict[str, Used]] = (BoundedDict(1024), BoundedDict(1024))
 
-    def selectors(self, text: str) -> Used:
+    def keys_in_selectors(self, text: str) -> Used:
         """Return the keys that the selectors of a text use."""
-        return self._text(text, 0)
+        return self._keys_in_text(text, 0)
 
-    def elsewhere(self, text: str) -> Used:
+    def keys_outside_selectors(self, text: str) -> Used:
         """Return the keys that a text uses outside selectors."""
-        return self._text(text, 1)
+        return self._keys_in_text(text, 1)
 
-    def _text(self, text: str, kind: int) -> Used:
+    def _keys_in_text(self, text: str, kind: int) -> Used:
         memory = self._in_text[kind]
         keys = memory.get(text)
         if keys is None:
             used: set[str] = set()
             for line in text.splitlines():
-                used |= self._line(line, kind)
+                used |= self._keys_in_line(line, kind)
             if self._sysroot and used & {"c_stdlib", "c_compiler", "cxx_compiler"}:
                 used.add(_SYSROOT)
             keys = memory[text] = frozenset(used)
         return keys
 
-    def _line(self, line: str, kind: int) -> Used:
+    def _keys_in_line(self, line: str, kind: int) -> Used:
         memory = self._in_line[kind]
         keys = memory.get(line)
         if keys is None:
             check_line_length(line)
-            pattern = _elsewhere if kind else _selector
+            pattern = _outside_selector_pattern if kind else _selector_pattern
             candidates = self._candidates(line, kind)
             keys = memory[line] = frozenset(key for key in candidates if pattern(key).search(line))
         return keys
@@ -133,23 +133,23 @@ def check_line_length(line: str) -> None:
         raise MalformedYaml(f"a line of {len(line):,} characters", hint="break the line, or move the text into a file")
 
 
-def in_shell(keys: Iterable[str], text: str) -> Used:
+def keys_in_shell_script(keys: Iterable[str], text: str) -> Used:
     """Return the keys that a shell script uses as variables."""
-    return frozenset(key for key in keys if key in text and _shell(key).search(text))
+    return frozenset(key for key in keys if key in text and _shell_variable_pattern(key).search(text))
 
 
 @lru_cache(maxsize=4096)
-def _shell(key: str) -> re.Pattern[str]:
+def _shell_variable_pattern(key: str) -> re.Pattern[str]:
     # Only the first dollar sign of a line counts in conda-build's test.
     return re.compile(rf"^[^$\n]*\$\{{?\s*{re.escape(key)}\s*[\s|\}}]", re.MULTILINE)
 
 
-def in_batch(keys: Iterable[str], text: str) -> Used:
+def keys_in_batch_script(keys: Iterable[str], text: str) -> Used:
     """Return the keys that a Windows batch script uses as variables."""
     return frozenset(key for key in keys if f"%{key}%" in text)
 
 
-class Region:
+class TextRegions:
     """A text and its regions."""
 
     def __init__(self, text: str) -> None:
@@ -158,10 +158,10 @@ class Region:
     @cached_property
     def outputs(self) -> str:
         """The ``outputs:`` section."""
-        return _first(_OUTPUTS, self.text)
+        return _first_group(_OUTPUTS, self.text)
 
     @cached_property
-    def blocks(self) -> tuple[str, ...]:
+    def output_blocks(self) -> tuple[str, ...]:
         """Each output's part of the ``outputs:`` section."""
         return tuple(_BLOCK.findall(self.outputs))
 
@@ -172,56 +172,56 @@ class Region:
         return self.text.replace(outputs, "") if outputs else self.text
 
     @cached_property
-    def requirements(self) -> str:
+    def first_requirements(self) -> str:
         """The first ``requirements:`` anywhere, up to the next section or output."""
         match = _REQUIREMENTS.search(self.text)
         return match.group() if match else ""
 
     @cached_property
-    def identity(self) -> str:
+    def text_before_requirements(self) -> str:
         """The text before the requirements: the ``package`` and ``build`` sections, or an output's whole block."""
-        return _first(_IDENTITY, self.text)
+        return _first_group(_IDENTITY, self.text)
 
     @cached_property
-    def is_top(self) -> bool:
+    def is_top_level(self) -> bool:
         """True when the text has a ``package`` section, as an output's block has not."""
         return "package:" in self.text
 
     @cached_property
-    def own_requirements(self) -> str:
+    def requirements_section(self) -> str:
         """The ``requirements:`` section of the recipe's top, or of an output's block."""
-        return _first(_TOP_REQUIREMENTS if self.is_top else _OUTPUT_REQUIREMENTS, self.text)
+        return _first_group(_TOP_REQUIREMENTS if self.is_top_level else _OUTPUT_REQUIREMENTS, self.text)
 
     @cached_property
     def pins_subpackage(self) -> bool:
         """True when the requirements use ``pin_subpackage``."""
-        return bool(_SUBPACKAGE.search(self.own_requirements))
+        return bool(_SUBPACKAGE.search(self.requirements_section))
 
     @cached_property
-    def wants_hash(self) -> bool:
+    def has_hash_in_build_string(self) -> bool:
         """True when the recipe's build string contains the hash (``PKG_HASH``)."""
-        return "string:" in self.identity and bool(_HASH.search(self.identity))
+        return "string:" in self.text_before_requirements and bool(_HASH.search(self.text_before_requirements))
 
     @cached_property
-    def numpy_in_name(self) -> bool:
+    def has_numpy_in_build_string(self) -> bool:
         """True when numpy's version is part of the build string (``numpy x.x``)."""
-        return bool(_NUMPY_XX.search(self.own_requirements))
+        return bool(_NUMPY_XX.search(self.requirements_section))
 
     @cached_property
-    def numpy_hidden(self) -> bool:
+    def is_numpy_unhashed(self) -> bool:
         """True when numpy's version is not hashed, because a pin or the build string covers it."""
-        if self.numpy_in_name:
+        if self.has_numpy_in_build_string:
             return True
-        places = _NUMPY_PLACES.search(self.own_requirements)
-        return bool(_NUMPY_PIN.search(self.own_requirements)) and places is not None and places[1].count("x") == 2
+        places = _NUMPY_PLACES.search(self.requirements_section)
+        return bool(_NUMPY_PIN.search(self.requirements_section)) and places is not None and places[1].count("x") == 2
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str:
+def _first_group(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.search(text)
     return match[1] if match else ""
 
 
 @lru_cache(maxsize=512)
-def region(text: str) -> Region:
+def text_regions(text: str) -> TextRegions:
     """Return the region of a text, cached by text."""
-    return Region(text)
+    return TextRegions(text)

@@ -8,7 +8,7 @@ from kiln import matchspec_notation
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.recipe_key_faults import KeyFault
-from kiln.recipe.specs import SECTIONS, name_of
+from kiln.recipe.specs import SECTIONS, spec_package_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,27 +29,31 @@ def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
     """
     own = "outputs" if package.is_output else ""
     if not package.name:
-        at = package.recipe.place(own or "package")
+        at = package.recipe.place_of_section(own or "package")
         raise RecipeFault("a package has no name", at=at, hint="name: of package or output")
     if not package.version or package.version.startswith("."):
         what = f"{package.name} has {f'the version {package.version!r}' if package.version else 'no version'}"
-        raise RecipeFault(what, at=package.recipe.place(own or "package"), hint="version: of package or output")
+        raise RecipeFault(
+            what, at=package.recipe.place_of_section(own or "package"), hint="version: of package or output"
+        )
     if package.noarch and str(package.noarch) not in _NOARCH:
-        at = package.recipe.place(own or "build")
+        at = package.recipe.place_of_section(own or "build")
         raise RecipeFault(f"{package.name}: noarch is {str(package.noarch)[:40]!r}", at=at, hint="python or generic")
     for section in SECTIONS:
-        if None in _written(package, values, section):
-            at = package.recipe.place(own or "requirements")
+        if None in _written_requirements(package, values, section):
+            at = package.recipe.place_of_section(own or "requirements")
             raise RecipeFault(f"{package.name}: requirements/{section} has an empty item", at=at)
         for spec in package.requirements.get(section, ()):
-            if fault := matchspec_notation.fault(_IGNORED.sub("", spec)) or _own_name(package, section, spec):
-                at = package.recipe.place(own or "requirements")
+            if fault := matchspec_notation.invalid_spec_reason(_IGNORED.sub("", spec)) or _self_requirement_reason(
+                package, section, spec
+            ):
+                at = package.recipe.place_of_section(own or "requirements")
                 raise RecipeFault(f"{package.name}: {spec[:80]!r} in requirements/{section}", at=at, why=fault)
 
 
-def _written(package: Metadata, values: Mapping[str, Any], section: str) -> list[object]:
+def _written_requirements(package: Metadata, values: Mapping[str, Any], section: str) -> list[object]:
     """Return the items of a section of requirements as the recipe has them."""
-    entries = package.recipe.outputs_of(values) if package.is_output else [values]
+    entries = package.recipe.output_entries(values) if package.is_output else [values]
     own = next((entry for entry in entries if not package.is_output or entry.get("name") == package.name), {})
     requirements = own.get("requirements")
     items = requirements.get(section) if isinstance(requirements, dict) else requirements
@@ -63,7 +67,7 @@ def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
             key="package/version",
             known=True,
             what=f"{package.name} has the version 'None'",
-            at=package.recipe.place("outputs" if package.is_output else "package"),
+            at=package.recipe.place_of_section("outputs" if package.is_output else "package"),
             why="the template gives it no value",
             hint="write the version into the recipe",
         )
@@ -79,7 +83,7 @@ def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
             key=name,
             known=False,
             what=f"{name} has no value, and is empty text",
-            at=recipe.place("source"),
+            at=recipe.place_of_section("source"),
             why="the recipe's first source is not a git repository of the feedstock that has it; no other is fetched",
             hint="write the value into the recipe",
         )
@@ -95,16 +99,16 @@ def require_no_cycle(packages: Sequence[Metadata]) -> None:
     """
     needs = {
         package.name: {
-            name_of(spec)
+            spec_package_name(spec)
             for section in (("host", "run") if _is_cross(package) else ("build", "host", "run"))
-            for spec in package.depends(section)
+            for spec in package.requirements_of_section(section)
         }
         for package in packages
     }
     for name, required in needs.items():
         for other in required & needs.keys() - {name}:
             if name in needs[other]:
-                at = packages[0].recipe.place("outputs")
+                at = packages[0].recipe.place_of_section("outputs")
                 raise RecipeFault(f"the outputs {name} and {other} require each other", at=at)
 
 
@@ -112,7 +116,11 @@ def _is_cross(package: Metadata) -> bool:
     return package.recipe.platform.build not in {"", package.recipe.platform.subdir}
 
 
-def _own_name(package: Metadata, section: str, spec: str) -> str:
-    if section == "run_constrained" or name_of(spec) != package.name or (section == "build" and _is_cross(package)):
+def _self_requirement_reason(package: Metadata, section: str, spec: str) -> str:
+    if (
+        section == "run_constrained"
+        or spec_package_name(spec) != package.name
+        or (section == "build" and _is_cross(package))
+    ):
         return ""
     return "a package cannot require itself"

@@ -10,7 +10,7 @@ import jinja2
 from jinja2 import nodes
 
 from kiln.recipe_v1.expression_evaluation import MalformedExpression, node_evaluator
-from kiln.recipe_v1.expression_values import is_true, text
+from kiln.recipe_v1.expression_values import is_true, printed_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,7 @@ _OF_SCRIPTS = jinja2.Environment(autoescape=False)  # noqa: S701 - as above
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledExpression:
     """An expression or template: its steps, and every name that it may ask for, in whichever branch."""
 
     steps: Step
@@ -40,7 +40,7 @@ def is_template(source: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def compile_expression(source: str) -> Compiled:
+def compile_expression(source: str) -> CompiledExpression:
     """Compile an expression, as conditions and ``skip`` are.
 
     Raises:
@@ -48,24 +48,24 @@ def compile_expression(source: str) -> Compiled:
     """
     if is_template(source):
         raise MalformedExpression(f"an expression stands without {START} and }}}} here")
-    result = _compiled(f"{START} {source} }}}}")
+    result = _compile_source(f"{START} {source} }}}}")
     if not result.alone:
         raise MalformedExpression("one expression is expected")
     return result
 
 
 @lru_cache(maxsize=8192)
-def compile_template(source: str) -> Compiled:
+def compile_template(source: str) -> CompiledExpression:
     """Compile a text with expressions in it.
 
     Raises:
         Malformed: it is malformed, or has a statement other than ``if``.
     """
-    return _compiled(source)
+    return _compile_source(source)
 
 
 @lru_cache(maxsize=8192)
-def script_names(source: str) -> frozenset[str]:
+def names_in_script_line(source: str) -> frozenset[str]:
     """Return the names that a line of a script asks for: it is rendered by the build, where statements may stand, too.
 
     As rattler-build does, expressions count with and without a dollar sign, and what macros hold does not.
@@ -93,22 +93,22 @@ def _names_of_body(body: Iterable[nodes.Node]) -> Iterator[str]:
             yield from _names(node.node)
 
 
-def _compiled(source: str) -> Compiled:
+def _compile_source(source: str) -> CompiledExpression:
     try:
-        return _of_tree(_parsed(source))
+        return _compile_tree(_parsed(source))
     except RecursionError as error:
         raise MalformedExpression("nested too deeply") from error
 
 
-def _of_tree(tree: list[nodes.Node]) -> Compiled:
+def _compile_tree(tree: list[nodes.Node]) -> CompiledExpression:
     names = frozenset(name for node in tree for name in _names(node))
     if len(tree) == 1 and isinstance(tree[0], nodes.Expr) and not isinstance(tree[0], nodes.TemplateData):
-        return Compiled(node_evaluator(tree[0]), names, alone=True)
-    return Compiled(_text(tree), names)
+        return CompiledExpression(node_evaluator(tree[0]), names, alone=True)
+    return CompiledExpression(_compile_text_function(tree), names)
 
 
 def _parsed(source: str) -> list[nodes.Node]:
-    return list(_flat(_tree(_PARSER, source)))
+    return list(_flattened_nodes(_tree(_PARSER, source)))
 
 
 def _tree(parser: jinja2.Environment, source: str) -> list[nodes.Node]:
@@ -122,7 +122,7 @@ def _tree(parser: jinja2.Environment, source: str) -> list[nodes.Node]:
         raise MalformedExpression(str(error)) from error
 
 
-def _flat(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
+def _flattened_nodes(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
     """Yield the expressions, texts and statements of a template."""
     for node in body:
         if isinstance(node, nodes.Output):
@@ -133,25 +133,28 @@ def _flat(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
             raise MalformedExpression(f"the statement {type(node).__name__.lower()} is not supported", node.lineno - 1)
 
 
-def _text(body: Iterable[nodes.Node]) -> Callable[[Scope], str]:
-    steps = [_piece(node) for node in body]
+def _compile_text_function(body: Iterable[nodes.Node]) -> Callable[[Scope], str]:
+    steps = [_compile_piece(node) for node in body]
     return lambda scope: "".join([step(scope) for step in steps])
 
 
-def _piece(node: nodes.Node) -> Callable[[Scope], str]:
+def _compile_piece(node: nodes.Node) -> Callable[[Scope], str]:
     if isinstance(node, nodes.TemplateData):
         data = node.data
         return lambda _: data
     if isinstance(node, nodes.If):
-        return _branches(node)
+        return _compile_if(node)
     step = node_evaluator(node)
-    return lambda scope: text(step(scope))
+    return lambda scope: printed_text(step(scope))
 
 
-def _branches(node: nodes.If) -> Callable[[Scope], str]:
+def _compile_if(node: nodes.If) -> Callable[[Scope], str]:
     """Return the text of ``{% if %}``: that of the first branch whose test holds, or of the last one."""
-    tests = [(node_evaluator(entry.test), _text(_flat(entry.body))) for entry in (node, *node.elif_)]
-    last = _text(_flat(node.else_))
+    tests = [
+        (node_evaluator(entry.test), _compile_text_function(_flattened_nodes(entry.body)))
+        for entry in (node, *node.elif_)
+    ]
+    last = _compile_text_function(_flattened_nodes(node.else_))
 
     def run(scope: Scope) -> str:
         return next((body for test, body in tests if is_true(test(scope))), last)(scope)
@@ -167,7 +170,7 @@ def _names(node: nodes.Node) -> Iterator[str]:
     if isinstance(node, nodes.Name):
         yield node.name
     if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name):
-        yield from _keys(node.node.name, node.args)
+        yield from _variant_keys_of_call(node.node.name, node.args)
         for child in (*node.args, *node.kwargs):
             yield from _names(child)
         return
@@ -175,41 +178,46 @@ def _names(node: nodes.Node) -> Iterator[str]:
         yield from _names(child)
 
 
-def needed(source: str) -> frozenset[str]:
+def required_names(source: str) -> frozenset[str]:
     """Return the names without whose values a template cannot be rendered: no default, and not only compared.
 
     Raises:
         Malformed: it is malformed.
     """
     try:
-        return frozenset(name for node in _parsed(source) for name in _needed(node))
+        return frozenset(name for node in _parsed(source) for name in _required_names_in_node(node))
     except RecursionError as error:
         raise MalformedExpression("nested too deeply") from error
 
 
-def _needed(node: nodes.Node) -> Iterator[str]:
+def _required_names_in_node(node: nodes.Node) -> Iterator[str]:
     if isinstance(node, nodes.Name):
         yield node.name
     elif isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name):
         if node.node.name == "stdlib":
-            yield from (name for name in _keys("stdlib", node.args) if name.endswith("_stdlib"))
+            yield from (name for name in _variant_keys_of_call("stdlib", node.args) if name.endswith("_stdlib"))
         for child in () if node.node.name == "match" else node.args:
-            yield from _needed(child)
+            yield from _required_names_in_node(child)
     elif isinstance(node, (nodes.Filter, nodes.Test)) and node.name in _GUARDS:
         return
     else:
         compared = node.test if isinstance(node, (nodes.CondExpr, nodes.If)) else None
-        yield from (name for child in node.iter_child_nodes() if child is not compared for name in _needed(child))
+        yield from (
+            name
+            for child in node.iter_child_nodes()
+            if child is not compared
+            for name in _required_names_in_node(child)
+        )
 
 
-def _keys(function: str, args: list[nodes.Expr]) -> Iterator[str]:
+def _variant_keys_of_call(function: str, args: list[nodes.Expr]) -> Iterator[str]:
     first = args[0] if args else None
     if function in _TOOLS and isinstance(first, nodes.Const):
-        yield from tool_keys(str(first.value), function)
+        yield from compiler_or_stdlib_keys(str(first.value), function)
     elif function == "cdt":
         yield from ("cdt_name", "cdt_arch")
 
 
-def tool_keys(language: str, kind: str) -> tuple[str, str, str]:
+def compiler_or_stdlib_keys(language: str, kind: str) -> tuple[str, str, str]:
     """Return the variant keys that ``compiler()`` or ``stdlib()`` asks for."""
     return f"{language}_{kind}", f"{language}_{kind}_version", "CONDA_BUILD_SYSROOT"

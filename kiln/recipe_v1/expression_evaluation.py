@@ -19,8 +19,8 @@ from kiln.recipe_v1.expression_values import (
     equal,
     is_true,
     less,
+    printed_text,
     require_defined,
-    text,
 )
 from kiln.recipe_v1.filters import FILTERS, TESTS
 
@@ -79,7 +79,7 @@ def _sequence(node: nodes.List | nodes.Tuple) -> Step:
 
 def _mapping(node: nodes.Dict) -> Step:
     pairs = [(node_evaluator(pair.key), node_evaluator(pair.value)) for pair in node.items]
-    return lambda scope: {text(key(scope)): value(scope) for key, value in pairs}
+    return lambda scope: {printed_text(key(scope)): value(scope) for key, value in pairs}
 
 
 def _choice(node: nodes.CondExpr) -> Step:
@@ -122,7 +122,7 @@ def _binary(node: nodes.BinExpr) -> Step:
 
 def _concat(node: nodes.Concat) -> Step:
     parts = [node_evaluator(part) for part in node.nodes]
-    return lambda scope: "".join([text(part(scope)) for part in parts])
+    return lambda scope: "".join([printed_text(part(scope)) for part in parts])
 
 
 def _compare(node: nodes.Compare) -> Step:
@@ -145,41 +145,41 @@ def _filter(node: nodes.Filter) -> Step:
     function = FILTERS.get(node.name)
     if function is None or node.node is None:
         raise MalformedExpression(f"unknown filter {node.name!r}", node.lineno - 1)
-    return _applied(function, f"the filter {node.name!r}", node)
+    return _filter_or_test_evaluator(function, f"the filter {node.name!r}", node)
 
 
 def _test(node: nodes.Test) -> Step:
     function = TESTS.get(node.name)
     if function is None:
         raise MalformedExpression(f"unknown test {node.name!r}", node.lineno - 1)
-    return _applied(function, f"the test {node.name!r}", node)
+    return _filter_or_test_evaluator(function, f"the test {node.name!r}", node)
 
 
-def _applied(function: Callable[..., Any], what: str, node: nodes.Filter | nodes.Test) -> Step:
+def _filter_or_test_evaluator(function: Callable[..., Any], what: str, node: nodes.Filter | nodes.Test) -> Step:
     assert node.node is not None
     value, (args, kwargs) = node_evaluator(node.node), _arguments(node)
 
     def run(scope: Scope) -> Any:
         arguments = [value(scope), *[arg(scope) for arg in args]]
-        return _called(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
+        return _call_checked(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
     return run
 
 
 def _call(node: nodes.Call) -> Step:
-    name, (args, kwargs) = _function(node.node), _arguments(node)
+    name, (args, kwargs) = _called_function_name(node.node), _arguments(node)
 
     def run(scope: Scope) -> Any:
         function = scope.function(name)
         if function is None:
             raise InvalidOperation(f"unknown function {name!r}")
         arguments = [arg(scope) for arg in args]
-        return _called(function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()})
+        return _call_checked(function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
     return run
 
 
-def _function(node: nodes.Expr) -> str:
+def _called_function_name(node: nodes.Expr) -> str:
     """Return the name of what is called: ``compiler``, or ``env.get``."""
     if isinstance(node, nodes.Name):
         return node.name
@@ -194,7 +194,7 @@ def _arguments(node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[list[Step]
     return [node_evaluator(arg) for arg in node.args], {str(arg.key): node_evaluator(arg.value) for arg in node.kwargs}
 
 
-def _called(function: Callable[..., Any], what: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_checked(function: Callable[..., Any], what: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
         return function(*args, **kwargs)
     except TypeError as error:
@@ -205,14 +205,14 @@ def _item(node: nodes.Getitem | nodes.Getattr) -> Step:
     value = node_evaluator(node.node)
     if isinstance(node, nodes.Getattr):
         name = node.attr
-        return lambda scope: _of(value(scope), name)
+        return lambda scope: _item_or_undefined(value(scope), name)
     if isinstance(node.arg, nodes.Slice):
         return _slice(value, node.arg)
     index = node_evaluator(node.arg)
-    return lambda scope: _of(value(scope), index(scope))
+    return lambda scope: _item_or_undefined(value(scope), index(scope))
 
 
-def _of(value: Any, index: Any) -> Any:
+def _item_or_undefined(value: Any, index: Any) -> Any:
     try:
         return value[index] if isinstance(require_defined(value), (str, list, dict)) else Undefined(str(index))
     except (LookupError, TypeError):
@@ -227,7 +227,7 @@ def _slice(value: Step, node: nodes.Slice) -> Step:
         try:
             return items[slice(*[bound(scope) if bound else None for bound in bounds])]
         except (TypeError, ValueError) as error:
-            raise InvalidOperation(f"a slice of {text(items)}: {error}") from error
+            raise InvalidOperation(f"a slice of {printed_text(items)}: {error}") from error
 
     return run
 

@@ -54,7 +54,7 @@ def is_true(value: Any) -> bool:
     return False if require_defined(value) is NOTHING else bool(value)
 
 
-def text(value: Any) -> str:
+def printed_text(value: Any) -> str:
     """Return a value as it is printed.
 
     Raises:
@@ -64,24 +64,24 @@ def text(value: Any) -> str:
         return str(value)
     if require_defined(value) is NOTHING:
         return ""
-    return _nested(value)
+    return _nested_text(value)
 
 
-def _nested(value: Any) -> str:
+def _nested_text(value: Any) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_nested, value))}]"
+        return f"[{', '.join(map(_nested_text, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_nested(key)}: {_nested(item)}' for key, item in value.items())}}}"
-    return _WORDS[value] if value is None or isinstance(value, bool) else _number(value)
+        return f"{{{', '.join(f'{_nested_text(key)}: {_nested_text(item)}' for key, item in value.items())}}}"
+    return _WORDS[value] if value is None or isinstance(value, bool) else _number_text(value)
 
 
 _WORDS = {None: "none", True: "true", False: "false"}
 
 
-def _number(value: Any) -> str:
+def _number_text(value: Any) -> str:
     if isinstance(value, float):
         return "inf" if value == math.inf else "-inf" if value == -math.inf else f"{value}"
     return str(value)
@@ -93,7 +93,7 @@ def arithmetic_function(name: str) -> Callable[[Any, Any], Any]:
 
     def run(left: Any, right: Any) -> Any:
         if not _fits(name, require_defined(left), require_defined(right)):
-            raise InvalidOperation(f"{name} does not fit {_kind(left)} and {_kind(right)}")
+            raise InvalidOperation(f"{name} does not fit {_kind_name(left)} and {_kind_name(right)}")
         try:
             return function(left, right)
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -112,7 +112,7 @@ def _fits(name: str, left: Any, right: Any) -> bool:
     return name == "mul" and isinstance(left, (str, list)) and isinstance(right, int)
 
 
-def _kind(value: Any) -> str:
+def _kind_name(value: Any) -> str:
     return {str: "a text", bool: "a truth value", list: "a list", dict: "a mapping"}.get(type(value), "a number")
 
 
@@ -150,16 +150,16 @@ def equal(left: Any, right: Any) -> bool:
 
 def less(left: Any, right: Any) -> bool:
     """Return whether a value comes before another; values of different kinds are ordered by their kinds."""
-    one, other = _rank(require_defined(left)), _rank(require_defined(right))
+    one, other = _kind_rank(require_defined(left)), _kind_rank(require_defined(right))
     if one != other:
         return one < other
     try:
         return bool(left < right)
     except TypeError:
-        return text(left) < text(right)
+        return printed_text(left) < printed_text(right)
 
 
-def _rank(value: Any) -> int:
+def _kind_rank(value: Any) -> int:
     ranks = ((type(None), 1), (bool, 2), (int, 3), (float, 3), (str, 4), (list, 6), (dict, 7))
     return next((rank for kind, rank in ranks if isinstance(value, kind)), 0)
 
@@ -171,9 +171,9 @@ def contains(item: Any, items: Any) -> bool:
         Invalid: it can contain nothing.
     """
     if isinstance(items, str):
-        return text(item) in items
+        return printed_text(item) in items
     if isinstance(items, (list, tuple, dict)):
         return any(equal(item, entry) for entry in items)
     if require_defined(items) is NOTHING:
         return False
-    raise InvalidOperation(f"{_kind(items)} contains nothing")
+    raise InvalidOperation(f"{_kind_name(items)} contains nothing")

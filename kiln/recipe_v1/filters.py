@@ -12,8 +12,8 @@ from kiln.recipe_v1.expression_values import (
     equal,
     is_true,
     less,
+    printed_text,
     require_defined,
-    text,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def _items(value: Any) -> list[Any]:
         return list(value)
     if require_defined(value) is NOTHING:
         return []
-    raise InvalidOperation(f"{text(value)} has no items")
+    raise InvalidOperation(f"{printed_text(value)} has no items")
 
 
-class _Sorted:
+class _SortKey:
     """An item in the order of values."""
 
     __slots__ = ("item",)
@@ -37,7 +37,7 @@ class _Sorted:
     def __init__(self, item: Any) -> None:
         self.item = item
 
-    def __lt__(self, other: _Sorted) -> bool:
+    def __lt__(self, other: _SortKey) -> bool:
         return less(self.item, other.item)
 
 
@@ -47,7 +47,7 @@ def _sorted(value: Any, *, reverse: Any = False, case_sensitive: Any = False, at
     folded = not is_true(case_sensitive)
     return sorted(
         _items(value),
-        key=lambda item: _Sorted(item.lower() if folded and isinstance(item, str) else item),
+        key=lambda item: _SortKey(item.lower() if folded and isinstance(item, str) else item),
         reverse=is_true(reverse),
     )
 
@@ -56,7 +56,7 @@ def _int(value: Any) -> int:
     try:
         return int(value) if not isinstance(value, str) else _int_of_text(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidOperation(f"{text(value)!r} is not a number") from error
+        raise InvalidOperation(f"{printed_text(value)!r} is not a number") from error
 
 
 def _int_of_text(value: str) -> int:
@@ -74,11 +74,11 @@ def _default(value: Any, other: Any = "", boolean: Any = False) -> Any:
 
 def _split(value: Any, separator: Any = None, most: Any = None) -> list[str]:
     limit = -1 if most is None else _int(most)
-    return text(value).split(None if separator is None else text(separator), limit)
+    return printed_text(value).split(None if separator is None else printed_text(separator), limit)
 
 
 def _trim(value: Any, characters: Any = None) -> str:
-    return text(value).strip(None if characters is None else text(characters))
+    return printed_text(value).strip(None if characters is None else printed_text(characters))
 
 
 def _reverse(value: Any) -> Any:
@@ -93,24 +93,24 @@ def _unique(value: Any) -> list[Any]:
     return result
 
 
-def _end(value: Any, index: int) -> Any:
+def _first_or_last(value: Any, index: int) -> Any:
     items = _items(value)
     return items[index] if items else Undefined("the first or last of no items")
 
 
-def _extreme(value: Any, index: int) -> Any:
-    items = sorted(map(_Sorted, _items(value)))
+def _least_or_greatest(value: Any, index: int) -> Any:
+    items = sorted(map(_SortKey, _items(value)))
     return items[index].item if items else Undefined("the least or greatest of no items")
 
 
 def _abs(value: Any) -> Any:
     if isinstance(require_defined(value), (int, float)):
         return abs(value)
-    raise InvalidOperation(f"{text(value)!r} is not a number")
+    raise InvalidOperation(f"{printed_text(value)!r} is not a number")
 
 
 def _version_to_buildstring(value: Any) -> str:
-    words = text(value).split()
+    words = printed_text(value).split()
     return short_version(words[0] if words else "", 2)
 
 
@@ -123,22 +123,22 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "abs": _abs,
     "bool": is_true,
     "default": _default,
-    "first": lambda value: _end(value, 0),
+    "first": lambda value: _first_or_last(value, 0),
     "int": _int,
-    "join": lambda value, separator="": text(separator).join(text(item) for item in _items(value)),
-    "last": lambda value: _end(value, -1),
+    "join": lambda value, separator="": printed_text(separator).join(printed_text(item) for item in _items(value)),
+    "last": lambda value: _first_or_last(value, -1),
     "length": lambda value: len(_items(value)),
     "list": _items,
-    "lower": lambda value: text(value).lower(),
-    "max": lambda value: _extreme(value, -1),
-    "min": lambda value: _extreme(value, 0),
-    "replace": lambda value, old, new: text(value).replace(text(old), text(new)),
+    "lower": lambda value: printed_text(value).lower(),
+    "max": lambda value: _least_or_greatest(value, -1),
+    "min": lambda value: _least_or_greatest(value, 0),
+    "replace": lambda value, old, new: printed_text(value).replace(printed_text(old), printed_text(new)),
     "reverse": _reverse,
     "sort": _sorted,
     "split": _split,
     "trim": _trim,
     "unique": _unique,
-    "upper": lambda value: text(value).upper(),
+    "upper": lambda value: printed_text(value).upper(),
     "version_to_buildstring": _version_to_buildstring,
 }
 
@@ -154,7 +154,7 @@ def _is_integer(value: Any) -> bool:
 TESTS: dict[str, Callable[..., bool]] = {
     "boolean": lambda value: isinstance(value, bool),
     "defined": lambda value: not isinstance(value, Undefined),
-    "endingwith": lambda value, end: text(value).endswith(text(end)),
+    "endingwith": lambda value, end: printed_text(value).endswith(printed_text(end)),
     "escaped": lambda _: False,
     "even": lambda value: _is_integer(value) and value % 2 == 0,
     "false": lambda value: value is False,
@@ -167,7 +167,7 @@ TESTS: dict[str, Callable[..., bool]] = {
     "odd": lambda value: _is_integer(value) and value % 2 == 1,
     "safe": lambda _: False,
     "sequence": lambda value: isinstance(value, (list, tuple)),
-    "startingwith": lambda value, start: text(value).startswith(text(start)),
+    "startingwith": lambda value, start: printed_text(value).startswith(printed_text(start)),
     "string": lambda value: isinstance(value, str),
     "true": lambda value: value is True,
     "undefined": lambda value: isinstance(value, Undefined),

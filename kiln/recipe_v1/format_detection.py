@@ -26,31 +26,31 @@ def is_v1(feedstock: Feedstock) -> bool:
     Raises:
         KilnError: conda-forge.yml is malformed and may have the setting, or asks for a recipe.yaml that is not there.
     """
-    at = _asked_at(feedstock.root / FORGE)
+    at = _rattler_build_setting_place(feedstock.root / FORGE)
     if at is not None and not feedstock.recipe_v1.is_file():
         what = f"{_KEY}: rattler-build builds from recipe/recipe.yaml, which is not there"
         raise RecipeFault(what, at=at, hint="use conda-build for a meta.yaml")
     return at is not None or (feedstock.recipe_v1.is_file() and not feedstock.meta.is_file())
 
 
-def _asked_at(path: Path) -> Place | None:
+def _rattler_build_setting_place(path: Path) -> Place | None:
     """Return where the settings ask for rattler-build, None where they do not."""
     try:
         stamp = content_stamp(path)
     except OSError:
         return None
-    return _read(path, stamp)
+    return _cached_setting_place(path, stamp)
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, _stamp: tuple[int, ...]) -> Place | None:
+def _cached_setting_place(path: Path, _stamp: tuple[int, ...]) -> Place | None:
     text = read_text(path, FORGE)
     if _KEY not in text and "\\" not in text:  # an escape may spell the key; without it, the fork of a parse is saved
         return None
-    return limits.run_bounded(lambda: _parsed(text))
+    return limits.run_bounded(lambda: _parse_setting_place(text))
 
 
-def _parsed(text: str) -> Place | None:
+def _parse_setting_place(text: str) -> Place | None:
     document = parse(text, FORGE, ScalarTypes.TEXT, may_repeat=lambda _: True)
     is_v1 = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
-    return document.place(_KEY) if is_v1 else None
+    return document.place_of_key(_KEY) if is_v1 else None

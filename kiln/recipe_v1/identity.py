@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.compiled_expression import compile_template, is_template
-from kiln.recipe_v1.expression_values import text
+from kiln.recipe_v1.expression_values import printed_text
 from kiln.recipe_v1.filters import short_version
-from kiln.recipe_v1.node_evaluation import compiled, evaluated
+from kiln.recipe_v1.node_evaluation import compile_scalar, evaluate_scalar
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
-from kiln.yamltext.typed_text import variant_value
+from kiln.yamltext.typed_text import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from kiln.recipe_v1.recipe import PackageAt
+    from kiln.recipe_v1.recipe import PackageAtVariant
     from kiln.yamltext import PlacedText
 
 # The languages that show in a build string, in this order, and how many parts of their versions.
@@ -44,12 +44,12 @@ class BuildIdentity:
 class BuildIdentities:
     """The identities of the packages of one recipe; ``pinned`` finds the package that another one pins."""
 
-    def __init__(self, pinned: Callable[[PackageAt, str], PackageAt]) -> None:
+    def __init__(self, pinned: Callable[[PackageAtVariant, str], PackageAtVariant]) -> None:
         self._pinned = pinned
         self._found: dict[int, BuildIdentity] = {}
-        self._open: list[PackageAt] = []
+        self._open: list[PackageAtVariant] = []
 
-    def of(self, package: PackageAt) -> BuildIdentity:
+    def identity_of(self, package: PackageAtVariant) -> BuildIdentity:
         """Return the identity of a package.
 
         Raises:
@@ -59,7 +59,7 @@ class BuildIdentities:
         if result is None:
             if any(package is other for other in self._open):
                 names = " -> ".join([*(other.name for other in self._open), package.name])
-                raise package.fault("outputs pin each other exactly", why=names)
+                raise package.placed_error("outputs pin each other exactly", why=names)
             self._open.append(package)
             try:
                 result = self._found[id(package)] = self._identity(package)
@@ -67,9 +67,9 @@ class BuildIdentities:
                 self._open.pop()
         return result
 
-    def _identity(self, package: PackageAt) -> BuildIdentity:
-        pins = {name: self._pin(package, name) for name in exact_pins(package)}
-        values = {**_values(package), **pins}
+    def _identity(self, package: PackageAtVariant) -> BuildIdentity:
+        pins = {name: self._version_and_build_of_pin(package, name) for name in exact_pins(package)}
+        values = {**_hash_values(package), **pins}
         data = {key.replace("-", "_").replace(".", "_"): value for key, value in values.items()}
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
@@ -78,18 +78,18 @@ class BuildIdentities:
             hash_input={key: values[key] for key in sorted(values)},
         )
 
-    def _pin(self, package: PackageAt, name: str) -> str:
+    def _version_and_build_of_pin(self, package: PackageAtVariant, name: str) -> str:
         other = self._pinned(package, name)
-        return f"{other.version} {self.of(other).build_string}"
+        return f"{other.version} {self.identity_of(other).build_string}"
 
 
-def exact_pins(package: PackageAt) -> list[str]:
+def exact_pins(package: PackageAtVariant) -> list[str]:
     """Return the names of the other outputs that a package pins exactly."""
-    pins = (item for item in _requirements(package) if isinstance(item, OpenPin) and item.subpackage and item.exact)
+    pins = (item for item in _all_requirements(package) if isinstance(item, OpenPin) and item.subpackage and item.exact)
     return list(dict.fromkeys(pin.name for pin in pins if pin.name != package.name))
 
 
-def _requirements(package: PackageAt) -> Iterator[str | OpenPin]:
+def _all_requirements(package: PackageAtVariant) -> Iterator[str | OpenPin]:
     setting = package.sections.get("requirements", {})
     for section in SECTIONS:
         yield from setting.get(section, ())
@@ -99,10 +99,10 @@ def _requirements(package: PackageAt) -> Iterator[str | OpenPin]:
     yield from exports if isinstance(exports, list) else ()
 
 
-def _values(package: PackageAt) -> dict[str, Any]:
+def _hash_values(package: PackageAtVariant) -> dict[str, Any]:
     """Return what goes into the hash but for pins: of keys that the context redefines, the variant's own values."""
     variant, target = package.scope.variant, package.scope.target
-    values = {key: variant_value(variant[key]) for key in package.hashed if key in variant}
+    values = {key: typed_variant_value(variant[key]) for key in package.hashed if key in variant}
     if "build_platform" in package.hashed:
         values.setdefault("build_platform", package.scope.build)
     values["target_platform"] = "noarch" if package.noarch else target
@@ -113,24 +113,24 @@ def _values(package: PackageAt) -> dict[str, Any]:
     return values | virtual
 
 
-def _build_string(package: PackageAt, hash_input: Mapping[str, Any], digest: str) -> str:
+def _build_string(package: PackageAtVariant, hash_input: Mapping[str, Any], digest: str) -> str:
     setting: PlacedText | None = package.sections["build"].get("string")
     number = package.sections["build"].get("number", 0)
     if setting is None:
-        return f"{_prefix(package, hash_input)}h{digest}_{number}"
+        return f"{_build_string_prefix(package, hash_input)}h{digest}_{number}"
     if not is_template(setting):
         return str(setting)
     scope = VariantScope(hash_input, package.scope.target, package.scope.build)
     scope.context = {**package.scope.context, "hash": digest, "build_number": number}
-    return evaluated(setting, compiled(setting, compile_template), scope, text)
+    return evaluate_scalar(setting, compile_scalar(setting, compile_template), scope, printed_text)
 
 
-def _prefix(package: PackageAt, hash_input: Mapping[str, Any]) -> str:
+def _build_string_prefix(package: PackageAtVariant, hash_input: Mapping[str, Any]) -> str:
     if package.noarch == "python":
         return "py"
     parts = []
     for prefix, keys, length in (*_LANGUAGES, _LANGUAGE_R):
         values = [hash_input[key] for key in keys if key in hash_input]
         if values:
-            parts.append(prefix + short_version(text(values[-1]), length))
+            parts.append(prefix + short_version(printed_text(values[-1]), length))
     return "".join(parts)

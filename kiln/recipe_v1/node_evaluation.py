@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import RecipeFault, TemplateFault, did_you_mean, raise_all
 from kiln.model.source_position import Place
-from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template, script_names
+from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template, names_in_script_line
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
-from kiln.recipe_v1.expression_values import NOTHING, InvalidOperation, is_true, require_defined, text
+from kiln.recipe_v1.expression_values import NOTHING, InvalidOperation, is_true, printed_text, require_defined
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import NULLS, is_integer, scalar_value
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from typing import Any, TypeVar
 
-    from kiln.recipe_v1.compiled_expression import Compiled
+    from kiln.recipe_v1.compiled_expression import CompiledExpression
     from kiln.recipe_v1.scope import VariantScope
 
     Result = TypeVar("Result")
@@ -26,7 +26,7 @@ RECIPE = "recipe/recipe.yaml"
 _BRANCHES = frozenset({"if", "then", "else"})
 
 
-def place(node: Any) -> Place:
+def node_place(node: Any) -> Place:
     """Return where a node stands: for a mapping or a list, its first key or item."""
     while not isinstance(node, PlacedText):
         if not isinstance(node, (dict, list)) or not node:
@@ -35,9 +35,9 @@ def place(node: Any) -> Place:
     return Place(file=RECIPE, line=node.line, column=node.column)
 
 
-def fault(node: Any, what: str, why: str = "", hint: str = "") -> RecipeFault:
+def node_error(node: Any, what: str, why: str = "", hint: str = "") -> RecipeFault:
     """Return the fault that a node has."""
-    return RecipeFault(what, at=place(node), why=why, hint=hint)
+    return RecipeFault(what, at=node_place(node), why=why, hint=hint)
 
 
 def is_empty(node: Any) -> bool:
@@ -48,16 +48,16 @@ def is_empty(node: Any) -> bool:
 # Scalars
 
 
-def names_of_script(node: PlacedText) -> frozenset[str]:
+def names_in_script_node(node: PlacedText) -> frozenset[str]:
     """Return the names that a line of a script asks for.
 
     Raises:
         TemplateFault: it is malformed.
     """
-    return compiled(node, script_names)
+    return compile_scalar(node, names_in_script_line)
 
 
-def compiled(node: PlacedText, compile_: Callable[[str], Result]) -> Result:
+def compile_scalar(node: PlacedText, compile_: Callable[[str], Result]) -> Result:
     """Return what a scalar's expression, template or script is compiled to.
 
     Raises:
@@ -70,7 +70,9 @@ def compiled(node: PlacedText, compile_: Callable[[str], Result]) -> Result:
         raise TemplateFault("malformed expression", at=at, why=str(error), hint=f"it is {str(node)[:80]!r}") from error
 
 
-def evaluated(node: PlacedText, what: Compiled, scope: VariantScope, as_type: Callable[[Any], Result]) -> Result:
+def evaluate_scalar(
+    node: PlacedText, what: CompiledExpression, scope: VariantScope, as_type: Callable[[Any], Result]
+) -> Result:
     """Return the value of a scalar's expression or template, as ``as_type`` converts it.
 
     Raises:
@@ -82,12 +84,12 @@ def evaluated(node: PlacedText, what: Compiled, scope: VariantScope, as_type: Ca
     except (InvalidOperation, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TemplateFault(
-            f"{str(node)[:80]!r} cannot be evaluated", at=place(node), why=why, hint=_hint(what, scope)
+            f"{str(node)[:80]!r} cannot be evaluated", at=node_place(node), why=why, hint=_misspelling_hint(what, scope)
         ) from error
 
 
-def _hint(what: Compiled, scope: VariantScope) -> str:
-    known = scope.names()
+def _misspelling_hint(what: CompiledExpression, scope: VariantScope) -> str:
+    known = scope.known_names()
     near = (did_you_mean(name, known) for name in sorted(what.names - known))
     return next(filter(None, near), "")
 
@@ -100,15 +102,17 @@ def require_scalar(node: Any) -> PlacedText:
     """
     if isinstance(node, PlacedText):
         return node
-    raise fault(node, "a text is expected here", why=f"a {'list' if isinstance(node, list) else 'mapping'} stands here")
+    raise node_error(
+        node, "a text is expected here", why=f"a {'list' if isinstance(node, list) else 'mapping'} stands here"
+    )
 
 
-def text_of(node: Any, scope: VariantScope) -> str:
+def rendered_text(node: Any, scope: VariantScope) -> str:
     """Return the text that a scalar renders to."""
     source = require_scalar(node)
     if not is_template(source):
         return str(source)
-    return evaluated(source, compiled(source, compile_template), scope, text)
+    return evaluate_scalar(source, compile_scalar(source, compile_template), scope, printed_text)
 
 
 def value_of_context(node: Any, scope: VariantScope) -> Any:
@@ -119,14 +123,14 @@ def value_of_context(node: Any, scope: VariantScope) -> Any:
     if not is_template(source):
         return scalar_value(source)
     trimmed = PlacedText(source.strip(), source.line, source.column, plain=source.plain)
-    what = compiled(trimmed, compile_template)
+    what = compile_scalar(trimmed, compile_template)
     if not what.alone:
-        return evaluated(source, what, scope, lambda value: _detected(text(value)))
-    value = evaluated(source, what, scope, require_defined if source.plain else text)
+        return evaluate_scalar(source, what, scope, lambda value: _detect_type(printed_text(value)))
+    value = evaluate_scalar(source, what, scope, require_defined if source.plain else printed_text)
     return "" if value is NOTHING else value
 
 
-def _detected(value: str) -> Any:
+def _detect_type(value: str) -> Any:
     # What a template with more than one expression prints may still be a number or a truth value to rattler-build.
     word = value.strip()
     if word.lower() in {"true", "false"}:
@@ -137,18 +141,18 @@ def _detected(value: str) -> Any:
 # Lists
 
 
-def items(node: Any, scope: VariantScope) -> Iterator[Any]:
+def resolved_items(node: Any, scope: VariantScope) -> Iterator[Any]:
     """Yield the items of a list, or the one item that stands in its place, conditions resolved."""
-    for item in _listed(node):
+    for item in _as_list(node):
         if not _is_conditional(item):
             yield item
-        elif condition(item["if"], scope):
-            yield from items(item.get("then"), scope)
+        elif condition_holds(item["if"], scope):
+            yield from resolved_items(item.get("then"), scope)
         else:
-            yield from items(item.get("else"), scope)
+            yield from resolved_items(item.get("else"), scope)
 
 
-def _listed(node: Any) -> list[Any]:
+def _as_list(node: Any) -> list[Any]:
     return [] if is_empty(node) else node if isinstance(node, list) else [node]
 
 
@@ -157,28 +161,28 @@ def _is_conditional(item: Any) -> bool:
         return False
     require_known_keys(item, _BRANCHES, "a condition")
     if "then" not in item:
-        raise fault(item, "a condition has no 'then'")
+        raise node_error(item, "a condition has no 'then'")
     return True
 
 
-def condition(node: Any, scope: VariantScope) -> bool:
+def condition_holds(node: Any, scope: VariantScope) -> bool:
     """Return whether a condition holds."""
     source = require_scalar(node)
-    return evaluated(source, compiled(source, compile_expression), scope, is_true)
+    return evaluate_scalar(source, compile_scalar(source, compile_expression), scope, is_true)
 
 
-def texts(node: Any, scope: VariantScope) -> list[str]:
+def rendered_texts(node: Any, scope: VariantScope) -> list[str]:
     """Return the texts of a conditional list, without empty ones."""
-    return [result for item in items(node, scope) if (result := text_of(item, scope))]
+    return [result for item in resolved_items(node, scope) if (result := rendered_text(item, scope))]
 
 
-def all_scalars(node: Any) -> Iterator[PlacedText]:
+def scalars_of_all_branches(node: Any) -> Iterator[PlacedText]:
     """Yield every scalar of a conditional list, of all branches, and the conditions."""
-    for item in _listed(node):
+    for item in _as_list(node):
         if _is_conditional(item):
             yield require_scalar(item["if"])
-            yield from all_scalars(item.get("then"))
-            yield from all_scalars(item.get("else"))
+            yield from scalars_of_all_branches(item.get("then"))
+            yield from scalars_of_all_branches(item.get("else"))
         else:
             yield require_scalar(item)
 
@@ -196,7 +200,7 @@ def require_mapping(node: Any, what: str) -> Mapping[str, Any]:
         return {}
     if isinstance(node, dict):
         return node
-    raise fault(node, f"{what} is a mapping of keys", hint="write keys below it, one a line")
+    raise node_error(node, f"{what} is a mapping of keys", hint="write keys below it, one a line")
 
 
 def require_known_keys(node: Mapping[str, Any], known: Iterable[str], what: str) -> None:
@@ -205,21 +209,23 @@ def require_known_keys(node: Mapping[str, Any], known: Iterable[str], what: str)
     Raises:
         RecipeFault: there are some.
     """
-    raise_all(key_faults(node, known, what))
+    raise_all(unknown_key_errors(node, known, what))
 
 
-def key_faults(node: Mapping[str, Any], known: Iterable[str], what: str) -> list[RecipeFault]:
+def unknown_key_errors(node: Mapping[str, Any], known: Iterable[str], what: str) -> list[RecipeFault]:
     """Return the faults of the keys that a mapping may not have."""
     names = set(known)
-    return [key_fault(key, names, what) for key in node if key not in names]
+    return [unknown_key_error(key, names, what) for key in node if key not in names]
 
 
-def key_fault(key: Any, known: Collection[str], what: str) -> RecipeFault:
+def unknown_key_error(key: Any, known: Collection[str], what: str) -> RecipeFault:
     """Return the fault of a key that a mapping may not have."""
-    return fault(
-        key, f"{what} has no key {str(key)!r}", hint=did_you_mean(str(key), known) or f"one of {_listing(known)}"
+    return node_error(
+        key,
+        f"{what} has no key {str(key)!r}",
+        hint=did_you_mean(str(key), known) or f"one of {_comma_separated(known)}",
     )
 
 
-def _listing(names: Collection[str]) -> str:
+def _comma_separated(names: Collection[str]) -> str:
     return ", ".join(sorted(names))

@@ -11,17 +11,17 @@ from kiln.model.source_position import Place
 from kiln.recipe_v1 import schema
 from kiln.recipe_v1.node_evaluation import (
     RECIPE,
-    fault,
     is_empty,
-    key_fault,
-    key_faults,
+    node_error,
+    rendered_text,
     require_known_keys,
     require_mapping,
     require_scalar,
-    text_of,
+    unknown_key_error,
+    unknown_key_errors,
     value_of_context,
 )
-from kiln.recipe_v1.requirement import free_name
+from kiln.recipe_v1.requirement import bare_requirement_name
 from kiln.recipe_v1.scope import VariantScope, variant_key
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import PlacedText, ScalarTypes, parse, read_text
@@ -37,7 +37,7 @@ _OF_MACOS = ("MACOSX_DEPLOYMENT_TARGET", "OSX_ARCH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagingAt:
+class StagingAtVariant:
     """A staging output at one variant, and the keys of the variant that it read and that it requires.
 
     ``own`` are the keys that its own sections ask for, without those that only the recipe's context reads.
@@ -53,7 +53,7 @@ class StagingAt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageAt:
+class PackageAtVariant:
     """A package at one variant: its evaluated sections, and the keys that it uses.
 
     ``used`` are the keys by which conda-smithy distinguishes packages: of a staging output that it inherits, those that
@@ -68,7 +68,7 @@ class PackageAt:
     hashed: frozenset[str]
     scope: VariantScope
     entry: Any  # the node of the output, for the place of a fault
-    staging: StagingAt | None = None
+    staging: StagingAtVariant | None = None
 
     @property
     def noarch(self) -> str | None:
@@ -81,9 +81,9 @@ class PackageAt:
         """True if the package is skipped at this variant."""
         return bool(self.sections["build"].get("skip"))
 
-    def fault(self, what: str, why: str = "", hint: str = "") -> RecipeFault:
+    def placed_error(self, what: str, why: str = "", hint: str = "") -> RecipeFault:
         """Return a fault of the package, placed in the recipe."""
-        return fault(self.entry, what, why, hint)
+        return node_error(self.entry, what, why, hint)
 
 
 @dataclass(kw_only=True)
@@ -137,40 +137,42 @@ class RecipeV1:
         """
         if self.has_outputs and "requirements" in self.root:
             what = "a recipe with outputs has no requirements of its own"
-            raise fault(_key(self.root, "requirements"), what, hint="write them into each output")
+            raise node_error(_key_node(self.root, "requirements"), what, hint="write them into each output")
         self._check_keys()
         version = self.root.get("schema_version")
         if version is not None and version != "1":
-            raise fault(version, f"schema_version is {version!r}", hint="kiln reads version 1")
+            raise node_error(version, f"schema_version is {version!r}", hint="kiln reads version 1")
         require_mapping(self.root.get("extra"), "extra")
         if self.has_outputs:
             self._check_outputs(self.root["outputs"])
         elif "package" not in self.root:
             raise RecipeFault("the recipe has neither 'package' nor 'outputs'", at=Place(file=RECIPE))
         elif not isinstance(self.root["package"], dict):
-            raise fault(self.root["package"], "package is a mapping of keys", hint="write its name and version below")
+            raise node_error(
+                self.root["package"], "package is a mapping of keys", hint="write its name and version below"
+            )
 
     def _check_keys(self) -> None:
         """Refuse all unknown keys at once, also in branches that no variant takes, as rattler-build does."""
         known = (*(schema.SEVERAL if self.has_outputs else schema.SINGLE), "$schema")
         faults = [
-            *key_faults(self.root, known, "a recipe"),
-            *(key_fault(unknown.key, unknown.known, unknown.section) for unknown in unknown_keys(self.root)),
+            *unknown_key_errors(self.root, known, "a recipe"),
+            *(unknown_key_error(unknown.key, unknown.known, unknown.section) for unknown in unknown_keys(self.root)),
         ]
         raise_all(faults)
 
     def _check_outputs(self, outputs: Any) -> None:
         if not isinstance(outputs, list):
-            raise fault(outputs, "outputs is a list", hint="begin each with '- package:'")
+            raise node_error(outputs, "outputs is a list", hint="begin each with '- package:'")
         if not outputs:
-            raise fault(_key(self.root, "outputs"), "outputs has no output")
+            raise node_error(_key_node(self.root, "outputs"), "outputs has no output")
         for entry in outputs:
             self._check_entry(entry)
         self.entries = tuple(entry for entry in outputs if "package" in entry)
 
     def _check_entry(self, entry: Any) -> None:
         if not isinstance(entry, dict) or not {"package", "staging"} & entry.keys():
-            raise fault(entry, "an output has 'package' or 'staging'", hint="begin it with '- package:'")
+            raise node_error(entry, "an output has 'package' or 'staging'", hint="begin it with '- package:'")
         if "staging" in entry:
             require_known_keys(entry, schema.STAGING, "a staging output")
             _name_of_staging(entry)
@@ -181,11 +183,11 @@ class RecipeV1:
             require_known_keys(entry, schema.OUTPUT, "an output")
 
     @property
-    def count(self) -> int:
+    def package_count(self) -> int:
         """The number of packages, before any is skipped."""
         return len(self.entries) if self.has_outputs else 1
 
-    def identity_at(self, package: PackageAt) -> tuple[str, str]:
+    def name_and_version_at(self, package: PackageAtVariant) -> tuple[str, str]:
         """Return the name and version of the recipe as a whole, at the variant of one of its packages."""
         named = schema.PACKAGE(self.root.get("recipe"), package.scope) if self.has_outputs else {}
         return named.get("name") or package.name, named.get("version") or package.version
@@ -194,16 +196,22 @@ class RecipeV1:
 
     def package(
         self, index: int, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False
-    ) -> PackageAt:
+    ) -> PackageAtVariant:
         """Return one package at a variant; of a skipped one, only ``build`` is evaluated. ``words``: see the scope.
 
         Raises:
             KilnError: the recipe cannot be evaluated there, with the line.
         """
-        scope = self.scope(variant, target, build, words=words)
-        return self._output(self.entries[index], scope) if self.has_outputs else self._single(scope)
+        scope = self.scope_at_variant(variant, target, build, words=words)
+        return (
+            self._evaluate_output(self.entries[index], scope)
+            if self.has_outputs
+            else self._evaluate_single_package(scope)
+        )
 
-    def scope(self, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False) -> VariantScope:
+    def scope_at_variant(
+        self, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False
+    ) -> VariantScope:
         """Return the scope of a variant, with the recipe's context evaluated.
 
         Raises:
@@ -217,17 +225,17 @@ class RecipeV1:
         scope.in_context = False
         return scope
 
-    def _single(self, scope: VariantScope) -> PackageAt:
+    def _evaluate_single_package(self, scope: VariantScope) -> PackageAtVariant:
         package = schema.PACKAGE(self.root.get("package"), scope)
         sections = {
             "build": schema.BUILD(self.root.get("build"), scope),
             **self._sections(self.root, scope, top=False),
         }
-        return self._made(self.root["package"], package, sections, scope, {})
+        return self._make_package(self.root["package"], package, sections, scope, {})
 
-    def _output(self, entry: Mapping[str, Any], scope: VariantScope) -> PackageAt:
+    def _evaluate_output(self, entry: Mapping[str, Any], scope: VariantScope) -> PackageAtVariant:
         in_context = frozenset(scope.reads)
-        staging = self._inherited(entry, scope)
+        staging = self._inherited_staging(entry, scope)
         scope.reads = set(in_context)
         top = staging is None and is_empty(entry.get("inherit"))
         package = schema.PACKAGE(entry["package"], scope)
@@ -237,7 +245,7 @@ class RecipeV1:
         sections: dict[str, Any] = {"build": _merged_build(whole, own, with_script=top)}
         if not sections["build"].get("skip"):
             sections |= self._sections(entry, scope, top=top)
-        return self._made(entry["package"], package, sections, scope, {"staging": staging})
+        return self._make_package(entry["package"], package, sections, scope, {"staging": staging})
 
     def _sections(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> dict[str, Any]:
         whole = {} if entry is self.root else schema.ABOUT(self.root.get("about"), scope)
@@ -250,33 +258,37 @@ class RecipeV1:
                 *schema.SOURCE(entry.get("source"), scope),
             ],
             "tests": [
-                *(schema.tests(self.root.get("tests"), scope) if top else ()),
-                *schema.tests(entry.get("tests"), scope),
+                *(schema.evaluate_tests(self.root.get("tests"), scope) if top else ()),
+                *schema.evaluate_tests(entry.get("tests"), scope),
             ],
         }
 
-    def _made(
+    def _make_package(
         self,
         entry: Any,
         package: Mapping[str, str],
         sections: Mapping[str, Any],
         scope: VariantScope,
         more: Mapping[str, Any],
-    ) -> PackageAt:
+    ) -> PackageAtVariant:
         for key in ("name", "version"):
             if not package.get(key):
-                raise fault(entry, f"the package has no {key}")
-        staging: StagingAt | None = more.get("staging")
-        own = {*scope.reads, *_free_keys(sections.get("requirements", {}), scope), *_always(scope)}
+                raise node_error(entry, f"the package has no {key}")
+        staging: StagingAtVariant | None = more.get("staging")
+        own = {
+            *scope.reads,
+            *_keys_of_bare_requirements(sections.get("requirements", {}), scope),
+            *_always_used_keys(scope),
+        }
         required, reads = (staging.required, staging.reads) if staging else (frozenset[str](), frozenset[str]())
         build = sections["build"]
-        return PackageAt(
+        return PackageAtVariant(
             name=package["name"],
             version=package["version"],
             sections=sections,
-            used=_counted(own | required, build, scope),
-            hashed=_counted(own | required, build, scope)
-            | _counted(reads, {"variant": build.get("variant", {})}, scope),
+            used=_counted_keys(own | required, build, scope),
+            hashed=_counted_keys(own | required, build, scope)
+            | _counted_keys(reads, {"variant": build.get("variant", {})}, scope),
             scope=scope,
             entry=entry,
             staging=staging,
@@ -284,7 +296,7 @@ class RecipeV1:
 
     # -- staging --------------------------------------------------------------------------------------------
 
-    def _inherited(self, entry: Mapping[str, Any], scope: VariantScope) -> StagingAt | None:
+    def _inherited_staging(self, entry: Mapping[str, Any], scope: VariantScope) -> StagingAtVariant | None:
         """Return the staging output that an output inherits, if it names one."""
         node = entry.get("inherit")
         if is_empty(node):
@@ -292,19 +304,21 @@ class RecipeV1:
         if isinstance(node, dict):
             require_known_keys(node, ("from", "run_exports"), "inherit")
             if "from" not in node:
-                raise fault(node, "inherit has no 'from'", hint="the name of a staging output")
+                raise node_error(node, "inherit has no 'from'", hint="the name of a staging output")
         named = node.get("from") if isinstance(node, dict) else node
-        name = text_of(named, scope)
-        exports = not isinstance(node, dict) or schema.flag(node.get("run_exports", _YES), scope) is not False
+        name = rendered_text(named, scope)
+        exports = not isinstance(node, dict) or schema.evaluate_flag(node.get("run_exports", _YES), scope) is not False
         for other in self.root["outputs"]:
-            if "staging" in other and text_of(_name_of_staging(other), scope) == name:
+            if "staging" in other and rendered_text(_name_of_staging(other), scope) == name:
                 return self._staging(name, other, scope, run_exports=exports)
-        raise fault(named, f"no staging output is named {name!r}")
+        raise node_error(named, f"no staging output is named {name!r}")
 
-    def _staging(self, name: str, entry: Mapping[str, Any], scope: VariantScope, *, run_exports: bool) -> StagingAt:
+    def _staging(
+        self, name: str, entry: Mapping[str, Any], scope: VariantScope, *, run_exports: bool
+    ) -> StagingAtVariant:
         before, scope.reads = scope.reads, set()
         requirements = schema.STAGING_REQUIREMENTS(entry.get("requirements"), scope)
-        required = frozenset(scope.reads | _free_keys(requirements, scope))
+        required = frozenset(scope.reads | _keys_of_bare_requirements(requirements, scope))
         sections = {
             "requirements": requirements,
             "build": schema.STAGING_BUILD(entry.get("build"), scope),
@@ -315,7 +329,7 @@ class RecipeV1:
         }
         own = frozenset(scope.reads)
         scope.reads |= before
-        return StagingAt(
+        return StagingAtVariant(
             name=name,
             sections=sections,
             reads=frozenset(scope.reads),
@@ -328,7 +342,7 @@ class RecipeV1:
 _YES = PlacedText("true", 0, 0, plain=True)
 
 
-def _key(node: Mapping[str, Any], name: str) -> Any:
+def _key_node(node: Mapping[str, Any], name: str) -> Any:
     """Return a key as it stands in the recipe, with its place."""
     return next(key for key in node if key == name)
 
@@ -336,19 +350,19 @@ def _key(node: Mapping[str, Any], name: str) -> Any:
 def _name_of_staging(entry: Mapping[str, Any]) -> PlacedText:
     setting = entry["staging"]
     if not isinstance(setting, dict):
-        raise fault(setting, "staging is a mapping of keys", hint="write 'name:' below it")
+        raise node_error(setting, "staging is a mapping of keys", hint="write 'name:' below it")
     require_known_keys(setting, ("name",), "staging")
     if is_empty(setting.get("name")):
-        raise fault(setting or next(iter(entry)), "the staging output has no name")
+        raise node_error(setting or next(iter(entry)), "the staging output has no name")
     return require_scalar(setting["name"])
 
 
-def _always(scope: VariantScope) -> Iterable[str]:
+def _always_used_keys(scope: VariantScope) -> Iterable[str]:
     keys = (*_ALWAYS, *(_OF_MACOS if scope.target.startswith("osx-") else ()))
     return (key for key in keys if key in scope.variant)
 
 
-def _counted(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:
+def _counted_keys(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:
     """Return the keys that count as used, as ``build.noarch`` and ``build.variant`` have it."""
     named = build.get("variant", {})
     forced = {key for key in named.get("use_keys", ()) if key in scope.variant}
@@ -358,16 +372,26 @@ def _counted(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope)
     return frozenset(({*keys} | forced) - ignored)
 
 
-def _free_keys(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]:
+def _keys_of_bare_requirements(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]:
     """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
-    names = (name for part in ("build", "host") for spec in requirements.get(part, ()) if (name := free_name(spec)))
-    return {key for name in names if (key := scope.key_of(name))}
+    names = (
+        name
+        for part in ("build", "host")
+        for spec in requirements.get(part, ())
+        if (name := bare_requirement_name(spec))
+    )
+    return {key for name in names if (key := scope.version_key_of_package(name))}
 
 
 def variant_versions(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
     """Return the versions that the variant gives the requirements of ``build`` and ``host`` that have none."""
-    names = (name for part in ("build", "host") for spec in requirements.get(part, ()) if (name := free_name(spec)))
-    return {name: str(scope.variant[key]) for name in names if (key := scope.key_of(name))}
+    names = (
+        name
+        for part in ("build", "host")
+        for spec in requirements.get(part, ())
+        if (name := bare_requirement_name(spec))
+    )
+    return {name: str(scope.variant[key]) for name in names if (key := scope.version_key_of_package(name))}
 
 
 def _merged_build(whole: Mapping[str, Any], own: Mapping[str, Any], *, with_script: bool) -> dict[str, Any]:

@@ -73,6 +73,6 @@ def _pin(given: str) -> OpenPin:
     )
 
 
-def free_name(given: Requirement) -> str:
+def bare_requirement_name(given: Requirement) -> str:
     """Return the name of a requirement that is nothing else, or nothing."""
     return given if isinstance(given, str) and " " not in given and "::" not in given else ""

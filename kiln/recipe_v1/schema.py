@@ -13,20 +13,26 @@ from kiln import matchspec_notation
 from kiln.errors import KilnError
 from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template
 from kiln.recipe_v1.node_evaluation import (
-    compiled,
-    condition,
-    fault,
+    compile_scalar,
+    condition_holds,
     is_empty,
-    items,
+    node_error,
+    rendered_text,
+    rendered_texts,
     require_known_keys,
     require_mapping,
     require_scalar,
-    text_of,
-    texts,
+    resolved_items,
 )
 from kiln.recipe_v1.requirement import requirement
 from kiln.recipe_v1.scope import LATE
-from kiln.recipe_v1.scripts import environment, lines, record_reads, tested_lines, values_of_names
+from kiln.recipe_v1.scripts import (
+    evaluate_environment,
+    evaluate_test_lines,
+    record_reads,
+    script_lines,
+    values_of_names,
+)
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import scalar_value
 
@@ -60,7 +66,7 @@ class SectionKind:
         for key in fields:
             if self.is_experimental(key):
                 what = f"{_EXPERIMENTAL[(self.name, str(key))]} are experimental in rattler-build, and not supported"
-                raise fault(key, what)
+                raise node_error(key, what)
         require_known_keys(fields, self.kinds, self.name)
         return {str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty(value)}
 
@@ -77,7 +83,7 @@ class ListKind:
 
     def __call__(self, node: Any, scope: VariantScope) -> list[Any]:
         """Evaluate the items."""
-        return [self.kind(item, scope) for item in items(node, scope)]
+        return [self.kind(item, scope) for item in resolved_items(node, scope)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,107 +101,109 @@ class EitherKind:
 # Kinds of single nodes
 
 
-def flag(node: Any, scope: VariantScope) -> bool | None:
+def evaluate_flag(node: Any, scope: VariantScope) -> bool | None:
     """Evaluate a truth value; one that renders to nothing is not given."""
-    word = text_of(node, scope).strip().lower()
+    word = rendered_text(node, scope).strip().lower()
     if word not in {"true", "false", ""}:
-        raise fault(node, f"{word!r} is neither true nor false")
+        raise node_error(node, f"{word!r} is neither true nor false")
     return word == "true" if word else None
 
 
-def flag_or_texts(node: Any, scope: VariantScope) -> Any:
+def evaluate_flag_or_texts(node: Any, scope: VariantScope) -> Any:
     """Evaluate a truth value, or a list of globs in its place."""
     if isinstance(node, PlacedText) and (is_template(node) or isinstance(scalar_value(node), bool)):
-        return flag(node, scope)
-    return texts(node, scope)
+        return evaluate_flag(node, scope)
+    return rendered_texts(node, scope)
 
 
-def number(node: Any, scope: VariantScope) -> int:
+def evaluate_number(node: Any, scope: VariantScope) -> int:
     """Evaluate a whole number that is not negative."""
-    word = text_of(node, scope).strip()
+    word = rendered_text(node, scope).strip()
     if word and not (word.isascii() and word.isdigit()):
-        raise fault(node, f"{word!r} is not a whole number")
+        raise node_error(node, f"{word!r} is not a whole number")
     return int(word or 0)
 
 
-def optional_number(node: Any, scope: VariantScope) -> int | None:
+def evaluate_optional_number(node: Any, scope: VariantScope) -> int | None:
     """Evaluate a whole number, perhaps negative; one that renders to nothing is not given."""
-    word = text_of(node, scope).strip()
+    word = rendered_text(node, scope).strip()
     try:
         return int(word) if word else None
     except ValueError as error:
-        raise fault(node, f"{word!r} is not a whole number") from error
+        raise node_error(node, f"{word!r} is not a whole number") from error
 
 
-def noarch(node: Any, scope: VariantScope) -> str | None:
-    """Evaluate ``noarch``: python, generic, or nothing."""
-    word = text_of(node, scope).strip()
+def evaluate_noarch(node: Any, scope: VariantScope) -> str | None:
+    """Evaluate ``evaluate_noarch``: python, generic, or nothing."""
+    word = rendered_text(node, scope).strip()
     if word in {"", "~", "null", "none", "None"}:
         return None
     if word not in {"python", "generic"}:
-        raise fault(node, f"noarch is {word!r}", hint="python or generic")
+        raise node_error(node, f"noarch is {word!r}", hint="python or generic")
     return word
 
 
-def requirements(node: Any, scope: VariantScope) -> list[Requirement]:
+def evaluate_requirements(node: Any, scope: VariantScope) -> list[Requirement]:
     """Evaluate a conditional list of requirements."""
-    result = ((item, text_of(item, scope)) for item in items(node, scope))
-    return [_requirement(item, text) for item, text in result if text]
+    result = ((item, rendered_text(item, scope)) for item in resolved_items(node, scope))
+    return [_parse_requirement_node(item, text) for item, text in result if text]
 
 
-def _requirement(node: Any, text: str) -> Requirement:
+def _parse_requirement_node(node: Any, text: str) -> Requirement:
     try:
         return requirement(text)
     except ValueError as error:
-        raise fault(node, f"{text[:80]!r} is not a requirement", why=str(error)) from error
+        raise node_error(node, f"{text[:80]!r} is not a requirement", why=str(error)) from error
 
 
-def match_spec(node: Any, scope: VariantScope) -> str:
+def evaluate_match_spec(node: Any, scope: VariantScope) -> str:
     """Evaluate a match spec, in which a bare version may stand, as in those of tests."""
-    given = text_of(node, scope).strip()
-    if why := matchspec_notation.fault(given):
-        raise fault(node, f"{given[:80]!r} is not a match spec", why=why)
+    given = rendered_text(node, scope).strip()
+    if why := matchspec_notation.invalid_spec_reason(given):
+        raise node_error(node, f"{given[:80]!r} is not a match spec", why=why)
     return given
 
 
-def raw_texts(node: Any, _: VariantScope) -> list[str]:
+def unevaluated_texts(node: Any, _: VariantScope) -> list[str]:
     """Take a list of texts as it stands."""
     return [str(require_scalar(item)) for item in (node if isinstance(node, list) else [node])]
 
 
-def stripped(node: Any, scope: VariantScope) -> str:
+def evaluate_stripped_text(node: Any, scope: VariantScope) -> str:
     """Evaluate a text, without blanks around it."""
-    return text_of(node, scope).strip()
+    return rendered_text(node, scope).strip()
 
 
 def evaluate_except_folders(node: Any, scope: VariantScope) -> list[str]:
     """Evaluate texts in which folders of the build may stand, which stay expressions."""
-    with scope.standing(LATE):
-        return texts(node, scope)
+    with scope.leave_unevaluated(LATE):
+        return rendered_texts(node, scope)
 
 
-def build_string(node: Any, scope: VariantScope) -> PlacedText:
+def build_string_template(node: Any, scope: VariantScope) -> PlacedText:
     """Take the build string as a template: what it is follows once the hash is known."""
     text = require_scalar(node)
     if is_template(text):
-        record_reads(compiled(text, compile_template).names, scope)
+        record_reads(compile_scalar(text, compile_template).names, scope)
     return text
 
 
-def skip(node: Any, scope: VariantScope) -> bool:
-    """Evaluate ``skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
-    conditions = [_skips(item, scope) for item in items(node, scope)]  # all of them, for the names that they read
+def evaluate_skip(node: Any, scope: VariantScope) -> bool:
+    """Evaluate ``evaluate_skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
+    conditions = [
+        _skip_condition_holds(item, scope) for item in resolved_items(node, scope)
+    ]  # all of them, for the names that they read
     return any(conditions)
 
 
-def _skips(node: Any, scope: VariantScope) -> bool:
+def _skip_condition_holds(node: Any, scope: VariantScope) -> bool:
     text = require_scalar(node)
     if is_template(text):
-        rendered = text_of(text, scope)
+        rendered = rendered_text(text, scope)
         text = PlacedText(rendered, text.line, text.column, plain=False)
-    compiled(text, compile_expression)
+    compile_scalar(text, compile_expression)
     try:
-        return bool(text) and condition(text, scope)
+        return bool(text) and condition_holds(text, scope)
     except KilnError:
         return False  # as rattler-build has it
 
@@ -225,137 +233,148 @@ def evaluate_all_texts(node: Any, scope: VariantScope) -> Any:
         return {str(key): evaluate_all_texts(value, scope) for key, value in node.items()}
     if isinstance(node, list):
         return [evaluate_all_texts(item, scope) for item in node]
-    return text_of(node, scope) if is_template(node) else scalar_value(node)
+    return rendered_text(node, scope) if is_template(node) else scalar_value(node)
 
 
 # Sections
 
-_PATTERNS = EitherKind(SectionKind("files", {"include": texts, "exclude": texts}), texts)
+_PATTERNS = EitherKind(SectionKind("files", {"include": rendered_texts, "exclude": rendered_texts}), rendered_texts)
 _SETTINGS_OF_SCRIPT: dict[str, Kind] = {
-    "interpreter": text_of,
-    "env": environment,
-    "secrets": raw_texts,
-    "content": lines,
-    "file": text_of,
-    "cwd": text_of,
+    "interpreter": rendered_text,
+    "env": evaluate_environment,
+    "secrets": unevaluated_texts,
+    "content": script_lines,
+    "file": rendered_text,
+    "cwd": rendered_text,
 }
-_SCRIPT = ScriptKind(SectionKind("script", _SETTINGS_OF_SCRIPT), lines)
-_SCRIPT_OF_TEST = ScriptKind(SectionKind("script", {**_SETTINGS_OF_SCRIPT, "content": tested_lines}), tested_lines)
+_SCRIPT = ScriptKind(SectionKind("script", _SETTINGS_OF_SCRIPT), script_lines)
+_SCRIPT_OF_TEST = ScriptKind(
+    SectionKind("script", {**_SETTINGS_OF_SCRIPT, "content": evaluate_test_lines}), evaluate_test_lines
+)
 SOURCE = ListKind(
     SectionKind(
         "source",
         {
-            "url": texts,
-            "sha256": text_of,
-            "md5": text_of,
-            "file_name": text_of,
+            "url": rendered_texts,
+            "sha256": rendered_text,
+            "md5": rendered_text,
+            "file_name": rendered_text,
             "patches": evaluate_except_folders,
-            "target_directory": text_of,
+            "target_directory": rendered_text,
             "filter": _PATTERNS,
-            "git": text_of,
-            "rev": text_of,
-            "tag": text_of,
-            "branch": text_of,
-            "depth": number,
-            "lfs": flag,
-            "submodules": flag,
-            "expected_commit": text_of,
-            "path": text_of,
-            "use_gitignore": flag,
+            "git": rendered_text,
+            "rev": rendered_text,
+            "tag": rendered_text,
+            "branch": rendered_text,
+            "depth": evaluate_number,
+            "lfs": evaluate_flag,
+            "submodules": evaluate_flag,
+            "expected_commit": rendered_text,
+            "path": rendered_text,
+            "use_gitignore": evaluate_flag,
         },
     )
 )
 BUILD = SectionKind(
     "build",
     {
-        "number": number,
-        "string": build_string,
+        "number": evaluate_number,
+        "string": build_string_template,
         "script": _SCRIPT,
-        "noarch": noarch,
+        "noarch": evaluate_noarch,
         "python": SectionKind(
             "python",
             {
-                "entry_points": texts,
-                "skip_pyc_compilation": texts,
-                "use_python_app_entrypoint": flag,
-                "version_independent": flag,
-                "site_packages_path": text_of,
+                "entry_points": rendered_texts,
+                "skip_pyc_compilation": rendered_texts,
+                "use_python_app_entrypoint": evaluate_flag,
+                "version_independent": evaluate_flag,
+                "site_packages_path": rendered_text,
             },
         ),
-        "skip": skip,
-        "always_copy_files": texts,
-        "always_include_files": texts,
-        "merge_build_and_host_envs": flag,
+        "skip": evaluate_skip,
+        "always_copy_files": rendered_texts,
+        "always_include_files": rendered_texts,
+        "merge_build_and_host_envs": evaluate_flag,
         "files": _PATTERNS,
         "dynamic_linking": SectionKind(
             "dynamic_linking",
             {
-                "rpaths": texts,
-                "binary_relocation": flag_or_texts,
-                "missing_dso_allowlist": texts,
-                "rpath_allowlist": texts,
-                "overdepending_behavior": text_of,
-                "overlinking_behavior": text_of,
+                "rpaths": rendered_texts,
+                "binary_relocation": evaluate_flag_or_texts,
+                "missing_dso_allowlist": rendered_texts,
+                "rpath_allowlist": rendered_texts,
+                "overdepending_behavior": rendered_text,
+                "overlinking_behavior": rendered_text,
             },
         ),
         "variant": SectionKind(
             "variant",
-            {"use_keys": texts, "ignore_keys": texts, "down_prioritize_variant": optional_number},
+            {
+                "use_keys": rendered_texts,
+                "ignore_keys": rendered_texts,
+                "down_prioritize_variant": evaluate_optional_number,
+            },
         ),
         "prefix_detection": SectionKind(
             "prefix_detection",
             {
-                "force_file_type": SectionKind("force_file_type", {"text": texts, "binary": texts}),
-                "ignore": flag_or_texts,
-                "ignore_binary_files": flag_or_texts,
+                "force_file_type": SectionKind("force_file_type", {"text": rendered_texts, "binary": rendered_texts}),
+                "ignore": evaluate_flag_or_texts,
+                "ignore_binary_files": evaluate_flag_or_texts,
             },
         ),
         "post_process": ListKind(
-            SectionKind("post_process", {"files": texts, "regex": text_of, "replacement": text_of})
+            SectionKind("post_process", {"files": rendered_texts, "regex": rendered_text, "replacement": rendered_text})
         ),
     },
 )
 STAGING_BUILD = SectionKind("build of a staging output", {"script": _SCRIPT})
-_IGNORED = SectionKind("ignore_run_exports", {"by_name": texts, "from_package": texts})
+_IGNORED = SectionKind("ignore_run_exports", {"by_name": rendered_texts, "from_package": rendered_texts})
 _RUN_EXPORTS = EitherKind(
     SectionKind(
         "run_exports",
-        dict.fromkeys(("noarch", "strong", "strong_constraints", "weak", "weak_constraints"), requirements),
+        dict.fromkeys(("noarch", "strong", "strong_constraints", "weak", "weak_constraints"), evaluate_requirements),
     ),
-    requirements,
+    evaluate_requirements,
 )
 REQUIREMENTS = SectionKind(
     "requirements",
     {
-        "build": requirements,
-        "host": requirements,
-        "run": requirements,
-        "run_constraints": requirements,
+        "build": evaluate_requirements,
+        "host": evaluate_requirements,
+        "run": evaluate_requirements,
+        "run_constraints": evaluate_requirements,
         "run_exports": _RUN_EXPORTS,
         "ignore_run_exports": _IGNORED,
     },
 )
 STAGING_REQUIREMENTS = SectionKind(
-    "requirements of a staging output", {"build": requirements, "host": requirements, "ignore_run_exports": _IGNORED}
+    "requirements of a staging output",
+    {"build": evaluate_requirements, "host": evaluate_requirements, "ignore_run_exports": _IGNORED},
 )
-_EXISTENCE = EitherKind(SectionKind("files", {"exists": texts, "not_exists": texts}), texts)
+_EXISTENCE = EitherKind(SectionKind("files", {"exists": rendered_texts, "not_exists": rendered_texts}), rendered_texts)
 TESTS = ListKind(
     SectionKind(
         "test",
         {
-            "python": SectionKind("python", {"imports": texts, "pip_check": flag, "python_version": texts}),
-            "perl": SectionKind("perl", {"uses": texts}),
-            "r": SectionKind("r", {"libraries": texts}),
-            "ruby": SectionKind("ruby", {"requires": texts}),
+            "python": SectionKind(
+                "python", {"imports": rendered_texts, "pip_check": evaluate_flag, "python_version": rendered_texts}
+            ),
+            "perl": SectionKind("perl", {"uses": rendered_texts}),
+            "r": SectionKind("r", {"libraries": rendered_texts}),
+            "ruby": SectionKind("ruby", {"requires": rendered_texts}),
             "script": _SCRIPT_OF_TEST,
-            "requirements": SectionKind("requirements of a test", {"run": requirements, "build": requirements}),
-            "files": SectionKind("files", {"source": texts, "recipe": texts}),
-            "downstream": match_spec,
+            "requirements": SectionKind(
+                "requirements of a test", {"run": evaluate_requirements, "build": evaluate_requirements}
+            ),
+            "files": SectionKind("files", {"source": rendered_texts, "recipe": rendered_texts}),
+            "downstream": evaluate_match_spec,
             "package_contents": SectionKind(
                 "package_contents",
                 {
                     **dict.fromkeys(("files", "site_packages", "bin", "lib", "include"), _EXISTENCE),
-                    "strict": flag,
+                    "strict": evaluate_flag,
                 },
             ),
         },
@@ -363,10 +382,10 @@ TESTS = ListKind(
 )
 
 
-def tests(node: Any, scope: VariantScope) -> list[dict[str, Any]]:
+def evaluate_tests(node: Any, scope: VariantScope) -> list[dict[str, Any]]:
     """Evaluate the list of tests, for which no single test stands."""
     if not isinstance(node, list) and not is_empty(node):
-        raise fault(node, "tests are a list", hint="begin each with '- '")
+        raise node_error(node, "tests are a list", hint="begin each with '- '")
     result: list[dict[str, Any]] = TESTS(node, scope)
     return result
 
@@ -374,17 +393,17 @@ def tests(node: Any, scope: VariantScope) -> list[dict[str, Any]]:
 ABOUT = SectionKind(
     "about",
     {
-        "homepage": stripped,
-        "repository": stripped,
-        "documentation": stripped,
-        "license": stripped,
-        "license_family": stripped,
+        "homepage": evaluate_stripped_text,
+        "repository": evaluate_stripped_text,
+        "documentation": evaluate_stripped_text,
+        "license": evaluate_stripped_text,
+        "license_family": evaluate_stripped_text,
         "license_file": evaluate_except_folders,
-        "summary": stripped,
-        "description": stripped,
+        "summary": evaluate_stripped_text,
+        "description": evaluate_stripped_text,
     },
 )
-PACKAGE = SectionKind("package", {"name": text_of, "version": text_of})
+PACKAGE = SectionKind("package", {"name": rendered_text, "version": rendered_text})
 SINGLE = (
     "schema_version", "context", "package", "source", "build", "requirements", "tests", "about", "extra",
 )  # fmt: skip

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.names import CONDA_PLATFORMS
-from kiln.recipe_v1.compiled_expression import tool_keys
-from kiln.recipe_v1.expression_values import InvalidOperation, Undefined, is_true, require_defined, text
+from kiln.recipe_v1.compiled_expression import compiler_or_stdlib_keys
+from kiln.recipe_v1.expression_values import InvalidOperation, Undefined, is_true, printed_text, require_defined
 from kiln.version_spec import matches
-from kiln.yamltext.typed_text import variant_value, with_truth_values
+from kiln.yamltext.typed_text import typed_variant_value, variant_value_with_booleans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,7 +65,7 @@ class VariantScope:
 
     def __init__(self, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False) -> None:
         self.variant = variant
-        self._value_of = with_truth_values if words else variant_value
+        self._value_of = variant_value_with_booleans if words else typed_variant_value
         self.target = str(variant.get("target_platform", target))
         self.build = build
         self.context: dict[str, Any] = {}
@@ -73,18 +73,18 @@ class VariantScope:
         self.reads: set[str] = set()
         self._platform = platform_names(self.target, build)
         self._functions: dict[str, Callable[..., Any]] = {
-            "compiler": lambda language: self._tool(text(language), "compiler"),
-            "stdlib": lambda language: self._tool(text(language), "stdlib"),
-            "cdt": lambda package: self._cdt(text(package)),
+            "compiler": lambda language: self._compiler_or_stdlib_package(printed_text(language), "compiler"),
+            "stdlib": lambda language: self._compiler_or_stdlib_package(printed_text(language), "stdlib"),
+            "cdt": lambda package: self._cdt(printed_text(package)),
             "match": _match,
-            "pin_subpackage": lambda name, **bounds: _pin("pin_subpackage", name, bounds),
-            "pin_compatible": lambda name, **bounds: _pin("pin_compatible", name, bounds),
+            "pin_subpackage": lambda name, **bounds: _pin_as_json("pin_subpackage", name, bounds),
+            "pin_compatible": lambda name, **bounds: _pin_as_json("pin_compatible", name, bounds),
             "env.exists": lambda _: False,
-            "env.get": _environment,
-            "is_linux": lambda subdir: text(subdir).startswith("linux-"),
-            "is_osx": lambda subdir: text(subdir).startswith("osx-"),
-            "is_windows": lambda subdir: text(subdir).startswith("win-"),
-            "is_unix": lambda subdir: text(subdir).partition("-")[0] not in {"win", "noarch"},
+            "env.get": _environment_variable,
+            "is_linux": lambda subdir: printed_text(subdir).startswith("linux-"),
+            "is_osx": lambda subdir: printed_text(subdir).startswith("osx-"),
+            "is_windows": lambda subdir: printed_text(subdir).startswith("win-"),
+            "is_unix": lambda subdir: printed_text(subdir).partition("-")[0] not in {"win", "noarch"},
         }
 
     # -- what expressions ask for ---------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class VariantScope:
         """Return the value of a name; what the recipe's context defines hides the variant."""
         if name in self.context:
             if self.in_context:
-                self.read(name)
+                self.record_read(name)
             return self.context[name]
         if name in self.variant:
             self.reads.add(name)
@@ -111,12 +111,12 @@ class VariantScope:
             raise InvalidOperation(f"{name}() is not supported: {_NOT_HERE[whole]}")
         return self._functions.get(name)
 
-    def names(self) -> set[str]:
+    def known_names(self) -> set[str]:
         """Return every name that has a value."""
         return {*self._platform, *self.variant, *self.context}
 
     @contextmanager
-    def standing(self, names: Iterable[str]) -> Iterator[None]:
+    def leave_unevaluated(self, names: Iterable[str]) -> Iterator[None]:
         """Let names without a value stand as the expressions that they are, for as long as this context lasts."""
         before = self._platform
         self._platform = {**{name: f"${{{{ {name} }}}}" for name in names}, **before}
@@ -127,17 +127,17 @@ class VariantScope:
 
     # -- recording ------------------------------------------------------------------------------------------
 
-    def read(self, name: str) -> None:
+    def record_read(self, name: str) -> None:
         """Record that a key is used, if the variant has it."""
         if name in self.variant or name == "build_platform":
             self.reads.add(name)
 
-    def read_hidden(self, name: str) -> None:
+    def record_read_unless_hidden(self, name: str) -> None:
         """Record that a key is used unless the context defines the name."""
         if name not in self.context:
-            self.read(name)
+            self.record_read(name)
 
-    def key_of(self, package: str) -> str | None:
+    def version_key_of_package(self, package: str) -> str | None:
         """Return the variant's key that gives a package's version, if there is one that the context does not hide."""
         key = variant_key(package)
         for name in (key, package):
@@ -147,18 +147,18 @@ class VariantScope:
 
     # -- functions ------------------------------------------------------------------------------------------
 
-    def _tool(self, language: str, kind: str) -> str:
-        keys = tool_keys(language, kind)
+    def _compiler_or_stdlib_package(self, language: str, kind: str) -> str:
+        keys = compiler_or_stdlib_keys(language, kind)
         for key in keys:
-            self.read_hidden(key)
-        name = self.variant.get(keys[0]) or (_compiler(language, self.target) if kind == "compiler" else None)
+            self.record_read_unless_hidden(key)
+        name = self.variant.get(keys[0]) or (_default_compiler(language, self.target) if kind == "compiler" else None)
         if name is None:
             raise InvalidOperation(f"nothing gives {keys[0]}, which {kind}({language!r}) asks for")
-        package = f"{text(variant_value(name))}_{self.target}"
+        package = f"{printed_text(typed_variant_value(name))}_{self.target}"
         version = self.variant.get(keys[1])
         if version is None:
             return package
-        plain = text(variant_value(version))
+        plain = printed_text(typed_variant_value(version))
         return f"{package} ={plain}" if _PLAIN.fullmatch(plain) else f"{package} {plain}"
 
     def _cdt(self, package: str) -> str:
@@ -166,13 +166,13 @@ class VariantScope:
         usual = "cos7" if arch in {"aarch64", "ppc64le", "ppc64", "s390x"} else "cos6"
         names = []
         for key, other in (("cdt_name", usual), ("cdt_arch", {"32": "i686", "64": "x86_64"}.get(arch, arch))):
-            self.read_hidden(key)
-            names.append(text(variant_value(self.variant.get(key, other))))
+            self.record_read_unless_hidden(key)
+            names.append(printed_text(typed_variant_value(self.variant.get(key, other))))
         name, space, rest = package.partition(" ")
         return f"{name}-{names[0]}-{names[1]}{space}{rest}"
 
 
-def _compiler(language: str, target: str) -> str:
+def _default_compiler(language: str, target: str) -> str:
     """Return the compiler of a language where the variant gives none."""
     system = target.partition("-")[0]
     if language == "fortran":
@@ -183,47 +183,47 @@ def _compiler(language: str, target: str) -> str:
     return others.get(system, ("gcc", "gxx"))[language == "cxx"]
 
 
-def _environment(name: Any, default: Any = None) -> str:
+def _environment_variable(name: Any, default: Any = None) -> str:
     """Return a variable of the environment: its default, for a rendering gets none, so that it is the same anywhere."""
     if default is None:
         raise InvalidOperation(
-            f"a rendering gets no variables of the environment, such as {text(name)}; give a default"
+            f"a rendering gets no variables of the environment, such as {printed_text(name)}; give a default"
         )
-    return text(default)
+    return printed_text(default)
 
 
 def _match(value: Any, spec: Any) -> bool:
     """Return whether a version fits a spec; a key without a value fits all."""
     if isinstance(value, Undefined) or value is None:
         return True
-    version = text(value).partition(" ")[0]
+    version = printed_text(value).partition(" ")[0]
     while version.endswith(".*"):
         version = version.removesuffix(".*")
     try:
-        return matches(version.rstrip("*"), text(spec))
+        return matches(version.rstrip("*"), printed_text(spec))
     except ValueError as error:
         raise InvalidOperation(f"match(): {error}") from error
 
 
-def _pin(kind: str, name: Any, bounds: dict[str, Any]) -> str:
+def _pin_as_json(kind: str, name: Any, bounds: dict[str, Any]) -> str:
     """Return a pin as the text that a requirement holds in its place: a mapping in JSON."""
     if unknown := sorted(bounds.keys() - {"exact", "lower_bound", "upper_bound", "build"}):
         raise InvalidOperation(f"{kind}() takes no {unknown[0]}; it takes exact, lower_bound, upper_bound and build")
     exact = "exact" in bounds and is_true(bounds["exact"])
     if "exact" in bounds and len(bounds) > 1:
         raise InvalidOperation(f"{kind}() takes exact or bounds, not both")
-    pin: dict[str, Any] = {"name": text(name)}
+    pin: dict[str, Any] = {"name": printed_text(name)}
     if exact:
         pin["exact"] = True
     else:
         usual = {} if "exact" in bounds else {"lower_bound": "x.x.x.x.x.x", "upper_bound": "x"}
         setting = {key: value for key, value in bounds.items() if key != "exact"}
-        pin |= {key: _bound(kind, key, value) for key, value in (usual | setting).items() if value is not None}
+        pin |= {key: _checked_bound(kind, key, value) for key, value in (usual | setting).items() if value is not None}
     return json.dumps({kind: pin}, separators=(",", ":"))
 
 
-def _bound(kind: str, key: str, value: Any) -> str:
-    result = text(require_defined(value))
+def _checked_bound(kind: str, key: str, value: Any) -> str:
+    result = printed_text(require_defined(value))
     if key != "build" and not _BOUND.fullmatch(result):
         raise InvalidOperation(f"{kind}(): {key} is {result!r}, which is neither x.x nor a version")
     return result

@@ -37,35 +37,35 @@ class UnknownKey(NamedTuple):
 
 def unknown_keys(root: Mapping[Any, Any]) -> Iterator[UnknownKey]:
     """Yield the unknown keys below the sections of a recipe, and of its outputs; those of the root are not checked."""
-    yield from _of_sections(root, _SECTIONS)
+    yield from _unknown_keys_of_sections(root, _SECTIONS)
     for output in all_branches(root.get("outputs")):
         if not isinstance(output, dict):
             continue
         known = schema.STAGING if "staging" in output else schema.OUTPUT
-        yield from _unknown(output, known, "an output")
-        yield from _of_sections(output, _STAGING if "staging" in output else _SECTIONS)
+        yield from _keys_not_known(output, known, "an output")
+        yield from _unknown_keys_of_sections(output, _STAGING if "staging" in output else _SECTIONS)
 
 
-def _of_sections(holder: Mapping[Any, Any], sections: Mapping[str, schema.Kind]) -> Iterator[UnknownKey]:
+def _unknown_keys_of_sections(holder: Mapping[Any, Any], sections: Mapping[str, schema.Kind]) -> Iterator[UnknownKey]:
     for name, kind in sections.items():
-        yield from _of_kind(kind, holder.get(name))
+        yield from _unknown_keys_of_kind(kind, holder.get(name))
 
 
-def _of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
+def _unknown_keys_of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
     if isinstance(kind, schema.ListKind):
         for item in all_branches(node):
-            yield from _of_kind(kind.kind, item)
+            yield from _unknown_keys_of_kind(kind.kind, item)
     elif isinstance(kind, (schema.EitherKind, schema.ScriptKind)):
-        yield from _of_kind(kind.of_mapping, node)
+        yield from _unknown_keys_of_kind(kind.of_mapping, node)
     elif isinstance(kind, schema.SectionKind) and isinstance(node, dict) and "if" not in node:
         known = [key for key in node if not kind.is_experimental(key)]
-        yield from _unknown(known, kind.kinds, kind.name)
+        yield from _keys_not_known(known, kind.kinds, kind.name)
         for key, value in node.items():
             if key in kind.kinds:
-                yield from _of_kind(kind.kinds[key], value)
+                yield from _unknown_keys_of_kind(kind.kinds[key], value)
 
 
-def _unknown(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
+def _keys_not_known(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
     yield from (
         UnknownKey(key, section, did_you_mean(str(key), known), tuple(known)) for key in keys if key not in known
     )

@@ -18,70 +18,70 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Set
     from typing import Any
 
-    from kiln.recipe_v1.recipe import PackageAt, RecipeV1
+    from kiln.recipe_v1.recipe import PackageAtVariant, RecipeV1
     from kiln.variants.space import Space
 
 _MOST = 20_000  # evaluations of one platform
 
 
-class Rendering:
+class ConfigPackages:
     """All packages of a recipe for a config: what an output pins exactly divides it as well as what it reads."""
 
     def __init__(self, recipe: RecipeV1, space: Space, target: str, build: str) -> None:
         self._recipe = recipe
         self._space = space
         self._platforms = (target, build)
-        self._at: dict[tuple[int, tuple[Any, ...]], PackageAt] = {}
-        self._loops = sorted(space.loops)
+        self._at: dict[tuple[int, tuple[Any, ...]], PackageAtVariant] = {}
+        self._loops = sorted(space.varying_keys)
         self._budget = [_MOST]
 
-    def packages(self) -> Iterator[PackageAt]:
+    def packages(self) -> Iterator[PackageAtVariant]:
         """Yield every package that is not skipped, in the recipe's order.
 
         Raises:
             KilnError: the recipe is at fault.
         """
-        for index in range(self._recipe.count):
-            yield from self._divided(index, self._space)
+        for index in range(self._recipe.package_count):
+            yield from self._divided_packages(index, self._space)
 
-    def pinned(self, by: PackageAt, name: str) -> PackageAt:
+    def pinned_package(self, by: PackageAtVariant, name: str) -> PackageAtVariant:
         """Return the package of a name that belongs to the same variant as another one.
 
         Raises:
             RecipeFault: none exists.
         """
-        for index in range(self._recipe.count):
-            result = self._package(index, by.scope.variant)
+        for index in range(self._recipe.package_count):
+            result = self._cached_package(index, by.scope.variant)
             if result.name.lower() == name and not result.skip:
                 return result
-        indexes = range(self._recipe.count)
-        every = (other for index in indexes for other in self._divided(index, self._space, by_pins=False))
+        indexes = range(self._recipe.package_count)
+        every = (other for index in indexes for other in self._divided_packages(index, self._space, by_pins=False))
         if others := [other for other in every if other.name.lower() == name]:
-            return max(others, key=lambda other: self._agreement(by, other))
-        raise by.fault(f"{by.name} pins {name!r} with pin_subpackage, but the config has no such output")
+            return max(others, key=lambda other: self._shared_value_count(by, other))
+        raise by.placed_error(f"{by.name} pins {name!r} with pin_subpackage, but the config has no such output")
 
-    def _agreement(self, one: PackageAt, other: PackageAt) -> int:
+    def _shared_value_count(self, one: PackageAtVariant, other: PackageAtVariant) -> int:
         return sum(one.scope.variant.get(key) == other.scope.variant.get(key) for key in self._loops)
 
-    def _package(self, index: int, variant: Mapping[str, Any]) -> PackageAt:
+    def _cached_package(self, index: int, variant: Mapping[str, Any]) -> PackageAtVariant:
         key = (index, tuple(variant.get(loop) for loop in self._loops))
         result = self._at.get(key)
         if result is None:
-            _spend(self._budget)
+            _spend_evaluation(self._budget)
             result = self._at[key] = self._recipe.package(index, variant, *self._platforms)
         return result
 
-    def _divided(self, index: int, space: Space, *, by_pins: bool = True) -> Iterator[PackageAt]:
-        package = self._package(index, space.first())
-        keys = self._keys(package) if by_pins else package.scope.reads | package.hashed
-        key = _undecided(keys, space)
+    def _divided_packages(self, index: int, space: Space, *, by_pins: bool = True) -> Iterator[PackageAtVariant]:
+        package = self._cached_package(index, space.first_variant())
+        keys = self._keys_package_depends_on(package) if by_pins else package.scope.reads | package.hashed
+        key = _first_varying_key(keys, space)
         if key is not None:
-            for part in _parts_of(space, key):
-                yield from self._divided(index, part, by_pins=by_pins)
+            for part in _parts_by_value(space, key):
+                yield from self._divided_packages(index, part, by_pins=by_pins)
         elif not package.skip:
             yield package
 
-    def _keys(self, package: PackageAt) -> frozenset[str]:
+    def _keys_package_depends_on(self, package: PackageAtVariant) -> frozenset[str]:
         """Return the keys that a package depends on, by way of what it pins exactly, too."""
         keys: set[str] = set()
         names, todo = {package.name.lower()}, [package]
@@ -91,11 +91,11 @@ class Rendering:
             for name in () if item.skip else exact_pins(item):
                 if name not in names:
                     names.add(name)
-                    todo.append(self.pinned(item, name))
+                    todo.append(self.pinned_package(item, name))
         return frozenset(keys)
 
 
-def packages(recipe: RecipeV1, space: Space, target: str) -> Iterator[tuple[Space, PackageAt]]:
+def packages_with_spaces(recipe: RecipeV1, space: Space, target: str) -> Iterator[tuple[Space, PackageAtVariant]]:
     """Yield every package with the part of the space that it is for; skipped ones are left out.
 
     The platform builds for itself here, as it does when conda-smithy asks rattler-build for the keys.
@@ -104,33 +104,33 @@ def packages(recipe: RecipeV1, space: Space, target: str) -> Iterator[tuple[Spac
         KilnError: the recipe is at fault.
     """
     budget = [_MOST]
-    for index in range(recipe.count):
-        for package in _divided(recipe, index, space, (target, target), budget):
-            yield _part(space, package), package
+    for index in range(recipe.package_count):
+        for package in _explored_packages(recipe, index, space, (target, target), budget):
+            yield _space_of_package(space, package), package
 
 
-def _part(space: Space, package: PackageAt) -> Space:
+def _space_of_package(space: Space, package: PackageAtVariant) -> Space:
     """Return the part of the space that has a package's values of the keys that it uses."""
     variant = package.scope.variant
-    for key in sorted(package.used & space.loops):
+    for key in sorted(package.used & space.varying_keys):
         space = space.where(key, [variant[key]])
     return space
 
 
-def _divided(
+def _explored_packages(
     recipe: RecipeV1, index: int, space: Space, platforms: tuple[str, str], budget: list[int]
-) -> Iterator[PackageAt]:
-    _spend(budget)
-    package = recipe.package(index, space.first(), *platforms, words=True)
-    key = _undecided(package.scope.reads | package.used, space)
+) -> Iterator[PackageAtVariant]:
+    _spend_evaluation(budget)
+    package = recipe.package(index, space.first_variant(), *platforms, words=True)
+    key = _first_varying_key(package.scope.reads | package.used, space)
     if key is not None:
-        for part in _parts_of(space, key):
-            yield from _divided(recipe, index, part, platforms, budget)
+        for part in _parts_by_value(space, key):
+            yield from _explored_packages(recipe, index, part, platforms, budget)
     elif not package.skip:
         yield package
 
 
-def _spend(budget: list[int]) -> None:
+def _spend_evaluation(budget: list[int]) -> None:
     """Spend one evaluation.
 
     Raises:
@@ -143,13 +143,13 @@ def _spend(budget: list[int]) -> None:
         raise RecipeFault("the matrix explodes", at=Place(file=RECIPE), why=why, hint=hint)
 
 
-def _undecided(keys: Set[str], space: Space) -> str | None:
+def _first_varying_key(keys: Set[str], space: Space) -> str | None:
     """Return the first of some keys that varies in a part of the space."""
     varying = {key for dimension in space.varying for key in dimension.keys if len(dimension.values(key)) > 1}
     return min(keys & varying, default=None)
 
 
-def _parts_of(space: Space, key: str) -> Iterator[Space]:
+def _parts_by_value(space: Space, key: str) -> Iterator[Space]:
     """Yield the parts of a space in which a key has one value."""
     dimension = space.dimension(key)
     for value in dimension.values(key) if dimension else ():

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from kiln.errors import MalformedYaml, SelectorFault, VariantFault
 from kiln.model.source_position import Place
 from kiln.recipe_v1 import node_evaluation
-from kiln.template.namespace import Names
+from kiln.template.namespace import Namespace
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
-from kiln.variants.files import VariantSource, check, without_empty, zip_groups
+from kiln.variants.files import VariantSource, check_variant_source, without_empty, zip_groups
 from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
@@ -35,54 +35,54 @@ class VariantFileV1:
         if node_evaluation.is_empty(self._document.value):
             self._document = Document(file=name, value={})
         if not isinstance(self._document.value, dict):
-            raise MalformedYaml("a variant file is a mapping of keys to values", at=self._document.place())
+            raise MalformedYaml("a variant file is a mapping of keys to values", at=self._document.place_of_key())
 
     @property
     def keys(self) -> frozenset[str]:
         """Every key that the file defines on any platform."""
         return frozenset(map(str, self._document.value))
 
-    def source(self, platform: Platform, known: frozenset[str]) -> VariantSource:
+    def source_for_platform(self, platform: Platform, known: frozenset[str]) -> VariantSource:
         """The file as a platform sees it.
 
         Raises:
             KilnError: the file is malformed or contradicts itself.
         """
-        names = Names(platform.names({}, platform.subdir), {}, known)
+        names = Namespace(platform.fixed_names({}, platform.subdir), {}, known)
         values = {str(key): self._value(str(key), node, names) for key, node in self._document.value.items()}
         source = VariantSource(name=self.name, values=without_empty(values), document=self._document)
-        check(source)
+        check_variant_source(source)
         return source
 
-    def _value(self, key: str, node: Any, names: Names) -> Any:
+    def _value(self, key: str, node: Any, names: Namespace) -> Any:
         if key == "zip_keys":
-            return self._groups(node, names)
+            return self._zip_key_groups(node, names)
         if key in _SETTINGS or isinstance(node, dict):
-            return _plain(node)
-        return [self._typed(key, item) for item in self._items(node, names)]
+            return _without_positions(node)
+        return [self._typed_value(key, item) for item in self._resolved_items(node, names)]
 
-    def _groups(self, node: Any, names: Names) -> list[list[str]]:
-        groups = [_plain(item) for item in self._items(node, names)]
+    def _zip_key_groups(self, node: Any, names: Namespace) -> list[list[str]]:
+        groups = [_without_positions(item) for item in self._resolved_items(node, names)]
         try:
             return [list(group) for group in zip_groups(groups)]
         except ValueError as error:
             raise VariantFault("malformed zip_keys", at=self._place(node), why=str(error)) from error
 
-    def _typed(self, key: str, item: Any) -> str:
+    def _typed_value(self, key: str, item: Any) -> str:
         if not isinstance(item, PlacedText):
             raise VariantFault(f"{key} has a value that is neither text nor number", at=self._place(item))
         value = scalar_value(item)
         return TypedText(value) if isinstance(value, int) else str(item)
 
-    def _items(self, node: Any, names: Names) -> Iterator[Any]:
+    def _resolved_items(self, node: Any, names: Namespace) -> Iterator[Any]:
         for item in [] if node_evaluation.is_empty(node) else node if isinstance(node, list) else [node]:
             if isinstance(item, dict) and "if" in item:
                 branch = "then" if self._holds(item["if"], names) else "else"
-                yield from self._items(item.get(branch), names)
+                yield from self._resolved_items(item.get(branch), names)
             elif not node_evaluation.is_empty(item):
                 yield item
 
-    def _holds(self, condition: Any, names: Names) -> bool:
+    def _holds(self, condition: Any, names: Namespace) -> bool:
         """Return whether a condition holds: an expression of Python over platforms' names, as conda-smithy reads it."""
         if not isinstance(condition, PlacedText):
             raise VariantFault("a condition is text", at=self._place(condition))
@@ -95,11 +95,11 @@ class VariantFileV1:
             ) from (error)
 
     def _place(self, node: Any) -> Place:
-        at = node_evaluation.place(node)
+        at = node_evaluation.node_place(node)
         return Place(file=self.name, line=at.line, column=at.column)
 
 
-def _plain(node: Any) -> Any:
+def _without_positions(node: Any) -> Any:
     if isinstance(node, dict):
-        return {str(key): _plain(value) for key, value in node.items()}
-    return [_plain(item) for item in node] if isinstance(node, list) else str(node)
+        return {str(key): _without_positions(value) for key, value in node.items()}
+    return [_without_positions(item) for item in node] if isinstance(node, list) else str(node)

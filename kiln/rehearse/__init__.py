@@ -16,18 +16,15 @@ from kiln.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.rehearse.interpreter_facts import Interpreter, find, first_available, probe
+    from kiln.rehearse.interpreter_facts import Interpreter, find_interpreter, first_available_interpreter, probe
     from kiln.rehearse.plan_types import RehearsalPlan
-    from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
-    from kiln.rehearse.python_download import fetch as fetch_python
-    from kiln.rehearse.python_download import fetched as fetched_pythons
+    from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest, fetch_python, fetched_pythons
     from kiln.rehearse.python_interpreter_packages import python_packages
-    from kiln.rehearse.required_packages import outputs_for
+    from kiln.rehearse.required_packages import outputs_for_python
     from kiln.rehearse.source_archives_by_hash import SourceSearch
     from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
     from kiln.rehearse.substitution_plan import fitting_python as python_for
-    from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, rehearsal_wheels
-    from kiln.rehearse.wheel_locks import output_gaps as wheel_gaps
+    from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan_from_locks, wheel_gaps
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -45,14 +42,14 @@ __all__ = [
     "cuda_versions",
     "fetch_python",
     "fetched_pythons",
-    "find",
-    "first_available",
+    "find_interpreter",
+    "first_available_interpreter",
     "has_upstream_wheel",
-    "outputs_for",
+    "outputs_for_python",
+    "plan_from_locks",
     "probe",
     "python_for",
     "python_packages",
-    "rehearsal_wheels",
     "upstream_wheel",
     "wheel_gaps",
 ]
@@ -60,14 +57,14 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "interpreter_facts": "Interpreter find first_available probe",
+        "interpreter_facts": "Interpreter find_interpreter first_available_interpreter probe",
         "plan_types": "RehearsalPlan",
-        "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python=fetch fetched_pythons=fetched",
+        "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python fetched_pythons",
         "python_interpreter_packages": "python_packages",
-        "required_packages": "outputs_for",
+        "required_packages": "outputs_for_python",
         "source_archives_by_hash": "SourceSearch",
         "substitution_plan": "PACKAGED_PYTHONS PlanRequest config_plan python_for=fitting_python",
-        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel rehearsal_wheels wheel_gaps=output_gaps",
+        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps",
     },
 )
 
@@ -92,7 +89,7 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     """
     from kiln.conda_package.writer import write_metadata_package
     from kiln.rehearse import wheel_download
-    from kiln.rehearse.stand_in_writer import cuda_metadata, level_metadata, stand_in_package
+    from kiln.rehearse.stand_in_writer import cuda_metadata, microarch_level_metadata, stand_in_package
     from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
     wheels = rehearsal_plan.dependencies
@@ -102,6 +99,9 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     wheel_files = [(store / wheel.file, wheel.sha256) for wheel in wheels]
     return (
         *convert_all(wheel_files, folder, target),
-        *(write_metadata_package(folder, facts) for facts in (*cuda_metadata(wheels, target), *level_metadata())),
+        *(
+            write_metadata_package(folder, facts)
+            for facts in (*cuda_metadata(wheels, target), *microarch_level_metadata())
+        ),
         *(stand_in_package(stand_in, folder) for stand_in in rehearsal_plan.stand_ins),
     )

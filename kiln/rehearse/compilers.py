@@ -108,38 +108,44 @@ def missing_program(name: str, env: Mapping[str, str]) -> str:
 def stand_ins(required: Mapping[str, Iterable[str]], env: Mapping[str, str]) -> tuple[StandIn, ...]:
     """Return the stand-ins for packages of the toolchain, each with its version constraints, and what they export."""
     constraints = {name: tuple(texts) for name, texts in required.items()}
-    packages = [_direct(name, texts, env) for name, texts in sorted(constraints.items()) if name not in _RUNTIMES]
+    packages = [
+        _toolchain_stand_in(name, texts, env) for name, texts in sorted(constraints.items()) if name not in _RUNTIMES
+    ]
     versions = [package.version for package in packages if package.strong_exports]
-    runtimes = {name for package in packages for name in _names(package.strong_exports)} | (
+    runtimes = {name for package in packages for name in _nonvirtual_package_names(package.strong_exports)} | (
         constraints.keys() & _RUNTIMES.keys()
     )
     while missing := {more for name in runtimes for more in _REQUIRED_RUNTIMES.get(name, ())} - runtimes:
         runtimes |= missing
     own = machine_programs.find("gcc", env)
-    version = max(versions, key=_order) if versions else own.version if own else machine_programs.UNKNOWN_VERSION
-    packages += [_runtime(name, version, constraints.get(name, ()), env) for name in sorted(runtimes)]
+    version = (
+        max(versions, key=_version_sort_key) if versions else own.version if own else machine_programs.UNKNOWN_VERSION
+    )
+    packages += [_runtime_stand_in(name, version, constraints.get(name, ()), env) for name in sorted(runtimes)]
     return tuple(packages)
 
 
-def _order(version: str) -> tuple[int, ...]:
+def _version_sort_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-def _names(specs: Iterable[str]) -> list[str]:
+def _nonvirtual_package_names(specs: Iterable[str]) -> list[str]:
     names = [spec.partition(" ")[0] for spec in specs]
     return [name for name in names if not name.startswith("__")]
 
 
-def _direct(name: str, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
+def _toolchain_stand_in(name: str, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
     if name == SYSROOT:
-        return _sysroot(constraints)
+        return _sysroot_stand_in(constraints)
     base = name.removesuffix(_PLATFORM)
     if base == "binutils":
-        return StandIn(name=name, version=machine_programs.fitting_version("2", constraints), programs=_binutils(env))
-    return _compiler(name, _COMPILERS[base], constraints, env)
+        return StandIn(
+            name=name, version=machine_programs.fitting_version("2", constraints), programs=_triplet_binutils(env)
+        )
+    return _compiler_stand_in(name, _COMPILERS[base], constraints, env)
 
 
-def _compiler(name: str, compiler: _Compiler, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
+def _compiler_stand_in(name: str, compiler: _Compiler, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
     program = machine_programs.find(compiler.program, env)
     own = machine_programs.UNKNOWN_VERSION if program is None else program.version
     version = machine_programs.fitting_version(own, constraints)
@@ -153,7 +159,7 @@ def _compiler(name: str, compiler: _Compiler, constraints: tuple[str, ...], env:
     return StandIn(
         name=name,
         version=version,
-        programs={**_binutils(env), **programs},
+        programs={**_triplet_binutils(env), **programs},
         activation=(
             *_HEAD,
             f"export {variables}",
@@ -168,12 +174,12 @@ def _compiler(name: str, compiler: _Compiler, constraints: tuple[str, ...], env:
     )
 
 
-def _binutils(env: Mapping[str, str]) -> dict[str, str]:
+def _triplet_binutils(env: Mapping[str, str]) -> dict[str, str]:
     there = machine_programs.paths((*_BINUTILS, *_STRIPPING), env)
     return {f"{TRIPLET}-{name}": path for name, path in there.items()}
 
 
-def _sysroot(constraints: tuple[str, ...]) -> StandIn:
+def _sysroot_stand_in(constraints: tuple[str, ...]) -> StandIn:
     version = machine_programs.fitting_version("2.17", constraints)
     return StandIn(
         name=SYSROOT,
@@ -184,20 +190,20 @@ def _sysroot(constraints: tuple[str, ...]) -> StandIn:
     )
 
 
-def _runtime(name: str, version: str, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
+def _runtime_stand_in(name: str, version: str, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
     program, libraries = _RUNTIMES[name]
     version = machine_programs.fitting_version(version, constraints)
     required = _REQUIRED_RUNTIMES.get(name, ())
     return StandIn(
         name=name,
         version=version,
-        libraries=_located(program, libraries, env),
+        libraries=_shared_library_paths(program, libraries, env),
         depends=required,
         origin=f"the libraries of this machine's {program}",
     )
 
 
-def _located(program: str, libraries: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
+def _shared_library_paths(program: str, libraries: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
     """Return the paths of those shared libraries that a compiler finds; none without the compiler."""
     there: dict[str, str] = {}
     if not machine_programs.paths((program,), env):

@@ -47,7 +47,7 @@ class KnownName:
 
 
 @cache
-def digest() -> str:
+def names_table_digest() -> str:
     """Return a hash of names.csv, so that a change of names makes new packages."""
     return files.sha256(NAMES)
 
@@ -135,29 +135,29 @@ def conda_constraint(specifier: Specifier) -> str:
     """
     operator, version = specifier.operator, specifier.version
     if operator == "~=":
-        return f">={Version(version)},{_series(version)}.*"
+        return f">={Version(version)},{_compatible_release_prefix(version)}.*"
     if operator == "==" and version.endswith(".*"):
         return version
     if operator in {"==", "==="}:
-        return f"=={_normal(version)}"
-    if operator == "<" and not _is_special(version):
+        return f"=={_normalized_version(version)}"
+    if operator == "<" and not _is_pre_post_or_local(version):
         return f"<{Version(version)}a0"
-    return f"{operator}{_normal(version)}"
+    return f"{operator}{_normalized_version(version)}"
 
 
-def _series(version: str) -> str:
+def _compatible_release_prefix(version: str) -> str:
     """Return the release prefix of ``~=``: all numbers but the last, as written."""
     parsed = Version(version)
     epoch = f"{parsed.epoch}!" if parsed.epoch else ""
     return epoch + ".".join(str(number) for number in parsed.release[:-1])
 
 
-def _is_special(version: str) -> bool:
+def _is_pre_post_or_local(version: str) -> bool:
     parsed = Version(version)
     return parsed.is_prerelease or parsed.is_postrelease or parsed.local is not None
 
 
-def _normal(version: str) -> str:
+def _normalized_version(version: str) -> str:
     """Return a version in PEP 440's normal form, with its asterisk; an invalid version is unchanged."""
     if _STARRED.search(version):
         return f"{Version(_STARRED.sub('', version))}.*"
@@ -205,7 +205,7 @@ def pip_specifiers(constraint: str) -> tuple[str, ...]:
     if not constraint or "|" in constraint or "(" in constraint:
         return ()
     clauses = [_specifier(*match.groups()) for part in constraint.split(",") if (match := _CLAUSE.fullmatch(part))]
-    return tuple(clause for clause in clauses if clause and _is_valid(clause))
+    return tuple(clause for clause in clauses if clause and _is_valid_specifier(clause))
 
 
 def _specifier(sign: str | None, version: str) -> str:
@@ -217,7 +217,7 @@ def _specifier(sign: str | None, version: str) -> str:
     return f"{sign}{bare}.*" if starred and sign == "!=" else f"{sign}{bare}"
 
 
-def _is_valid(clause: str) -> bool:
+def _is_valid_specifier(clause: str) -> bool:
     try:
         SpecifierSet(clause)
     except InvalidSpecifier:

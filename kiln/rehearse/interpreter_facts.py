@@ -46,7 +46,7 @@ class Interpreter:
     standard_layout: bool
 
     @property
-    def python(self) -> str:
+    def minor_version(self) -> str:
         """Major and minor version, ``3.11``."""
         return self.version.rpartition(".")[0]
 
@@ -66,13 +66,13 @@ def facts_of(executable: Path, *, env: Mapping[str, str]) -> dict[str, Any]:
 
     Raises UnsupportedPython when it does not answer.
     """
-    facts = _ask(executable, env)
+    facts = _run_probe(executable, env)
     if facts.get("virtual"):  # Debian's own has another package folder than the environments made from it
-        facts = _ask(Path(facts["executable"]), env)
+        facts = _run_probe(Path(facts["executable"]), env)
     return facts
 
 
-def _ask(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
+def _run_probe(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
     try:
         result = process_runner.capture([executable, "-I", "-B", _PROBE], env=env, timeout=_PROBE_SECONDS)
         if result.ok:
@@ -86,12 +86,12 @@ def _ask(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
 
 def require_supported(executable: Path, facts: Mapping[str, Any], pythons: Sequence[str] = PYTHONS) -> None:
     """Raise UnsupportedPython when a rehearsal cannot use an interpreter with these facts."""
-    why = next(_objections(facts, pythons), None)
+    why = next(_unsupported_reasons(facts, pythons), None)
     if why is not None:
         raise UnsupportedPython(f"{executable} cannot be used for a rehearsal", why=why, hint=supported_pythons_hint())
 
 
-def _objections(facts: Mapping[str, Any], pythons: Sequence[str]) -> Iterator[str]:
+def _unsupported_reasons(facts: Mapping[str, Any], pythons: Sequence[str]) -> Iterator[str]:
     python = ".".join(str(number) for number in facts["version"][:2])
     if facts["implementation"] != "cpython":
         yield f"it is {facts['implementation']}, but TensorFlow's extension modules are for CPython"
@@ -106,21 +106,21 @@ def _objections(facts: Mapping[str, Any], pythons: Sequence[str]) -> Iterator[st
         yield f"it is a {kind} build, whose extension modules are not the usual ones"
     if facts["release"] != "final":
         yield f"it is a pre-release ({facts['release']})"
-    yield from _immovable(facts, python)
+    yield from _relocation_obstacles(facts, python)
 
 
-def _immovable(facts: Mapping[str, Any], python: str) -> Iterator[str]:
+def _relocation_obstacles(facts: Mapping[str, Any], python: str) -> Iterator[str]:
     """Yield the reasons why an interpreter would not find its parts in another prefix."""
     base = Path(facts["base_prefix"])
     if Path(facts["stdlib"]) not in {base / folder / f"python{python}" for folder in ("lib", "lib64")}:
         yield f"its standard library is in {facts['stdlib']}, where it would not be found after a move"
     if not facts["lib_dynload"] or base not in Path(facts["lib_dynload"][0]).parents:
         yield "its compiled modules are not in a folder lib-dynload"
-    if not _is_program(Path(facts["executable"])):
+    if not _is_elf_file(Path(facts["executable"])):
         yield f"{facts['executable']} is a script, so the path of the real program is unknown"
 
 
-def _is_program(path: Path) -> bool:
+def _is_elf_file(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(4) == b"\x7fELF"
@@ -164,7 +164,9 @@ def own_libraries(mapped: Iterable[Path], *, base: Path, stdlib: Path) -> tuple[
     return tuple(sorted(libraries, key=lambda path: (not _LIBPYTHON.match(path.name), path)))
 
 
-def find(python: str, *, first: Iterable[Path] = (), last: Iterable[Path] = (), env: Mapping[str, str]) -> Interpreter:
+def find_interpreter(
+    python: str, *, first: Iterable[Path] = (), last: Iterable[Path] = (), env: Mapping[str, str]
+) -> Interpreter:
     """Return an interpreter of a minor version, ``3.12``: from ``first``, from this machine, or from ``last``.
 
     Raises UnsupportedPython when there is no usable one.
@@ -176,7 +178,7 @@ def find(python: str, *, first: Iterable[Path] = (), last: Iterable[Path] = (), 
         except UnsupportedPython as error:
             refusals.append(f"{error.what}{f' ({error.why})' if error.why else ''}")
             continue
-        if interpreter.python == python:
+        if interpreter.minor_version == python:
             return interpreter
     raise UnsupportedPython(
         f"no usable Python {python} for a rehearsal",
@@ -185,13 +187,13 @@ def find(python: str, *, first: Iterable[Path] = (), last: Iterable[Path] = (), 
     )
 
 
-def first_available(
+def first_available_interpreter(
     *, first: Iterable[Path] = (), env: Mapping[str, str], pythons: Iterable[str] = PYTHONS[::-1]
 ) -> Interpreter | None:
     """Return an interpreter of the first of ``pythons`` that this machine has; None when it has no usable one."""
     for python in pythons:
         with contextlib.suppress(UnsupportedPython):
-            return find(python, first=first, env=env)
+            return find_interpreter(python, first=first, env=env)
     return None
 
 

@@ -53,7 +53,7 @@ def mapped_files() -> "list[str]":
     return sorted({row[5] for row in rows if len(row) == 6 and row[5].startswith("/")})
 
 
-def facts() -> "dict[str, object]":
+def running_interpreter_facts() -> "dict[str, object]":
     """Return the facts that kiln.rehearse.interpreter_facts needs."""
     base = sys.base_prefix
     modules = import_existing(WITH_LIBRARIES) if sys.platform == "linux" else []
@@ -81,4 +81,4 @@ def facts() -> "dict[str, object]":
 
 
 if __name__ == "__main__":
-    print(json.dumps(facts()))  # noqa: T201 - the caller reads it
+    print(json.dumps(running_interpreter_facts()))  # noqa: T201 - the caller reads it

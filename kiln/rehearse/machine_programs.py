@@ -41,7 +41,7 @@ class MachineProgram:
 
 
 @cache
-def table() -> Mapping[str, ProgramPackage]:
+def program_packages() -> Mapping[str, ProgramPackage]:
     """Return the packages that programs can stand in for, by conda name."""
     return {
         row["conda"]: ProgramPackage(programs=tuple(row["programs"].split()), pypi=row["pypi"])
@@ -69,7 +69,7 @@ def paths(names: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
     return {name: str(Path(path).absolute()) for name, path in located if path is not None}
 
 
-def fits(version: str, constraints: Iterable[str]) -> bool:
+def satisfies_constraints(version: str, constraints: Iterable[str]) -> bool:
     """Return whether a version satisfies all constraints, in conda's notation; an invalid one is not satisfied."""
     try:
         return all(matches(version, constraint) for constraint in constraints if constraint)
@@ -83,7 +83,7 @@ def fitting_version(own: str, constraints: Iterable[str]) -> str:
     Without any, the own version is returned, and the solver refuses the package.
     """
     texts = [constraint for constraint in constraints if constraint]
-    if fits(own, texts):
+    if satisfies_constraints(own, texts):
         return own
     numbers = [number for text in texts for number in _NUMBERS.findall(text)]
-    return next((number for number in numbers if fits(number, texts)), own)
+    return next((number for number in numbers if satisfies_constraints(number, texts)), own)

@@ -43,7 +43,7 @@ class IndexFile:
     size: int = 0
 
 
-def indexes(env: Mapping[str, str]) -> tuple[str, ...]:
+def configured_indexes(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the indexes that pip is configured for, the main one first, without their credentials, which are kept.
 
     ``env`` is pip's environment.
@@ -55,19 +55,19 @@ def indexes(env: Mapping[str, str]) -> tuple[str, ...]:
     main, extra = PyPI.simple_url, ""
     for match in _SETTING.finditer(result.stdout):  # pip lists the settings with the highest precedence last
         if match["place"] in {"global", "install", ":env:"} and match["key"] in {"index-url", "extra-index-url"}:
-            value = _value(match["value"])
+            value = _unquoted_setting(match["value"])
             main, extra = (value, extra) if match["key"] == "index-url" else (main, value)
-    return channel_url_credentials.register(url.rstrip("/") for url in (main, *extra.split()))
+    return channel_url_credentials.register_credentials(url.rstrip("/") for url in (main, *extra.split()))
 
 
-def _value(text: str) -> str:
+def _unquoted_setting(text: str) -> str:
     try:
         return str(ast.literal_eval(text))
     except (SyntaxError, ValueError):
         return text
 
 
-def project_of(url: str) -> str:
+def project_of_url(url: str) -> str:
     """Return the project of a file on a Python package index; empty for other addresses."""
     path = unquote(urlsplit(url).path)
     if match := _BY_PROJECT.search(path):
@@ -83,11 +83,11 @@ def files_of(project: str, index: str) -> Iterator[IndexFile]:
         HttpError: when the index does not answer, or has no such project.
     """
     url = f"{index}/{canonicalize_name(project)}/"
-    data, is_json = _answer(url)
-    yield from _of_json(data, url) if is_json else _of_html(data, url)
+    data, is_json = _fetch_project_page(url)
+    yield from _files_from_json(data, url) if is_json else _files_from_html(data, url)
 
 
-def _answer(url: str) -> tuple[bytes, bool]:
+def _fetch_project_page(url: str) -> tuple[bytes, bool]:
     """Return the answer of an index, and whether it is JSON."""
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -95,15 +95,15 @@ def _answer(url: str) -> tuple[bytes, bool]:
             return (Path(unquote(parts.path)) / "index.html").read_bytes(), False
         except OSError as error:
             raise http_client.HttpError(str(error)) from error
-    headers = {"Accept": ACCEPT, "User-Agent": "kiln", **channel_url_credentials.headers(url)}
-    with http_client.opened(url, headers=headers) as response:
+    headers = {"Accept": ACCEPT, "User-Agent": "kiln", **channel_url_credentials.request_headers(url)}
+    with http_client.send_request(url, headers=headers) as response:
         data = response.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise http_client.HttpError(f"the answer has more than {_LARGEST:,} bytes")
         return data, "json" in response.headers.get("Content-Type", "")
 
 
-def _of_json(data: bytes, base: str) -> Iterator[IndexFile]:
+def _files_from_json(data: bytes, base: str) -> Iterator[IndexFile]:
     try:
         content: Any = json.loads(data)
         for entry in content["files"]:
@@ -119,7 +119,7 @@ def _of_json(data: bytes, base: str) -> Iterator[IndexFile]:
         raise http_client.HttpError(f"the answer is not an index's: {error}") from error
 
 
-def _of_html(data: bytes, base: str) -> Iterator[IndexFile]:
+def _files_from_html(data: bytes, base: str) -> Iterator[IndexFile]:
     links = _Links()
     links.feed(data.decode("utf-8", "replace"))
     for address in links.addresses:

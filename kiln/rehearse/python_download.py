@@ -42,13 +42,13 @@ class PythonRequest:
     refusal: str = ""
 
 
-def fetched(python: str, folder: Path) -> tuple[Path, ...]:
+def fetched_pythons(python: str, folder: Path) -> tuple[Path, ...]:
     """Return the interpreters of a minor version that exist in ``folder``."""
     from_channel = folder / python / "bin" / f"python{python}"
-    return tuple(path for path in (from_channel, *_of_uv(python, folder)) if path.exists())
+    return tuple(path for path in (from_channel, *_uv_installed_pythons(python, folder)) if path.exists())
 
 
-def fetch(
+def fetch_python(
     request: PythonRequest, *, env: Mapping[str, str], say: Callable[[str], None] = lambda _: None
 ) -> Interpreter:
     """Fetch an interpreter: from a conda channel, else with uv if it is on PATH.
@@ -62,23 +62,23 @@ def fetch(
         NotWritable: a link is in the place of its folder.
     """
     if request.channel == NO_CHANNEL:
-        raise _absent(request, ["--python-channel none forbids a download"], env)
+        raise _no_python_error(request, ["--python-channel none forbids a download"], env)
     files.require_space(request.folder, SPACE, for_what=f"fetching Python {request.python}")
     reasons = []
-    for name, attempt in _attempts(request, env):
+    for name, attempt in _download_methods(request, env):
         say(f"no usable Python {request.python} on this machine: fetching it from {name}")
         try:
             return probe(attempt(request, env), env=env)
         except (AlreadyRunning, DiskFull, NotWritable):
             raise
         except KilnError as error:
-            reasons.append(f"{name}: {_one_line(error)}")
+            reasons.append(f"{name}: {_one_line_error(error)}")
     if len(reasons) == 1:
         reasons.append("uv is not on PATH")
-    raise _absent(request, reasons, env)
+    raise _no_python_error(request, reasons, env)
 
 
-def _attempts(
+def _download_methods(
     request: PythonRequest, env: Mapping[str, str]
 ) -> Iterator[tuple[str, Callable[[PythonRequest, Mapping[str, str]], Path]]]:
     yield request.channel, _from_channel
@@ -86,7 +86,7 @@ def _attempts(
         yield "uv", _by_uv
 
 
-def _absent(request: PythonRequest, reasons: Iterable[str], env: Mapping[str, str]) -> UnsupportedPython:
+def _no_python_error(request: PythonRequest, reasons: Iterable[str], env: Mapping[str, str]) -> UnsupportedPython:
     """Return the error for a machine without a Python, with the command that installs one."""
     return UnsupportedPython(
         f"no usable Python {request.python} on this machine, and the download failed",
@@ -129,13 +129,13 @@ def _by_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
     result = process_runner.run(
         ["uv", "python", "install", request.python], env={**env, **uv_variables}, timeout=_SECONDS
     )
-    paths = _of_uv(request.python, request.folder)
+    paths = _uv_installed_pythons(request.python, request.folder)
     if not result.ok or not paths:
         raise DownloadFailed(f"it ended with exit code {result.exit_code}", why=result.tail)
     return paths[-1]
 
 
-def _of_uv(python: str, folder: Path) -> list[Path]:
+def _uv_installed_pythons(python: str, folder: Path) -> list[Path]:
     return sorted((folder / "uv").glob(f"cpython-{python}.*/bin/python{python}"))
 
 
@@ -154,7 +154,7 @@ def _on_path(program: str, env: Mapping[str, str]) -> bool:
     return shutil.which(program, path=env.get("PATH", "")) is not None
 
 
-def _one_line(error: KilnError) -> str:
+def _one_line_error(error: KilnError) -> str:
     """Return an error's message with the last line of its reason, which names the cause."""
     lines = [line.strip() for line in error.why.splitlines() if line.strip()]
     return f"{error.what}{f' ({lines[-1][:300]})' if lines else ''}"

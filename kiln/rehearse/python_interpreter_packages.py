@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, write_metadata_package, write_package
+from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageMetadata, write_metadata_package, write_package
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse.conda_names import abi_spec
@@ -63,7 +63,7 @@ if sys.prefix == sys.base_prefix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _PackageFile:
     """A file or link of the package: ``path`` in the prefix, and the source of its content."""
 
     path: str
@@ -77,33 +77,33 @@ def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str,
     Their build strings match conda-forge's ``3.11.* *_cpython`` and ``3.13.* *_cp313``. Raises MissingTool without
     patchelf, DiskFull, and UnsupportedPython when the standard library is not as expected.
     """
-    parts = tuple(_parts(interpreter))
-    facts = python_metadata(interpreter, key=_key(parts))
+    parts = tuple(_package_files(interpreter))
+    facts = python_metadata(interpreter, key=_content_key(parts))
     path = folder / f"{facts.stem}.conda"
     if not path.is_file():
         with tempfile.TemporaryDirectory() as scratch, write_package(folder, facts) as archive:
-            _fill(archive, interpreter, parts, scratch=Path(scratch), env=env)
-    return path, write_metadata_package(folder, python_abi_metadata(interpreter.python))
+            _write_files(archive, interpreter, parts, scratch=Path(scratch), env=env)
+    return path, write_metadata_package(folder, python_abi_metadata(interpreter.minor_version))
 
 
-def python_metadata(interpreter: Interpreter, *, key: str) -> PackageFacts:
+def python_metadata(interpreter: Interpreter, *, key: str) -> PackageMetadata:
     """Return the metadata of the package ``python``; ``key`` identifies its content."""
-    return PackageFacts(
+    return PackageMetadata(
         name="python",
         version=interpreter.version,
-        build=f"rehearsal_{key}_{build_suffix(interpreter.python)}",
-        constrains=(abi_spec(interpreter.python),),
+        build=f"rehearsal_{key}_{build_suffix(interpreter.minor_version)}",
+        constrains=(abi_spec(interpreter.minor_version),),
         license="PSF-2.0",
         about={"summary": "General purpose programming language", "home": "https://www.python.org"},
-        run_exports={"noarch": ("python",), "weak": (abi_spec(interpreter.python),)},
+        run_exports={"noarch": ("python",), "weak": (abi_spec(interpreter.minor_version),)},
         made_from={"interpreter": str(interpreter.executable), "note": _NOTE},
     )
 
 
-def python_abi_metadata(python: str) -> PackageFacts:
+def python_abi_metadata(python: str) -> PackageMetadata:
     """Return the metadata of the package ``python_abi`` of a minor version."""
     tag = f"cp{python.replace('.', '')}"
-    return PackageFacts(
+    return PackageMetadata(
         name="python_abi",
         version=python,
         build=f"rehearsal_0_{tag}",
@@ -119,45 +119,45 @@ def build_suffix(python: str) -> str:
     return "cpython" if int(minor) <= 12 else f"cp{major}{minor}"
 
 
-def _parts(interpreter: Interpreter) -> Iterator[_Part]:
-    base, name = interpreter.base_prefix, f"python{interpreter.python}"
-    yield _Part(path=f"bin/{name}", source=interpreter.executable)
+def _package_files(interpreter: Interpreter) -> Iterator[_PackageFile]:
+    base, name = interpreter.base_prefix, f"python{interpreter.minor_version}"
+    yield _PackageFile(path=f"bin/{name}", source=interpreter.executable)
     for link in ("python3", "python"):
-        yield _Part(path=f"bin/{link}", source=interpreter.executable, link=name)
+        yield _PackageFile(path=f"bin/{link}", source=interpreter.executable, link=name)
     for library in interpreter.libraries:
-        yield from _library_parts(library, base)
+        yield from _library_files(library, base)
     folders = [interpreter.stdlib, interpreter.lib_dynload]
     if interpreter.stdlib in interpreter.lib_dynload.parents:
         folders.pop()
     for folder in folders:
-        yield from _tree(folder, str(folder.relative_to(base)))
+        yield from _folder_files(folder, str(folder.relative_to(base)))
     if interpreter.include is not None:
-        yield from _tree(interpreter.include, f"include/{name}")
+        yield from _folder_files(interpreter.include, f"include/{name}")
 
 
-def _library_parts(library: Path, base: Path) -> Iterator[_Part]:
+def _library_files(library: Path, base: Path) -> Iterator[_PackageFile]:
     """Yield a shared library and the links to it in its folder; a library of the system goes to lib."""
     inside = base in library.parents and base != _SYSTEM_PREFIX
     folder = str(library.parent.relative_to(base)) if inside else "lib"
-    yield _Part(path=f"{folder}/{library.name}", source=library)
+    yield _PackageFile(path=f"{folder}/{library.name}", source=library)
     stem = library.name.partition(".so")[0]
     for other in sorted(library.parent.glob(f"{stem}.so*")):
         if other.is_symlink() and other.resolve() == library:
-            yield _Part(path=f"{folder}/{other.name}", source=library, link=library.name)
+            yield _PackageFile(path=f"{folder}/{other.name}", source=library, link=library.name)
 
 
-def _tree(folder: Path, path: str) -> Iterator[_Part]:
+def _folder_files(folder: Path, path: str) -> Iterator[_PackageFile]:
     """Yield the files below a folder that programs need; links to files are followed."""
     for entry in sorted(folder.iterdir()):
         if entry.name in _LEFT_OUT or entry.suffix in _NOT_NEEDED:
             continue
         if entry.is_dir() and not entry.is_symlink():
-            yield from _tree(entry, f"{path}/{entry.name}")
+            yield from _folder_files(entry, f"{path}/{entry.name}")
         elif entry.is_file():
-            yield _Part(path=f"{path}/{entry.name}", source=entry)
+            yield _PackageFile(path=f"{path}/{entry.name}", source=entry)
 
 
-def _key(parts: tuple[_Part, ...]) -> str:
+def _content_key(parts: tuple[_PackageFile, ...]) -> str:
     """Return a key of the package's content: a hash of each file's name, size and time, and of this code's version."""
     digest = hashlib.sha256(str(MAKER).encode())
     for part in parts:
@@ -166,31 +166,40 @@ def _key(parts: tuple[_Part, ...]) -> str:
     return f"h{digest.hexdigest()[:7]}"
 
 
-def _fill(
-    archive: Archive, interpreter: Interpreter, parts: tuple[_Part, ...], *, scratch: Path, env: Mapping[str, str]
+def _write_files(
+    archive: Archive,
+    interpreter: Interpreter,
+    parts: tuple[_PackageFile, ...],
+    *,
+    scratch: Path,
+    env: Mapping[str, str],
 ) -> None:
     for part in parts:
         if part.link:
             archive.add_link(part.path, part.link)
         else:
-            _add(archive, interpreter, part, scratch=scratch, env=env)
+            _add_file(archive, interpreter, part, scratch=scratch, env=env)
     if not interpreter.standard_layout:
-        archive.add_bytes(f"{_stdlib(interpreter)}/sitecustomize.py", _SITECUSTOMIZE.encode())
+        archive.add_bytes(f"{_stdlib_path(interpreter)}/sitecustomize.py", _SITECUSTOMIZE.encode())
     # So that the folder exists, and is the one in use, before the first package is installed.
-    archive.add_bytes(f"lib/python{interpreter.python}/site-packages/README.txt", b"Folder of third-party packages.\n")
+    archive.add_bytes(
+        f"lib/python{interpreter.minor_version}/site-packages/README.txt", b"Folder of third-party packages.\n"
+    )
     licence = interpreter.stdlib / "LICENSE.txt"
     if licence.is_file():
         archive.add_info("licenses/LICENSE.txt", licence.read_bytes())
 
 
-def _stdlib(interpreter: Interpreter) -> str:
+def _stdlib_path(interpreter: Interpreter) -> str:
     return str(interpreter.stdlib.relative_to(interpreter.base_prefix))
 
 
-def _add(archive: Archive, interpreter: Interpreter, part: _Part, *, scratch: Path, env: Mapping[str, str]) -> None:
+def _add_file(
+    archive: Archive, interpreter: Interpreter, part: _PackageFile, *, scratch: Path, env: Mapping[str, str]
+) -> None:
     data = part.source.read_bytes()
     if data.startswith(b"\x7fELF"):
-        data = _movable(data, interpreter, part, scratch=scratch, env=env)
+        data = _movable_binary(data, interpreter, part, scratch=scratch, env=env)
     elif _HOLDS_PREFIX.fullmatch(part.source.name) and interpreter.base_prefix != _SYSTEM_PREFIX:
         data = data.replace(str(interpreter.base_prefix).encode(), PLACEHOLDER.encode())
     elif not interpreter.standard_layout and part.path in _sysconfig_paths(interpreter):
@@ -201,7 +210,7 @@ def _add(archive: Archive, interpreter: Interpreter, part: _Part, *, scratch: Pa
 
 def _sysconfig_paths(interpreter: Interpreter) -> tuple[str, str]:
     """Return the possible paths of sysconfig: a module until Python 3.12, a package later."""
-    stdlib = _stdlib(interpreter)
+    stdlib = _stdlib_path(interpreter)
     return f"{stdlib}/sysconfig.py", f"{stdlib}/sysconfig/__init__.py"
 
 
@@ -217,7 +226,9 @@ def with_conda_schemes(text: str, executable: Path) -> str:
     return text[: match.start()] + _SCHEMES + text[match.start() :]
 
 
-def _movable(data: bytes, interpreter: Interpreter, part: _Part, *, scratch: Path, env: Mapping[str, str]) -> bytes:
+def _movable_binary(
+    data: bytes, interpreter: Interpreter, part: _PackageFile, *, scratch: Path, env: Mapping[str, str]
+) -> bytes:
     """Return a program or library with a library search path relative to its own location."""
     needs_library = part.path.startswith("bin/") and interpreter.libraries
     if not needs_library and str(interpreter.base_prefix).encode() not in data:
@@ -234,13 +245,13 @@ def _movable(data: bytes, interpreter: Interpreter, part: _Part, *, scratch: Pat
 def movable_rpath(rpath: str, interpreter: Interpreter, path: str) -> str:
     """Return a library search path with the old prefix written relative to the file at ``path`` in the prefix."""
     up = "/".join([".."] * (len(Path(path).parts) - 1))
-    moved = [_moved(entry, interpreter.base_prefix, f"$ORIGIN/{up}") for entry in rpath.split(":") if entry]
+    moved = [_moved_rpath_entry(entry, interpreter.base_prefix, f"$ORIGIN/{up}") for entry in rpath.split(":") if entry]
     if path.startswith("bin/") and interpreter.libraries:
         moved.append("$ORIGIN/../lib")
     return ":".join(dict.fromkeys(moved))
 
 
-def _moved(entry: str, base: Path, origin: str) -> str:
+def _moved_rpath_entry(entry: str, base: Path, origin: str) -> str:
     inside = Path(entry) == base or base in Path(entry).parents
     return f"{origin}/{Path(entry).relative_to(base)}" if inside and base != _SYSTEM_PREFIX else entry
 

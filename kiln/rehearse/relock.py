@@ -18,7 +18,7 @@ from packaging.utils import parse_wheel_filename
 
 from kiln import files, http_client, process_runner
 from kiln.errors import DownloadFailed
-from kiln.rehearse.resolution import platforms
+from kiln.rehearse.resolution import platform_tags
 from kiln.rehearse.wheel_locks import LOCKS, PYTHONS
 from kiln.rehearse.wheel_package import PackageTarget
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The oldest C library that upstream's own wheel runs on (its tag is manylinux_2_27) and a manylinux image has.
 _GLIBC = "2.28"
-_PLATFORMS = platforms(_GLIBC)
+_PLATFORMS = platform_tags(_GLIBC)
 
 
 def relock(uv: Path, *, env: Mapping[str, str]) -> None:
@@ -37,7 +37,7 @@ def relock(uv: Path, *, env: Mapping[str, str]) -> None:
     """
     for source in sorted(LOCKS.glob("*.in")):
         packages = _resolve(uv, source, env=env)
-        rows = [row for package in packages for row in _rows(package)]
+        rows = [row for package in packages for row in _lock_rows(package)]
         lines = ",\n".join(json.dumps(row) for row in rows)
         files.write_text(source.with_suffix(".json"), f'{{"wheels": [\n{lines}\n]}}\n')
 
@@ -55,7 +55,7 @@ def _resolve(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[dict[str
         return packages
 
 
-def _rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
+def _lock_rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
     """Yield a row for each wheel that is the best for some Python."""
     pythons: dict[str, list[str]] = {}
     urls = {_file_name(wheel["url"]): wheel for wheel in package.get("wheels", ())}
@@ -63,13 +63,13 @@ def _rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
         if Marker(package.get("marker", "python_version > '3'")).evaluate(
             PackageTarget(python=python).marker_environment()
         ):
-            pythons.setdefault(_best(package["name"], urls, python), []).append(python)
+            pythons.setdefault(_best_wheel_file(package["name"], urls, python), []).append(python)
     for file, used_by in pythons.items():
         yield {
             "name": package["name"],
             "version": package["version"],
             "file": file,
-            "size": _size(urls[file]["url"]),
+            "size": _download_size(urls[file]["url"]),
             "sha256": urls[file]["hashes"]["sha256"],
             "pythons": used_by,
         }
@@ -79,7 +79,7 @@ def _file_name(url: str) -> str:
     return unquote(Path(urlsplit(url).path).name)
 
 
-def _best(name: str, names: Iterable[str], python: str) -> str:
+def _best_wheel_file(name: str, names: Iterable[str], python: str) -> str:
     ranks = {tag: rank for rank, tag in enumerate(_tags(python))}
     candidates = [
         (min(ranks[tag] for tag in tags & ranks.keys()), file)
@@ -97,6 +97,6 @@ def _tags(python: str) -> Iterable[Tag]:
     yield from compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=_PLATFORMS)
 
 
-def _size(url: str) -> int:
-    with http_client.opened(url, method="HEAD") as response:
+def _download_size(url: str) -> int:
+    with http_client.send_request(url, method="HEAD") as response:
         return int(response.headers["Content-Length"])

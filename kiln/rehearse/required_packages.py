@@ -33,7 +33,7 @@ class RequiredPackage:
     output: str
 
     @property
-    def version(self) -> str:
+    def version_constraint(self) -> str:
         """The version constraint in conda's notation; empty without one."""
         try:
             return MatchSpec.parse(self.spec).version
@@ -41,12 +41,12 @@ class RequiredPackage:
             return ""
 
     @property
-    def place(self) -> str:
+    def section_and_output(self) -> str:
         """The section and the output, for messages: ``host of keras``."""
         return f"{self.section.value} of {self.output}"
 
 
-def outputs_for(rendered: RenderedConfig, python: str) -> tuple[Output, ...]:
+def outputs_for_python(rendered: RenderedConfig, python: str) -> tuple[Output, ...]:
     """Return the outputs of a config without those for other Pythons than ``python``, ``3.11``."""
     versions = ((output, output.variant.get("python", "")) for output in rendered.outputs)
     return tuple(output for output, version in versions if not version or f"{version}.".startswith(f"{python}."))
@@ -68,23 +68,29 @@ def required_packages(
 def _of_stagings(rendered: RenderedConfig) -> Iterator[RequiredPackage]:
     for staging in rendered.stagings:
         for section in (Section.BUILD, Section.HOST):
-            specs = staging.requirements.solved(section)
-            yield from _entries(specs, section, rendered.name or staging.name, exact=staging.settings.by_engine)
+            specs = staging.requirements.specs_to_solve(section)
+            yield from _required_packages_of_specs(
+                specs, section, rendered.name or staging.name, exact=staging.settings.by_engine
+            )
 
 
 def _of_outputs(outputs: Iterable[Output]) -> Iterator[RequiredPackage]:
     for output in outputs:
         for section in (Section.BUILD, Section.HOST, Section.RUN):
             exact = output.settings.by_engine or section is Section.RUN
-            yield from _entries(output.requirements.solved(section), section, output.name, exact=exact)
+            yield from _required_packages_of_specs(
+                output.requirements.specs_to_solve(section), section, output.name, exact=exact
+            )
 
 
 def _of_tests(test_specs: Iterable[tuple[str, str]]) -> Iterator[RequiredPackage]:
     for output, spec in test_specs:
-        yield from _entries([spec], Section.TEST, output, exact=True)
+        yield from _required_packages_of_specs([spec], Section.TEST, output, exact=True)
 
 
-def _entries(specs: Iterable[str], section: Section, output: str, *, exact: bool) -> Iterator[RequiredPackage]:
+def _required_packages_of_specs(
+    specs: Iterable[str], section: Section, output: str, *, exact: bool
+) -> Iterator[RequiredPackage]:
     for text in specs:
         spec = text if exact else with_star(text)
         yield RequiredPackage(name=package_name(spec).lower(), spec=spec, section=section, output=output)

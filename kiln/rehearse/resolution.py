@@ -70,14 +70,18 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
         report, output = _ask_pip(specs, python=python, glibc=glibc, env=env)
         if report is not None:
             without_wheels = {failure.project for failure in unavailable}
-            overlooked = {text for text in _overlooked(report, python) if _project(text) not in without_wheels}
+            overlooked = {
+                text
+                for text in _requirements_missed_by_pip(report, python)
+                if _project_name(text) not in without_wheels
+            }
             if more := sorted(overlooked - set(specs)):
                 specs = [*specs, *more]
                 continue
-            return Resolution(wheels=_wheels(report, python), unavailable=tuple(unavailable))
-        failure = _failure(output, specs)
+            return Resolution(wheels=_wheels_from_report(report, python), unavailable=tuple(unavailable))
+        failure = _unavailable_project(output, specs)
         unavailable.append(failure)
-        specs = [text for text in specs if _project(text) != failure.project]
+        specs = [text for text in specs if _project_name(text) != failure.project]
     return Resolution(wheels=(), unavailable=tuple(unavailable))
 
 
@@ -89,12 +93,12 @@ def resolve_command(requirements: Path, report: Path, *, python: str, glibc: str
         *("--disable-pip-version-check", "--only-binary=:all:", "--retries=3", "--report", str(report)),
         *(f"--python-version={python}", "--implementation=cp", f"--abi=cp{python.replace('.', '')}"),
         *("--abi=abi3", "--abi=none"),
-        *(f"--platform={platform}" for platform in platforms(glibc)),
+        *(f"--platform={platform}" for platform in platform_tags(glibc)),
         *("--requirement", str(requirements)),
     )
 
 
-def platforms(glibc: str) -> tuple[str, ...]:
+def platform_tags(glibc: str) -> tuple[str, ...]:
     """Return the platform tags of wheels that run with a version of glibc, the newest first."""
     match = _GLIBC.match(glibc)
     newest = int(match[2]) if match and match[1] == "2" else 17
@@ -120,7 +124,7 @@ def _ask_pip(
         return content, result.tail
 
 
-def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
+def _requirements_missed_by_pip(report: Mapping[str, Any], python: str) -> set[str]:
     """Return what the chosen wheels require with another Python than pip's own, and what conda's packages add.
 
     pip evaluates markers for the Python that runs it, whatever the target's.
@@ -129,7 +133,9 @@ def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
     wheels = [entry["metadata"] for entry in report["install"]]
     versions = {canonicalize_name(wheel["name"]): wheel["version"] for wheel in wheels}
     texts = {text for wheel in wheels for text in wheel.get("requires_dist", ())}
-    requirements = (requirement for text in texts if (requirement := _parsed(text)) is not None and requirement.marker)
+    requirements = (
+        requirement for text in texts if (requirement := _requirement_or_none(text)) is not None and requirement.marker
+    )
     added = {name for wheel in versions for name in conda_names.requirements_missing_in_wheel(wheel, python)}
     return (added - versions.keys()) | {
         f"{requirement.name}{requirement.specifier}"
@@ -140,7 +146,7 @@ def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
     }
 
 
-def _parsed(text: str) -> Requirement | None:
+def _requirement_or_none(text: str) -> Requirement | None:
     try:
         return Requirement(text)
     except InvalidRequirement:
@@ -151,18 +157,18 @@ def _is_met(requirement: Requirement, version: str | None) -> bool:
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
-def _failure(output: str, requirements: Sequence[str]) -> UnavailableProject:
+def _unavailable_project(output: str, requirements: Sequence[str]) -> UnavailableProject:
     """Return the requested project that pip could not provide."""
-    projects = {_project(text) for text in requirements}
+    projects = {_project_name(text) for text in requirements}
     for match in _UNAVAILABLE.finditer(output):
         text, parents = match["requirement"], ""
         if required := _REQUIRED_BY.match(text):
             text, parents = required["requirement"], required["parents"]
-        versions = "no wheel" if match["versions"] in {"", "none"} else f"only {_shortened(match['versions'])}"
+        versions = "no wheel" if match["versions"] in {"", "none"} else f"only {_shortened_versions(match['versions'])}"
         reason = f"{text}: pip's index has {versions} for this Python and machine"
-        for candidate in (_project(text), *(_project(part) for part in parents.split("->"))):
+        for candidate in (_project_name(text), *(_project_name(part) for part in parents.split("->"))):
             if candidate in projects:
-                because = "" if candidate == _project(text) else f"{candidate} requires "
+                because = "" if candidate == _project_name(text) else f"{candidate} requires "
                 return UnavailableProject(project=candidate, reason=f"{because}{reason}")
     lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if not line.startswith("WARNING")]
     if pip_without_child_processes.REFUSAL in output:
@@ -181,19 +187,19 @@ def _failure(output: str, requirements: Sequence[str]) -> UnavailableProject:
     )
 
 
-def _shortened(versions: str) -> str:
+def _shortened_versions(versions: str) -> str:
     names = versions.split(", ")
     return versions if len(names) <= 3 else f"{names[0]} to {names[-1]}"
 
 
-def _project(text: str) -> str:
+def _project_name(text: str) -> str:
     try:
         return canonicalize_name(Requirement(text.partition(" (from")[0].strip()).name)
     except InvalidRequirement:
         return canonicalize_name(re.split(r"[\s=<>!~;\[(]", text.strip(), maxsplit=1)[0])
 
 
-def _wheels(report: Mapping[str, Any], python: str) -> tuple[LockedWheel, ...]:
+def _wheels_from_report(report: Mapping[str, Any], python: str) -> tuple[LockedWheel, ...]:
     """Return the wheels of pip's report with their sizes.
 
     Raises:
@@ -201,11 +207,11 @@ def _wheels(report: Mapping[str, Any], python: str) -> tuple[LockedWheel, ...]:
     """
     entries = report["install"]
     with ThreadPoolExecutor(_WORKERS) as pool:
-        sizes = list(pool.map(_size, [entry["download_info"]["url"] for entry in entries]))
-    return tuple(_wheel(entry, size, python) for entry, size in zip(entries, sizes, strict=True))
+        sizes = list(pool.map(_download_size, [entry["download_info"]["url"] for entry in entries]))
+    return tuple(_locked_wheel(entry, size, python) for entry, size in zip(entries, sizes, strict=True))
 
 
-def _wheel(entry: Mapping[str, Any], size: int, python: str) -> LockedWheel:
+def _locked_wheel(entry: Mapping[str, Any], size: int, python: str) -> LockedWheel:
     url, name = entry["download_info"]["url"], canonicalize_name(entry["metadata"]["name"])
     sha256 = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
     file = Path(unquote(urlsplit(url).path)).name
@@ -215,15 +221,15 @@ def _wheel(entry: Mapping[str, Any], size: int, python: str) -> LockedWheel:
     return LockedWheel(name=name, version=version, file=file, size=size, sha256=sha256, pythons=(python,))
 
 
-def _size(url: str) -> int:
+def _download_size(url: str) -> int:
     """Return the size of a file, 0 when its server does not announce it."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         path = Path(unquote(parts.path))
         return path.stat().st_size if path.is_file() else 0
     try:
-        headers = {"User-Agent": "kiln", **channel_url_credentials.headers(url)}
-        with http_client.opened(url, method="HEAD", headers=headers, timeout=30.0) as response:
-            return http_client.announced_size(response) or 0
+        headers = {"User-Agent": "kiln", **channel_url_credentials.request_headers(url)}
+        with http_client.send_request(url, method="HEAD", headers=headers, timeout=30.0) as response:
+            return http_client.content_length(response) or 0
     except http_client.HttpError:
         return 0

@@ -59,9 +59,9 @@ class SourceSearch:
             if source.sha256 is None:
                 missing.append(MissingSource(name=source.url[0], reason="the recipe has no sha256 to find it by"))
                 continue
-            here = self._here(source, source.sha256)
+            here = self._in_folders(source, source.sha256)
             if here is None and indexes is None:
-                indexes = list(package_index.indexes(self.env))
+                indexes = list(package_index.configured_indexes(self.env))
             file = here or self._on_indexes(source, source.sha256, indexes or []) or self._on_web(source, source.sha256)
             if file is None:
                 missing.append(MissingSource(name=source.url[0], reason="no index has its hash, no address answers"))
@@ -69,7 +69,7 @@ class SourceSearch:
                 located[source.sha256] = file
         return tuple(located.values()), tuple(missing)
 
-    def _here(self, source: Source, sha256: str) -> SourceFile | None:
+    def _in_folders(self, source: Source, sha256: str) -> SourceFile | None:
         for name in file_names(source):
             for folder in filter(None, (self.store / sha256, self.folder)):
                 path = folder / name
@@ -96,10 +96,10 @@ class SourceSearch:
     def _on_web(self, source: Source, sha256: str) -> SourceFile | None:
         for url, name in self._addresses(source):
             try:
-                with http_client.opened(
+                with http_client.send_request(
                     url, method="HEAD", headers={"User-Agent": "kiln"}, timeout=_TIMEOUT
                 ) as response:
-                    size = http_client.announced_size(response) or 0
+                    size = http_client.content_length(response) or 0
             except http_client.HttpError:
                 continue
             return SourceFile(name=name, sha256=sha256, url=url, origin=urlsplit(url).hostname or url, size=size)
@@ -128,7 +128,7 @@ def file_names(source: Source) -> tuple[str, ...]:
 
 def projects_of(source: Source, more: Iterable[str]) -> tuple[str, ...]:
     """Return the projects of an index that may have a source: those of its addresses first."""
-    names = (*map(package_index.project_of, source.url), *more)
+    names = (*map(package_index.project_of_url, source.url), *more)
     return tuple(dict.fromkeys(canonicalize_name(name) for name in names if name))
 
 
@@ -155,7 +155,7 @@ def fetch(
     store.mkdir(parents=True, exist_ok=True)
     sources = tuple(sources)
     if any(not source.url.startswith("file:") for source in missing(sources, store)):
-        package_index.indexes(env)  # which keeps their credentials
+        package_index.configured_indexes(env)  # which keeps their credentials
     for source in sources:
         target = stored_path(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:

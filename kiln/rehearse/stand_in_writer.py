@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from kiln.conda_package.writer import PackageFacts, write_package
+from kiln.conda_package.writer import PackageMetadata, write_package
 from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, run_exports
 from kiln.serialization import to_json
@@ -66,12 +66,12 @@ def stand_in_package(stand_in: StandIn, folder: Path) -> Path:
     return path
 
 
-def stand_in_metadata(stand_in: StandIn) -> PackageFacts:
+def stand_in_metadata(stand_in: StandIn) -> PackageMetadata:
     """Return the metadata of a stand-in's package; its build string contains a hash of its content."""
-    return PackageFacts(
+    return PackageMetadata(
         name=stand_in.name,
         version=stand_in.version,
-        build=f"rehearsal_{_key(stand_in)}_0",
+        build=f"rehearsal_{_content_key(stand_in)}_0",
         depends=stand_in.depends,
         about={"summary": f"Stand-in for {stand_in.name}"},
         run_exports={"strong": stand_in.strong_exports} if stand_in.strong_exports else {},
@@ -79,17 +79,17 @@ def stand_in_metadata(stand_in: StandIn) -> PackageFacts:
     )
 
 
-def _key(stand_in: StandIn) -> str:
+def _content_key(stand_in: StandIn) -> str:
     status = [(path, Path(path).stat().st_size) for path in stand_in.libraries.values()]
     content = json.dumps([MAKER, to_json(stand_in), status], sort_keys=True)
     return f"h{hashlib.sha256(content.encode()).hexdigest()[:7]}"
 
 
-def level_metadata() -> Iterator[PackageFacts]:
+def microarch_level_metadata() -> Iterator[PackageMetadata]:
     """Yield the metadata of each level, which excludes the processors below it by ``__archspec``."""
     for level in (1, *(at + 1 for at in PROCESSORS)):
         lower = "|".join(name for at, processors in PROCESSORS.items() if at < level for name in processors)
-        yield PackageFacts(
+        yield PackageMetadata(
             name=NAME,
             version=str(level),
             build="rehearsal_0",
@@ -98,7 +98,7 @@ def level_metadata() -> Iterator[PackageFacts]:
         )
 
 
-def cuda_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageFacts]:
+def cuda_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageMetadata]:
     """Yield the metadata of ``cuda-version`` and of the ``-dev`` packages of the wheels' libraries; none without CUDA.
 
     A ``-dev`` package requires its library and has the same ``run_exports`` as conda-forge's; the headers are in the
@@ -107,11 +107,11 @@ def cuda_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Itera
     if not target.cuda:
         return
     build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
-    yield PackageFacts(name="cuda-version", version=str(target.cuda), build=build)
+    yield PackageMetadata(name="cuda-version", version=str(target.cuda), build=build)
     for wheel in wheels:
         name, exporter = conda_names.conda_name(wheel.name), conda_names.exporting_package(wheel.name)
         if exporter and exporter != name:
-            yield PackageFacts(
+            yield PackageMetadata(
                 name=exporter,
                 version=wheel.version,
                 build=build,

@@ -32,16 +32,16 @@ class MissingPackage:
     reason: str
 
     @property
-    def only_tested(self) -> bool:
+    def is_required_by_tests_only(self) -> bool:
         """True when tests alone require it."""
         return bool(self.required) and all(entry.section is Section.TEST for entry in self.required)
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """The package, what requires it, and the reason."""
         if not self.required:
             return f"{self.name} (a requirement of wheels): {self.reason}"
-        places = ", ".join(dict.fromkeys(entry.place for entry in self.required))
+        places = ", ".join(dict.fromkeys(entry.section_and_output for entry in self.required))
         return f"{self.required[0].spec} ({places}): {self.reason}"
 
 
@@ -71,7 +71,7 @@ class SubstituteSearch:
     glibc: str
     notes: list[str] = field(default_factory=list)
 
-    def run(self, required: Iterable[RequiredPackage]) -> Substitutes:
+    def find_substitutes(self, required: Iterable[RequiredPackage]) -> Substitutes:
         """Return the substitutes of required packages.
 
         Raises:
@@ -82,8 +82,8 @@ class SubstituteSearch:
         for entry in required:
             if entry.name not in OF_INTERPRETER:
                 by_name.setdefault(entry.name, []).append(entry)
-        toolchain, programs, python_packages, missing = self._sorted(by_name)
-        wheels, unavailable = self._resolved(python_packages)
+        toolchain, programs, python_packages, missing = self._classify_packages(by_name)
+        wheels, unavailable = self._resolve_by_environment(python_packages)
         conda_of = {conda_names.pypi_name(name): name for name in python_packages}
         for fault in unavailable:
             name = conda_of.get(fault.project, fault.project)
@@ -91,12 +91,12 @@ class SubstituteSearch:
         aliases = self._aliases(by_name.keys() - {entry.name for entry in missing}, wheels)
         return Substitutes(
             stand_ins=(*compilers.stand_ins(toolchain, self.machine_env), *programs, *aliases),
-            wheels=tuple(wheel for wheel in wheels if self._own_name(wheel) is None),
+            wheels=tuple(wheel for wheel in wheels if self._duplicated_output(wheel) is None),
             missing=tuple(missing),
-            notes=(*self.notes, *self._guesses(python_packages, {entry.name for entry in missing})),
+            notes=(*self.notes, *self._name_guess_notes(python_packages, {entry.name for entry in missing})),
         )
 
-    def _sorted(
+    def _classify_packages(
         self, by_name: Mapping[str, list[RequiredPackage]]
     ) -> tuple[
         dict[str, list[str]], list[StandIn], dict[str, tuple[RequiredPackage, ...]], list[MissingPackage]
@@ -108,13 +108,13 @@ class SubstituteSearch:
         missing: list[MissingPackage] = []
         for name, entries in sorted(by_name.items()):
             required, reason = tuple(entries), ""
-            constraints = [entry.version for entry in entries]
+            constraints = [entry.version_constraint for entry in entries]
             if compilers.is_toolchain(name):
                 program = compilers.missing_program(name, self.machine_env)
                 reason = f"this machine has no {program}" if program else ""
                 toolchain |= {} if program else {name: constraints}
-            elif (row := machine_programs.table().get(name)) is not None:
-                stand_in, reason = self._program(name, row, constraints)
+            elif (row := machine_programs.program_packages().get(name)) is not None:
+                stand_in, reason = self._program_stand_in(name, row, constraints)
                 programs += [stand_in] if stand_in else []
                 if stand_in is None and row.pypi and self.python:
                     python_packages[name], reason = required, ""
@@ -125,14 +125,14 @@ class SubstituteSearch:
             missing += [MissingPackage(name=name, required=required, reason=reason)] if reason else []
         return toolchain, programs, python_packages, missing
 
-    def _program(
+    def _program_stand_in(
         self, name: str, row: machine_programs.ProgramPackage, constraints: list[str]
     ) -> tuple[StandIn | None, str]:
         """Return the stand-in of a program's package; else the reason why this machine has none."""
         program = machine_programs.find(row.programs[0], self.machine_env)
         if program is None:
             return None, f"this machine has no {row.programs[0]}"
-        if not machine_programs.fits(program.version, constraints):
+        if not machine_programs.satisfies_constraints(program.version, constraints):
             return None, f"this machine has {row.programs[0]} {program.version} only"
         found_programs = machine_programs.paths(row.programs, self.machine_env)
         origin = f"{program.path} {program.version}"
@@ -153,13 +153,13 @@ class SubstituteSearch:
             return "it is a library of the channel, which the variant pins"
         return "" if self.python else "it is a package of the channel, and nothing on this machine stands in for it"
 
-    def _resolved(
+    def _resolve_by_environment(
         self, packages: Mapping[str, tuple[RequiredPackage, ...]]
     ) -> tuple[tuple[LockedWheel, ...], list[resolution.UnavailableProject]]:
         """Return wheels for all packages together; if that is impossible, for each environment on its own."""
         every = [entry for entries in packages.values() for entry in entries]
         try:
-            return self._resolve(every)
+            return self._resolve_together(every)
         except resolution.RequirementsConflict:
             self.notes.append("the requirements contradict each other: each environment gets wheels of its own")
         environments: dict[tuple[bool, str], list[RequiredPackage]] = {}
@@ -168,24 +168,24 @@ class SubstituteSearch:
         wheels: dict[LockedWheel, None] = {}
         unavailable: list[resolution.UnavailableProject] = []
         for entries in environments.values():
-            more, faults = self._resolve(entries)
+            more, faults = self._resolve_together(entries)
             wheels |= dict.fromkeys(more)
             unavailable += [fault for fault in faults if fault.project not in {old.project for old in unavailable}]
         return tuple(wheels), unavailable
 
-    def _resolve(
+    def _resolve_together(
         self, entries: Iterable[RequiredPackage]
     ) -> tuple[tuple[LockedWheel, ...], list[resolution.UnavailableProject]]:
         constraints: dict[str, list[str]] = {}
         for entry in entries:
-            constraints.setdefault(entry.name, []).append(entry.version)
+            constraints.setdefault(entry.name, []).append(entry.version_constraint)
         texts = {conda_names.pip_requirement(name, versions) for name, versions in constraints.items()}
         if not texts:
             return (), []
         answer = resolution.resolve(texts, python=self.python, glibc=self.glibc, env=self.env)
         return answer.wheels, list(answer.unavailable)
 
-    def _own_name(self, wheel: LockedWheel) -> str | None:
+    def _duplicated_output(self, wheel: LockedWheel) -> str | None:
         """Return the config's own output that a wheel would duplicate."""
         names = {wheel.name, canonicalize_name(conda_names.conda_name(wheel.name))}
         return next((own for own in self.own if canonicalize_name(own) in names), None)
@@ -194,7 +194,7 @@ class SubstituteSearch:
         """Return packages that only depend on another one: names of the channel that differ from the wheels'."""
         aliases: dict[tuple[str, str], StandIn] = {}
         for wheel in wheels:
-            name, own = conda_names.conda_name(wheel.name), self._own_name(wheel)
+            name, own = conda_names.conda_name(wheel.name), self._duplicated_output(wheel)
             version = wheel.version if own is None else self.own[own]
             target = f"{name} =={version}" if own is None else own
             spellings = {entry for entry in required if conda_names.pypi_name(entry) == wheel.name}
@@ -203,7 +203,7 @@ class SubstituteSearch:
                 aliases[spelling, version] = StandIn(name=spelling, version=version, depends=(target,), origin=origin)
         return list(aliases.values())
 
-    def _guesses(self, packages: Iterable[str], missing: Collection[str]) -> list[str]:
+    def _name_guess_notes(self, packages: Iterable[str], missing: Collection[str]) -> list[str]:
         """Return notes on the names that were mapped without certainty."""
         there = sorted(name for name in packages if name not in missing)
         guessed = [name for name in there if not conda_names.has_known_project(name)]

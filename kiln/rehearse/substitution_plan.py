@@ -59,7 +59,7 @@ def config_plan(request: PlanRequest) -> RehearsalPlan:
         glibc=request.glibc,
     )
     try:
-        substitutes = search.run(request.required)
+        substitutes = search.find_substitutes(request.required)
     except RequirementsConflict as error:
         raise RehearsalRefused(
             f"{rendered.config.name} cannot be rehearsed: its requirements contradict each other as pip sees them",
@@ -67,7 +67,7 @@ def config_plan(request: PlanRequest) -> RehearsalPlan:
             hint="see whether the wheels on pip's index have other requirements than conda-forge's packages",
         ) from error
     sources, missing_sources = request.sources.locate(rendered.sources)
-    required = [package for package in substitutes.missing if not package.only_tested]
+    required = [package for package in substitutes.missing if not package.is_required_by_tests_only]
     if required or missing_sources:
         raise incomplete_plan_error(rendered.config.name, required, missing_sources)
     return RehearsalPlan(
@@ -76,9 +76,9 @@ def config_plan(request: PlanRequest) -> RehearsalPlan:
         stand_ins=substitutes.stand_ins,
         sources=sources,
         notes=(
-            *_differences(substitutes.stand_ins),
+            *_version_difference_notes(substitutes.stand_ins),
             *substitutes.notes,
-            *(f"tested without {package.text}" for package in substitutes.missing),
+            *(f"tested without {package.description}" for package in substitutes.missing),
         ),
     )
 
@@ -87,7 +87,7 @@ def incomplete_plan_error(
     config: str, packages: Iterable[MissingPackage], sources: Iterable[MissingSource]
 ) -> RehearsalRefused:
     """Return the error that lists everything a rehearsal lacks."""
-    lines = [package.text for package in packages]
+    lines = [package.description for package in packages]
     lines += [f"source {source.name}: {source.reason}" for source in sources]
     hint = "put missing sources into a folder and name it with --distdir, or name a --mirror"
     programs = any("this machine has" in line for line in lines)
@@ -102,7 +102,7 @@ def incomplete_plan_error(
     )
 
 
-def _differences(stand_ins: Iterable[StandIn]) -> list[str]:
+def _version_difference_notes(stand_ins: Iterable[StandIn]) -> list[str]:
     """Return notes on stand-ins whose versions are not those that they have in the rehearsal."""
     return [
         f"{stand_in.origin} stands in for {stand_in.name} {stand_in.version}"
@@ -125,15 +125,15 @@ def fitting_python(required: Iterable[RequiredPackage], preferred: Iterable[str]
     if free_threaded := [entry for entry in entries if _FREE_THREADED.search(entry.spec)]:
         raise RehearsalRefused(
             "a rehearsal has no free-threaded Python",
-            why="; ".join(dict.fromkeys(f"{entry.spec} ({entry.place})" for entry in free_threaded)),
+            why="; ".join(dict.fromkeys(f"{entry.spec} ({entry.section_and_output})" for entry in free_threaded)),
             hint="rehearse another config: kiln matrix lists them",
         )
-    constraints = [entry.version for entry in entries]
+    constraints = [entry.version_constraint for entry in entries]
     candidates = dict.fromkeys((*preferred, *reversed(PACKAGED_PYTHONS)))
     for python in candidates:
-        if python in PACKAGED_PYTHONS and machine_programs.fits(f"{python}.99", constraints):
+        if python in PACKAGED_PYTHONS and machine_programs.satisfies_constraints(f"{python}.99", constraints):
             return python
-    places = "; ".join(dict.fromkeys(f"{entry.spec} ({entry.place})" for entry in entries))
+    places = "; ".join(dict.fromkeys(f"{entry.spec} ({entry.section_and_output})" for entry in entries))
     raise RehearsalRefused(
         "no Python of a rehearsal satisfies all requirements",
         why=places,

@@ -65,7 +65,7 @@ def fetch(
             with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
                 _download(batch, Path(folder), env=env, log=log, on_line=on_line)
                 for wheel in batch:
-                    _keep(wheel, Path(folder) / wheel.file, store)
+                    _move_into_store(wheel, Path(folder) / wheel.file, store)
     return tuple(store / wheel.file for wheel in wheels)
 
 
@@ -83,31 +83,31 @@ def _batches(wheels: Iterable[LockedWheel]) -> tuple[tuple[LockedWheel, ...], ..
 
 def verify(wheels: Iterable[LockedWheel], store: Path) -> None:
     """Raise HashMismatch for a file of ``store`` that differs from the lock's, after removing it."""
-    stamps = _stamps(store)
+    stamps = _read_verified_stamps(store)
     for wheel in wheels:
         path = store / wheel.file
-        if path.is_file() and stamps.get(wheel.file) != _stamp(path, wheel):
+        if path.is_file() and stamps.get(wheel.file) != _file_stamp(path, wheel):
             _require_hash(wheel, path)
-            _remember(wheel, store)
+            _record_verified_stamp(wheel, store)
 
 
-def _keep(wheel: LockedWheel, fetched: Path, store: Path) -> None:
+def _move_into_store(wheel: LockedWheel, fetched: Path, store: Path) -> None:
     """Move a fetched wheel to its place after verifying it."""
     if not fetched.is_file():
         raise DownloadFailed(f"pip did not download {wheel.file}", hint="run the same command again")
     _require_hash(wheel, fetched)
     fetched.replace(store / wheel.file)
-    _remember(wheel, store)
+    _record_verified_stamp(wheel, store)
 
 
 def _require_hash(wheel: LockedWheel, path: Path) -> None:
     actual = files.sha256(path)
     if actual != wheel.sha256:
         path.unlink()
-        raise _mismatch(wheel.file, wheel.sha256, actual)
+        raise _hash_mismatch_error(wheel.file, wheel.sha256, actual)
 
 
-def _mismatch(file: str, expected: str, actual: str) -> HashMismatch:
+def _hash_mismatch_error(file: str, expected: str, actual: str) -> HashMismatch:
     return HashMismatch(
         f"{file} is not the file of the lock; it is not used",
         why=f"its SHA-256 is {actual}, the lock has {expected}",
@@ -116,12 +116,12 @@ def _mismatch(file: str, expected: str, actual: str) -> HashMismatch:
     )
 
 
-def _stamp(path: Path, wheel: LockedWheel) -> list[object]:
+def _file_stamp(path: Path, wheel: LockedWheel) -> list[object]:
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino, wheel.sha256]
 
 
-def _stamps(store: Path) -> dict[str, list[object]]:
+def _read_verified_stamps(store: Path) -> dict[str, list[object]]:
     """Read the record of verified files; without a readable record they are verified again."""
     try:
         return mapping_or_empty(json.loads((store / _STAMPS).read_text(encoding="utf-8")))
@@ -129,15 +129,15 @@ def _stamps(store: Path) -> dict[str, list[object]]:
         return {}
 
 
-def _remember(wheel: LockedWheel, store: Path) -> None:
-    stamps = {**_stamps(store), wheel.file: _stamp(store / wheel.file, wheel)}
+def _record_verified_stamp(wheel: LockedWheel, store: Path) -> None:
+    stamps = {**_read_verified_stamps(store), wheel.file: _file_stamp(store / wheel.file, wheel)}
     files.write_text(store / _STAMPS, json.dumps(stamps, indent=0, sort_keys=True))
 
 
 def download_command(wheels: Sequence[LockedWheel], requirements: Path, folder: Path) -> tuple[str, ...]:
     """Return the argv of kiln's own pip for the wheels' Python and platforms, so the target needs no pip."""
     python = min(set.intersection(*(set(wheel.pythons) for wheel in wheels)))
-    platforms = sorted({tag for wheel in wheels for tag in _platforms(wheel.file)} - {"any"})
+    platforms = sorted({tag for wheel in wheels for tag in _platform_tags(wheel.file)} - {"any"})
     return (
         *(sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
         *("--no-deps", "--only-binary=:all:", "--require-hashes", "--retries=3"),
@@ -153,7 +153,7 @@ def requirements_text(wheels: Iterable[LockedWheel]) -> str:
     return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels)
 
 
-def _platforms(file: str) -> list[str]:
+def _platform_tags(file: str) -> list[str]:
     return file.removesuffix(".whl").rpartition("-")[2].split(".")
 
 
@@ -169,14 +169,14 @@ def _download(
     requirements.write_text(requirements_text(wheels), encoding="utf-8")
     argv = download_command(wheels, requirements, folder)
     # pip unpacks and joins files in the temporary folder, which is often too small for these wheels.
-    with _reported(wheels, folder, on_line or (lambda _: None)):
+    with _progress_reported(wheels, folder, on_line or (lambda _: None)):
         result = process_runner.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
     if not result.ok:
-        raise _failure(result.tail, wheels, folder)
+        raise _pip_failure_error(result.tail, wheels, folder)
 
 
 @contextlib.contextmanager
-def _reported(wheels: Sequence[LockedWheel], folder: Path, on_line: Callable[[str], None]) -> Iterator[None]:
+def _progress_reported(wheels: Sequence[LockedWheel], folder: Path, on_line: Callable[[str], None]) -> Iterator[None]:
     """Report the progress of a download until the block ends: pip has no progress that a program can read."""
     finished, start = threading.Event(), time.monotonic()
 
@@ -215,11 +215,13 @@ def progress_text(received: int, total: int, seconds: float) -> str:
     )
 
 
-def _failure(output: str, wheels: Sequence[LockedWheel], folder: Path) -> HashMismatch | DiskFull | DownloadFailed:
+def _pip_failure_error(
+    output: str, wheels: Sequence[LockedWheel], folder: Path
+) -> HashMismatch | DiskFull | DownloadFailed:
     """Return the error for the end of pip's output."""
     if match := _MISMATCH.search(output):
         names = [wheel.file for wheel in wheels if wheel.sha256 == match["expected"]]
-        return _mismatch(names[0] if names else match["what"], match["expected"], match["got"])
+        return _hash_mismatch_error(names[0] if names else match["what"], match["expected"], match["got"])
     if "No space left on device" in output:
         return DiskFull(f"the disk became full while fetching wheels into {folder.parent}", hint="free some disk space")
     return DownloadFailed(

@@ -41,7 +41,7 @@ def has_upstream_wheel(outputs: Iterable[str]) -> bool:
     return not UPSTREAM.isdisjoint(outputs)
 
 
-def rehearsal_wheels(*, python: str, cuda: str | None = None) -> RehearsalPlan:
+def plan_from_locks(*, python: str, cuda: str | None = None) -> RehearsalPlan:
     """Return the wheels of a rehearsal for a Python, ``3.11``, and a CUDA version, ``12.9``, or None.
 
     Raises UnsupportedPython and VariantFault for versions without a lock.
@@ -91,7 +91,7 @@ def known_gaps() -> tuple[WheelGap, ...]:
     )
 
 
-def output_gaps(names: Iterable[str]) -> tuple[WheelGap, ...]:
+def wheel_gaps(names: Iterable[str]) -> tuple[WheelGap, ...]:
     """Return the gaps of outputs, by the outputs' names."""
     names = frozenset(names)
     return tuple(gap for gap in known_gaps() if gap.output in names)

@@ -12,11 +12,11 @@ from threading import Event
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
-from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, write_package
+from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageMetadata, write_package
 from kiln.errors import Interrupted
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_reader import EntryPoint, Member, Wheel, broken_wheel, license_files, opened
+from kiln.rehearse.wheel_reader import EntryPoint, Member, Wheel, broken_wheel_error, license_files, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ class PackageTarget:
     as_conda_forge: bool = False
 
     @property
-    def tag(self) -> str:
+    def python_build_tag(self) -> str:
         """The Python in the form of build strings, ``py311``."""
         return f"py{self.python.replace('.', '')}"
 
@@ -91,8 +91,8 @@ class PackageTarget:
 def convert(wheel: Path, sha256: str, folder: Path, target: PackageTarget, *, stop: Event | None = None) -> Path:
     """Write a wheel as a conda package into ``folder``, unless it exists, and return its path.
 
-    Its name identifies its content, see ``_key``. Raises BrokenPackage for a wheel that is damaged or writes outside
-    its package, DiskFull, and Interrupted soon after ``stop`` is set.
+    Its name identifies its content, see ``_content_key``. Raises BrokenPackage for a wheel that is damaged or writes
+    outside its package, DiskFull, and Interrupted soon after ``stop`` is set.
     """
     with opened(wheel) as source:
         facts = package_metadata(source, sha256, target)
@@ -100,7 +100,7 @@ def convert(wheel: Path, sha256: str, folder: Path, target: PackageTarget, *, st
         if not path.is_file():
             files.require_space(folder, sum(member.size for member in source.members), for_what=f"packing {wheel.name}")
             with write_package(folder, facts) as archive:
-                _fill(archive, source, target, stop or Event())
+                _write_members(archive, source, target, stop or Event())
         return path
 
 
@@ -121,7 +121,7 @@ def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Packag
             pool.shutdown(cancel_futures=True)
 
 
-def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
+def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageMetadata:
     """Return the metadata of a wheel's package."""
     libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     added = conda_names.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
@@ -131,16 +131,16 @@ def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> Packag
         *map(conda_names.conda_name, added),
     }
     interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
-    build_tag = target.cuda_tag if libraries else target.tag
+    build_tag = target.cuda_tag if libraries else target.python_build_tag
     name = conda_names.conda_name(wheel.name)
-    return PackageFacts(
+    return PackageMetadata(
         name=name,
         version=str(wheel.version),
-        build=f"{build_tag}_rehearsal_{_key(sha256, (*added, *exported))}_0",
+        build=f"{build_tag}_rehearsal_{_content_key(sha256, (*added, *exported))}_0",
         depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
         license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
-        run_exports={"weak": exported} if exported else _library_exports(wheel, name),
+        run_exports={"weak": exported} if exported else _own_run_exports(wheel, name),
         made_from={"wheel": wheel.path.name, "wheel_sha256": sha256},
     )
 
@@ -156,7 +156,7 @@ def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
     return ("__glibc >={}.{},<3.0.a0".format(*min(versions)),) if versions else ()
 
 
-def _library_exports(wheel: Wheel, name: str) -> dict[str, tuple[str, ...]]:
+def _own_run_exports(wheel: Wheel, name: str) -> dict[str, tuple[str, ...]]:
     return run_exports(wheel.name, wheel.version) if conda_names.exporting_package(wheel.name) == name else {}
 
 
@@ -165,9 +165,9 @@ def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
     return {"weak": (f"{conda_names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
 
 
-def _key(sha256: str, added: Iterable[str]) -> str:
+def _content_key(sha256: str, added: Iterable[str]) -> str:
     """Return a key of a package's content: a hash of the wheel, this code's version, names, and added requirements."""
-    content = " ".join((sha256, str(CONVERTER), conda_names.digest(), *added))
+    content = " ".join((sha256, str(CONVERTER), conda_names.names_table_digest(), *added))
     return f"h{hashlib.sha256(content.encode()).hexdigest()[:7]}"
 
 
@@ -175,23 +175,23 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _fill(archive: Archive, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
+def _write_members(archive: Archive, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
     as_libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     for member in wheel.members:
-        path = _library_place(member) if as_libraries else _python_place(member, wheel, target)
+        path = _library_install_path(member) if as_libraries else _python_install_path(member, wheel, target)
         if path is not None:
-            _add(archive, wheel, member, path, stop)
+            _add_member(archive, wheel, member, path, stop)
     if as_libraries:
         _add_component_links(archive, wheel)
     else:
         _add_scripts(archive, wheel.entry_points)
         _add_record(archive, wheel, target)
     for name, path in license_files(wheel).items():
-        archive.add_info(f"licenses/{name}", wheel.read(path))
+        archive.add_info(f"licenses/{name}", wheel.read_member(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stoppable:
+class _StoppableStream:
     """A stream that another thread can stop, because the largest files take many seconds."""
 
     source: IO[bytes]
@@ -203,18 +203,18 @@ class _Stoppable:
         return self.source.read(size)
 
 
-def _add(archive: Archive, wheel: Wheel, member: Member, path: str, stop: Event) -> None:
+def _add_member(archive: Archive, wheel: Wheel, member: Member, path: str, stop: Event) -> None:
     if PurePosixPath(path).parts[0] == "info" or path in archive:
-        raise broken_wheel(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
+        raise broken_wheel_error(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
     if path.startswith("bin/") and ".data/scripts/" in member.path:
-        text = _PYTHON_SHEBANG.sub(f"#!{PLACEHOLDER}/bin/python".encode(), wheel.read(member.path))
+        text = _PYTHON_SHEBANG.sub(f"#!{PLACEHOLDER}/bin/python".encode(), wheel.read_member(member.path))
         archive.add_bytes(path, text, executable=True)
         return
-    with wheel.open(member.path) as source:
-        archive.add(path, _Stoppable(source=source, stop=stop), member.size, executable=member.executable)
+    with wheel.open_member(member.path) as source:
+        archive.add(path, _StoppableStream(source=source, stop=stop), member.size, executable=member.executable)
 
 
-def _python_place(member: Member, wheel: Wheel, target: PackageTarget) -> str | None:
+def _python_install_path(member: Member, wheel: Wheel, target: PackageTarget) -> str | None:
     """Return the path of a Python package's file: the wheel specification's install schemes in a conda prefix."""
     top, _, rest = member.path.partition("/")
     if member.path == f"{wheel.dist_info}/RECORD":
@@ -230,11 +230,11 @@ def _python_place(member: Member, wheel: Wheel, target: PackageTarget) -> str | 
         "data": "",
     }
     if scheme not in folders or not path:
-        raise broken_wheel(wheel.path, f"its member {member.path!r} has an unknown install scheme")
+        raise broken_wheel_error(wheel.path, f"its member {member.path!r} has an unknown install scheme")
     return folders[scheme] + path
 
 
-def _library_place(member: Member) -> str | None:
+def _library_install_path(member: Member) -> str | None:
     """Return the path of a CUDA library's file: ``nvidia/<component>/lib/x`` becomes ``lib/x`` of the prefix."""
     match = _COMPONENT.fullmatch(member.path)
     if match is None or PurePosixPath(member.path).name == "__init__.py":

@@ -54,44 +54,44 @@ class Wheel:
         self.path = path
         self._archive = archive
         self._infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
-        self.members = tuple(self._member(info) for info in archive.infolist() if not info.is_dir())
-        self.name, self.version, self.platforms = self._names()
+        self.members = tuple(self._checked_member(info) for info in archive.infolist() if not info.is_dir())
+        self.name, self.version, self.platforms = self._parse_file_name()
         self.dist_info = self._dist_info()
         self.metadata = self._metadata()
         self.requirements = tuple(self._requirement(text) for text in self.metadata.get("requires_dist", ()))
         self.entry_points = tuple(self._entry_points())
         self._require_wheel_version()
 
-    def read(self, path: str) -> bytes:
+    def read_member(self, path: str) -> bytes:
         """Return a member's content; raises BrokenPackage when it is damaged or too long for memory."""
         if self._infos[path].file_size > _MAX_METADATA:
-            self._bad(f"{path} is {self._infos[path].file_size} bytes long")
+            self._raise_broken_wheel(f"{path} is {self._infos[path].file_size} bytes long")
         return self._archive.read(path)
 
     @contextmanager
-    def open(self, path: str) -> Iterator[IO[bytes]]:
+    def open_member(self, path: str) -> Iterator[IO[bytes]]:
         """Open a member for reading."""
         with self._archive.open(path) as file:
             yield file
 
-    def _member(self, info: zipfile.ZipInfo) -> Member:
+    def _checked_member(self, info: zipfile.ZipInfo) -> Member:
         pure = PurePosixPath(info.filename)
         mode = info.external_attr >> 16
         if pure.is_absolute() or ".." in pure.parts or str(pure) != info.filename or "\\" in info.filename:
-            self._bad(f"it has a member {info.filename!r}, which does not stay inside")
+            self._raise_broken_wheel(f"it has a member {info.filename!r}, which does not stay inside")
         if mode & _KIND == _SYMLINK:
-            self._bad(f"its member {info.filename!r} is a symbolic link, which wheels cannot hold")
+            self._raise_broken_wheel(f"its member {info.filename!r} is a symbolic link, which wheels cannot hold")
         if any(ord(letter) < 32 for letter in info.filename):
-            self._bad(f"it has a member {info.filename!r}, whose name holds control characters")
+            self._raise_broken_wheel(f"it has a member {info.filename!r}, whose name holds control characters")
         return Member(path=info.filename, size=info.file_size, executable=bool(mode & 0o111))
 
-    def _names(self) -> tuple[NormalizedName, Version, frozenset[str]]:
+    def _parse_file_name(self) -> tuple[NormalizedName, Version, frozenset[str]]:
         if len(self._infos) != len(self.members):
-            self._bad("it has two members of one name")
+            self._raise_broken_wheel("it has two members of one name")
         try:
             name, version, _, tags = parse_wheel_filename(self.path.name)
         except InvalidWheelFilename as error:
-            self._bad(str(error))
+            self._raise_broken_wheel(str(error))
         return name, version, frozenset(tag.platform for tag in tags)
 
     def _dist_info(self) -> str:
@@ -99,29 +99,29 @@ class Wheel:
         folders = {member.path.split("/")[0] for member in self.members if "/" in member.path}
         dist_infos = sorted(folder for folder in folders if folder.endswith(".dist-info"))
         if len(dist_infos) != 1:
-            self._bad(f"it has {len(dist_infos)} folders *.dist-info, not one")
+            self._raise_broken_wheel(f"it has {len(dist_infos)} folders *.dist-info, not one")
         return dist_infos[0]
 
     def _metadata(self) -> RawMetadata:
-        raw, _ = parse_email(self._required("METADATA"))
+        raw, _ = parse_email(self._read_required_file("METADATA"))
         name, version = raw.get("name"), raw.get("version")
         if not name or not version:
-            self._bad("its METADATA has no Name or no Version")
+            self._raise_broken_wheel("its METADATA has no Name or no Version")
         try:
             agrees = canonicalize_name(name) == self.name and Version(version) == self.version
         except InvalidVersion as error:
-            self._bad(f"its METADATA has no valid version: {error}")
+            self._raise_broken_wheel(f"its METADATA has no valid version: {error}")
         if not agrees:
-            self._bad(f"its METADATA is that of {name} {version}")
+            self._raise_broken_wheel(f"its METADATA is that of {name} {version}")
         return raw
 
     def _requirement(self, text: str) -> Requirement:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            self._bad(f"its METADATA has the requirement {text!r}: {error}")
+            self._raise_broken_wheel(f"its METADATA has the requirement {text!r}: {error}")
         if requirement.url:
-            self._bad(f"it requires {requirement.name} from a URL, which a conda package cannot")
+            self._raise_broken_wheel(f"it requires {requirement.name} from a URL, which a conda package cannot")
         return requirement
 
     def _entry_points(self) -> Iterator[EntryPoint]:
@@ -131,9 +131,9 @@ class Wheel:
         parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
         parser.optionxform = str  # type: ignore[assignment,method-assign] # names keep their case
         try:
-            parser.read_string(self.read(path).decode())
+            parser.read_string(self.read_member(path).decode())
         except (configparser.Error, UnicodeDecodeError) as error:
-            self._bad(f"its entry_points.txt is malformed: {error}")
+            self._raise_broken_wheel(f"its entry_points.txt is malformed: {error}")
         for group in _GROUPS:
             for script, reference in parser.items(group) if parser.has_section(group) else ():
                 yield self._entry_point(script, reference)
@@ -142,26 +142,26 @@ class Wheel:
         module, _, attribute = (part.strip() for part in reference.partition("[")[0].partition(":"))
         names = [*module.split("."), *attribute.split(".")]
         if not all(name.isidentifier() for name in names) or "/" in script or script in {"", ".", ".."}:
-            self._bad(f"its entry point {script!r} = {reference!r} is malformed")
+            self._raise_broken_wheel(f"its entry point {script!r} = {reference!r} is malformed")
         return EntryPoint(script=script, module=module, attribute=attribute)
 
     def _require_wheel_version(self) -> None:
-        fields = HeaderParser().parsestr(self._required("WHEEL").decode("utf-8", "replace"))
+        fields = HeaderParser().parsestr(self._read_required_file("WHEEL").decode("utf-8", "replace"))
         version = fields.get("Wheel-Version", "")
         if version.partition(".")[0] != "1":
-            self._bad(f"its Wheel-Version is {version!r}; only 1.x is known")
+            self._raise_broken_wheel(f"its Wheel-Version is {version!r}; only 1.x is known")
 
-    def _required(self, file: str) -> bytes:
+    def _read_required_file(self, file: str) -> bytes:
         path = f"{self.dist_info}/{file}"
         if path not in self._infos:
-            self._bad(f"it has no {file}")
-        return self.read(path)
+            self._raise_broken_wheel(f"it has no {file}")
+        return self.read_member(path)
 
-    def _bad(self, why: str) -> NoReturn:
-        raise broken_wheel(self.path, why)
+    def _raise_broken_wheel(self, why: str) -> NoReturn:
+        raise broken_wheel_error(self.path, why)
 
 
-def broken_wheel(path: Path, why: str) -> BrokenPackage:
+def broken_wheel_error(path: Path, why: str) -> BrokenPackage:
     """Return the error for a wheel that cannot be used."""
     return BrokenPackage(f"the wheel {path.name} cannot be turned into a package", why=why)
 
@@ -173,7 +173,7 @@ def opened(path: Path) -> Iterator[Wheel]:
         with zipfile.ZipFile(path) as archive:
             yield Wheel(path, archive)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
-        raise broken_wheel(path, f"it is damaged: {error}") from error
+        raise broken_wheel_error(path, f"it is damaged: {error}") from error
 
 
 def license_files(wheel: Wheel) -> Mapping[str, str]:

@@ -47,10 +47,10 @@ _ENGINE = re.compile(r"^  rattler-build: (\S+)$", re.MULTILINE)
 class Attester(Protocol):
     """A signer of attestations: a key, or the identity of a CI job."""
 
-    def bundles(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
+    def sign_statements(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return the Sigstore bundles of statements."""
 
-    def signer(self, workflow: str) -> TrustedSigner | None:
+    def trusted_signer(self, workflow: str) -> TrustedSigner | None:
         """Return this signer, to verify with; None where it is unknown. ``workflow`` is the CI's."""
 
 
@@ -63,15 +63,17 @@ class AttestationSettings:
     workflow: str = ""
     run_url: str = ""
 
-    def bundles(self, record: Provenance) -> tuple[bytes, ...]:
+    def package_bundles(self, record: Provenance) -> tuple[bytes, ...]:
         """Return the signed statements about a package: that it is published, and how it was made."""
         predicate = slsa.predicate(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
         published = statements.publication_statement(record.file, record.sha256, self.channel)
-        return self.attester.bundles([published, statements.slsa_statement(record.file, record.sha256, predicate)])
+        return self.attester.sign_statements(
+            [published, statements.slsa_statement(record.file, record.sha256, predicate)]
+        )
 
-    def is_own(self, record: Provenance, sidecar: bytes) -> bool:
+    def has_own_attestation(self, record: Provenance, sidecar: bytes) -> bool:
         """Return whether this signer has attested a publication to this channel, in a sidecar."""
-        signer = self.attester.signer(self.workflow)
+        signer = self.attester.trusted_signer(self.workflow)
         if signer is None:
             return False
         try:
@@ -83,7 +85,7 @@ class AttestationSettings:
         return True
 
 
-def attestation(
+def release_attestations(
     matrix: ConfigsAndRuns,
     candidates: Sequence[Candidate],
     *,
@@ -97,11 +99,11 @@ def attestation(
         record = provenance_record(matrix, candidate, recipe=digest)
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.info_files(candidate.path)
-        package = _report(matrix, candidate)
-        resolved = (*resolved_packages.environment_packages(info), *_tested_with(package))
+        package = _package_report(matrix, candidate)
+        resolved = (*resolved_packages.environment_packages(info), *_tested_run_dependencies(package))
         licenses = _license_files(candidate.path, info, record)
         parts = _components(info, licenses, package.repositories if package else ())
-        home = _text(candidate.contents.about.get("home"))
+        home = _text_or_empty(candidate.contents.about.get("home"))
         bill = provenance.bill(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
         other = cyclonedx.bill(record, resolved=resolved, licenses=licenses, bundled=parts)
         boms[record.sha256], cyclonedx_bills[record.sha256] = bill, other
@@ -110,14 +112,16 @@ def attestation(
     by_hash = {record.sha256: record for record in records}
 
     def bundles(sha256: str) -> tuple[bytes, ...]:
-        return attesting.bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
+        return attesting.package_bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
 
     return ReleaseAttestations(
         seal=lambda previous: provenance.sealed_lines(records, previous, sign),
         boms=boms,
         cyclonedx=cyclonedx_bills,
         bundles=bundles if attesting else None,
-        is_own=lambda sha256, sidecar: attesting is not None and attesting.is_own(by_hash[sha256], sidecar),
+        is_own=lambda sha256, sidecar: (
+            attesting is not None and attesting.has_own_attestation(by_hash[sha256], sidecar)
+        ),
     )
 
 
@@ -136,7 +140,7 @@ def provenance_record(matrix: ConfigsAndRuns, candidate: Candidate, *, recipe: s
         name=index["name"],
         version=index["version"],
         build=index["build"],
-        license=_text(contents.about.get("license")),
+        license=_text_or_empty(contents.about.get("license")),
         depends=tuple(index.get("depends", ())),
         config=config.config,
         variant=dict(matrix.rendered[config.config].config.variant),
@@ -155,8 +159,8 @@ def provenance_record(matrix: ConfigsAndRuns, candidate: Candidate, *, recipe: s
         finished=config.finished,
         epoch=int(timestamp) // 1000 if isinstance(timestamp, int) else None,
         tests=candidate.verdict.value,
-        tested_with=tuple(map(_identified, _tested_with(_report(matrix, candidate)))),
-        cross_compiled=gate.cross_compilation(candidate),
+        tested_with=tuple(map(_package_identifiers, _tested_run_dependencies(_package_report(matrix, candidate)))),
+        cross_compiled=gate.cross_compilation_text(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
         feedstock_files=restored_feedstock.recorded_files(matrix.feedstock, config.config),
@@ -185,19 +189,19 @@ def _components(
     )
 
 
-def _report(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | None:
+def _package_report(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | None:
     """Return the report of the build that made a package."""
     _, config = making_run_and_config(matrix, candidate)
     sha256 = candidate.artifact.sha256
     return next((package for package in config.packages if package.artifact.sha256 == sha256), None)
 
 
-def _tested_with(package: PackageReport | None) -> tuple[ResolvedPackage, ...]:
+def _tested_run_dependencies(package: PackageReport | None) -> tuple[ResolvedPackage, ...]:
     """Return the run dependencies that a package was tested with."""
     return tuple(filter(resolved_packages.is_valid, package.tests.run_packages)) if package else ()
 
 
-def _identified(package: ResolvedPackage) -> dict[str, str]:
+def _package_identifiers(package: ResolvedPackage) -> dict[str, str]:
     """Return what identifies a package, for a record."""
     fields = {"purl": resolved_packages.package_purl(package), "url": package.url, "sha256": package.sha256}
     return {name: value for name, value in fields.items() if value}
@@ -253,5 +257,5 @@ def _engine_version(package: Path) -> str | None:
     return None if engine_version is None else str(engine_version)
 
 
-def _text(value: object) -> str:
+def _text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""

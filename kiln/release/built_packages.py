@@ -29,12 +29,12 @@ def of_configs(feedstock: Feedstock, configs: Iterable[str]) -> dict[str, tuple[
         for config in report.configs:
             is_built = config.is_built or config.state in BUILT
             if config.config in names - result.keys() and is_built and config.packages:
-                paths = _packages(config)
+                paths = _unchanged_package_files(config)
                 result |= {config.config: paths} if paths else {}
     return result
 
 
-def _packages(config: ConfigRun) -> tuple[Path, ...]:
+def _unchanged_package_files(config: ConfigRun) -> tuple[Path, ...]:
     """Return a config's package files, none if one is missing or another."""
     artifacts = [package.artifact for package in config.packages if not package.artifact.is_wheel]
     if not all(artifact.path.is_file() and files.sha256(artifact.path) == artifact.sha256 for artifact in artifacts):

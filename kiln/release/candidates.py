@@ -13,7 +13,7 @@ from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
 from kiln.publish import package_inspection
-from kiln.publish.gate import require_release
+from kiln.publish.gate import require_releasable
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -39,16 +39,18 @@ class ConfigsAndRuns:
     history: tuple[MatrixReport, ...]
 
     @classmethod
-    def of(cls, feedstock: Feedstock) -> ConfigsAndRuns:
+    def from_feedstock(cls, feedstock: Feedstock) -> ConfigsAndRuns:
         """Render every config and find its last run in the ledger."""
         names = feedstock.config_names
         configs = limits.run_bounded(
-            lambda: {name: render.finalise(render.render(feedstock, expand.read(feedstock, name))) for name in names}
+            lambda: {
+                name: render.close_static_pins(render.render(feedstock, expand.read(feedstock, name))) for name in names
+            }
         )
         history = build_runs(feedstock)
         return cls(feedstock=feedstock, rendered=configs, runs=last_runs(history), history=history)
 
-    def release(
+    def assemble_release(
         self,
         packages: Sequence[Path],
         *,
@@ -60,10 +62,12 @@ class ConfigsAndRuns:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
         searched = package_inspection.forbidden_texts(self._build_folders(), tokens)
         packages_made = self._packages_made()
-        selected = {path: _reports(path, packages_made) for path in packages} if packages else packages_made
+        selected = {path: _reports_of_package(path, packages_made) for path in packages} if packages else packages_made
         return Release(
             configs={name: self.runs[name][1].state if name in self.runs else None for name in self.rendered},
-            expected={} if packages else {name: _paths(config) for name, config in self.rendered.items()},
+            expected={}
+            if packages
+            else {name: _rendered_package_paths(config) for name, config in self.rendered.items()},
             candidates=tuple(self._candidate(path, reports, searched) for path, reports in selected.items()),
             partial=frozenset(partial),
             allowed=allowed_names(self.feedstock),
@@ -71,9 +75,9 @@ class ConfigsAndRuns:
             untested=frozenset(untested),
         )
 
-    def output(self, candidate: Candidate) -> tuple[RenderedConfig, Output] | None:
+    def config_and_output(self, candidate: Candidate) -> tuple[RenderedConfig, Output] | None:
         """Return the config and the output that render a package."""
-        return self._output(candidate.path.name, candidate.configs)
+        return self._find_output(candidate.path.name, candidate.configs)
 
     def _packages_made(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
@@ -90,26 +94,28 @@ class ConfigsAndRuns:
     ) -> Candidate:
         configs = tuple(name for name, _ in reports)
         try:
-            package_contents, broken = package_inspection.read(path, searched), ""
+            package_contents, broken = package_inspection.inspect_package(path, searched), ""
         except BrokenPackage as error:
             package_contents, broken = None, f"{error.what}: {error.why}"
         except OSError as error:
             package_contents, broken = None, f"it cannot be read: {error.strerror}"
-        rendered = self._output(path.name, configs)
+        rendered = self._find_output(path.name, configs)
         report = _report_of_file(reports, package_contents.sha256 if package_contents else "")
         return Candidate(
             path=path,
             configs=configs,
-            artifact=report.artifact if report else _unknown(path, package_contents.sha256 if package_contents else ""),
+            artifact=report.artifact
+            if report
+            else _artifact_not_in_ledger(path, package_contents.sha256 if package_contents else ""),
             verdict=report.tests.verdict if report else TestVerdict.NONE,
             contents=package_contents,
             broken=broken,
             built_on=_built_on(rendered),
             output=rendered and rendered[1],
-            needs_nothing_else=rendered is not None and _needs_nothing_else(*rendered),
+            needs_nothing_else=rendered is not None and _gets_no_run_exports(*rendered),
         )
 
-    def _output(self, name: str, configs: Iterable[str]) -> tuple[RenderedConfig, Output] | None:
+    def _find_output(self, name: str, configs: Iterable[str]) -> tuple[RenderedConfig, Output] | None:
         for config in configs:
             for output in self.rendered[config].outputs:
                 if not output.skip and package_file_name(output) == name:
@@ -131,7 +137,7 @@ def checked_packages(release: Release) -> tuple[list[Path], list[repodata.IndexE
     Raises:
         ReleaseRefused: with every reason.
     """
-    require_release(release)
+    require_releasable(release)
     paths = [candidate.path for candidate in release.candidates]
     return paths, [repodata.read(path) for path in paths]
 
@@ -147,11 +153,11 @@ def new_packages(release: Release) -> tuple[Candidate, ...]:
 
 def build_runs(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
     """Return all runs of the ledger, the latest first, except rehearsals."""
-    place = ArtifactLayout.of(feedstock).ledger
+    place = ArtifactLayout.for_feedstock(feedstock).ledger
     if not place.is_file():  # opening a ledger creates it
         return ()
     with Ledger(place) as ledger:
-        reports = (ledger.report(number) for number in ledger.runs())
+        reports = (ledger.report(number) for number in ledger.run_numbers())
         return tuple(report for report in reports if report and not report.rehearsal)
 
 
@@ -181,7 +187,7 @@ def allowed_names(feedstock: Feedstock) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def _reports(
+def _reports_of_package(
     package: Path, packages_made: Mapping[Path, tuple[tuple[str, PackageReport], ...]]
 ) -> tuple[tuple[str, PackageReport], ...]:
     """Return the reports of a package file, wherever it is: two subdirs may have packages of its name."""
@@ -198,11 +204,11 @@ def _report_of_file(reports: Sequence[tuple[str, PackageReport]], sha256: str) -
     return next((report for report in candidates if report.artifact.sha256 == sha256), next(iter(candidates), None))
 
 
-def _paths(rendered: RenderedConfig) -> tuple[str, ...]:
+def _rendered_package_paths(rendered: RenderedConfig) -> tuple[str, ...]:
     return tuple(f"{output.subdir}/{package_file_name(output)}" for output in rendered.outputs if not output.skip)
 
 
-def _needs_nothing_else(rendered: RenderedConfig, output: Output) -> bool:
+def _gets_no_run_exports(rendered: RenderedConfig, output: Output) -> bool:
     """Return whether no build requirement can have added run requirements."""
     staging = rendered.staging_of(output)
     entries = (output,) if staging is None else (staging, output)
@@ -216,7 +222,7 @@ def _built_on(rendered: tuple[RenderedConfig, Output] | None) -> str:
     return rendered[0].config.build_platform
 
 
-def _unknown(path: Path, sha256: str) -> Artifact:
+def _artifact_not_in_ledger(path: Path, sha256: str) -> Artifact:
     """Return the artifact of a package that is not in the ledger."""
     name, version, build = [*path.stem.rsplit("-", 2), "", ""][:3]
     subdir = path.parent.name

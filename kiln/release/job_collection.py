@@ -39,7 +39,7 @@ def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[s
         UnknownConfig: the feedstock has no such config.
         UsageError: a folder has no report.
     """
-    reports = [(folder, read(folder / REPORT)) for given in folders for folder in _jobs_in(given)]
+    reports = [(folder, read_job_report(folder / REPORT)) for given in folders for folder in _jobs_in(given)]
     commits = {report.commit for _, report in reports}
     if len(commits) > 1:
         raise ReleaseRefused(
@@ -49,10 +49,12 @@ def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[s
         )
     names = [report.configs[0].config for _, report in reports]
     remotes = {entry.config: entry for entry in worker_results.remote_configs(feedstock, names, options=("a CI job",))}
-    layout = ArtifactLayout.of(feedstock)
+    layout = ArtifactLayout.for_feedstock(feedstock)
     build_cache.index_channel(layout)
     try:
-        return tuple(_keep(feedstock, folder, report, remotes[report.configs[0].config]) for folder, report in reports)
+        return tuple(
+            _store_job(feedstock, folder, report, remotes[report.configs[0].config]) for folder, report in reports
+        )
     finally:  # one index of all, since each takes longer with the packages before
         build_cache.index_channel(layout)
 
@@ -67,7 +69,7 @@ def _jobs_in(folder: Path) -> list[Path]:
     return jobs
 
 
-def read(path: Path) -> MatrixReport:
+def read_job_report(path: Path) -> MatrixReport:
     """Return the report of a job.
 
     Raises:
@@ -92,12 +94,12 @@ def read(path: Path) -> MatrixReport:
     return report
 
 
-def _keep(feedstock: Feedstock, folder: Path, report: MatrixReport, remote: RemoteConfig) -> tuple[str, int]:
+def _store_job(feedstock: Feedstock, folder: Path, report: MatrixReport, remote: RemoteConfig) -> tuple[str, int]:
     (config,) = report.configs
-    collected = collect.read(folder, worker=str(folder), config=config.config, packages_in="")
+    collected = collect.read_collected_results(folder, worker=str(folder), config=config.config, packages_in="")
     added = worker_results.add_to_channel(feedstock, remote, collected.packages, index=False)
     entry = dataclasses.replace(config, state=ConfigState.DONE, packages=added, log=None)
-    with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
-        number = ledger.begin(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))
-        ledger.end(number)
+    with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:
+        number = ledger.begin_run(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))
+        ledger.end_run(number)
     return config.config, len(added)

@@ -22,7 +22,7 @@ def differences(one: Path, other: Path) -> list[str]:
     lines = [f"{name}: only in {'the first' if name in first else 'the second'}" for name in first.keys() ^ second]
     changed = [name for name in first.keys() & second.keys() if first[name] != second[name]]
     paths = sorted(changed)[:MOST]
-    texts = [_texts(package, set(paths)) for package in (one, other)]
+    texts = [_small_file_contents(package, set(paths)) for package in (one, other)]
     for name in paths:
         place = first_difference(*(text.get(name) for text in texts)) if first[name][0] != second[name][0] else ""
         lines.append(f"{name}: {_difference(first[name], second[name])}{place}")
@@ -42,10 +42,10 @@ def first_difference(one: bytes | None, other: bytes | None) -> str:
     number, pair = next(((number, pair) for number, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
     if not number:
         return f" ({len(lines[0])} and {len(lines[1])} lines)"
-    return f" (line {number}: {_shown(*pair)} and {_shown(*reversed(pair))})"
+    return f" (line {number}: {_line_excerpt(*pair)} and {_line_excerpt(*reversed(pair))})"
 
 
-def _shown(line: str, other: str) -> str:
+def _line_excerpt(line: str, other: str) -> str:
     """Return a line from a little before where it differs from another one."""
     place = next((i for i, (a, b) in enumerate(zip(line, other, strict=False)) if a != b), 0)
     start = max(0, place - LONGEST // 2)
@@ -69,7 +69,7 @@ def _contents(package: Path) -> dict[str, tuple[Any, ...]]:
         }
 
 
-def _texts(package: Path, names: set[str]) -> dict[str, bytes]:
+def _small_file_contents(package: Path, names: set[str]) -> dict[str, bytes]:
     """Return the contents of some small files of a package."""
     if not names:
         return {}

@@ -10,7 +10,7 @@ from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import end_orphans
 from kiln.release.package_differences import differences, feedstock_folder
-from kiln.run.config_build_process import ConfigBuild, error_of
+from kiln.run.config_build_process import ConfigBuild, config_error
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 
@@ -27,7 +27,7 @@ NEEDED = frozenset({"config", "container", "engine", "file", "image", "recipe", 
 OPTIONAL = frozenset({"image", "commit", "remote"})
 
 
-def caller_variables(record: Mapping[str, Any]) -> dict[str, str]:
+def recorded_build_variables(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of a build that are in its record."""
     values = {
         "sha": record.get("commit"),
@@ -81,7 +81,7 @@ def rebuild(
     planned = run.plan_run(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
-    build = ConfigBuild.of(rebuild_job(planned, feedstock))
+    build = ConfigBuild.from_job(rebuild_job(planned, feedstock))
     folder = build.task.folder
     with build_cache.hold_lock(build.task.lock, while_true=lambda: False):
         end_orphans(folder)
@@ -90,7 +90,7 @@ def rebuild(
         if files.sha256(rebuilt) == files.sha256(package):
             files.remove(folder)
             return package
-        copy = build.task.layout.place("rebuilt", package.name)
+        copy = build.task.layout.safe_path("rebuilt", package.name)
         files.link_or_copy(rebuilt, copy)
         files.remove(folder)
     lines = "".join(f"\n    {line}" for line in differences(package, copy))
@@ -107,7 +107,7 @@ def rebuild_job(planned: RunPlan, feedstock: Feedstock) -> ConfigJob:
     A cold build makes every package itself; under another key it finds no compile in a cache.
     """
     ((config, job),) = planned.jobs_of.items()
-    log = str(ArtifactLayout.of(feedstock).place("logs", f"rebuild-{config}.log"))
+    log = str(ArtifactLayout.for_feedstock(feedstock).safe_path("logs", f"rebuild-{config}.log"))
     return dataclasses.replace(
         job,
         log=log,
@@ -120,7 +120,7 @@ def rebuild_job(planned: RunPlan, feedstock: Feedstock) -> ConfigJob:
 def _rebuilt_package(build: ConfigBuild, name: str) -> Path:
     """Build the config and return the package of a name."""
     result, outcome = build.run_builder()
-    error = error_of(result, outcome, build.task.job)
+    error = config_error(result, outcome, build.task.job)
     if error is not None:
         raise error
     for package in result["packages"]:

@@ -25,7 +25,7 @@ _RENDERED_V1 = "rendered_recipe.yaml"
 
 def recorded_files(feedstock: Feedstock, config: str) -> dict[str, str]:
     """Return the texts of the files that a build of a config reads, and that its packages do not carry."""
-    places = (feedstock.settings, feedstock.configs / f"{config}.yaml", feedstock.recipe / VARIANT)
+    places = (feedstock.conda_forge_yml, feedstock.config_folder / f"{config}.yaml", feedstock.recipe / VARIANT)
     texts = {}
     for place in places:
         if place.is_file() and place.stat().st_size <= LARGEST:
@@ -45,7 +45,11 @@ def restore(package: Path, record: Mapping[str, Any], into: Path) -> Feedstock:
         raise NotWritable(f"{into} is not empty", hint="name a new folder")
     texts, config = record.get("feedstock_files"), record.get("config")
     allowed = {"conda-forge.yml", f".ci_support/{config}.yaml", f"recipe/{VARIANT}"}
-    if not isinstance(texts, dict) or f".ci_support/{config}.yaml" not in texts or not _is_plain(str(config)):
+    if (
+        not isinstance(texts, dict)
+        or f".ci_support/{config}.yaml" not in texts
+        or not _is_portable_file_name(str(config))
+    ):
         raise ProvenanceBroken(
             f"the record of {package.name} does not have the files of its feedstock",
             why="they are recorded since kiln 0.1; or its config file is too large",
@@ -78,11 +82,15 @@ def _recipe(package: Path) -> dict[str, bytes]:
         recipe = {name: data for name, data in carried.items() if name not in {_RENDERED_V1, VARIANT_V1}}
     else:
         raise BrokenPackage(f"{package.name} carries no recipe", hint="rebuild it in a checkout of its feedstock")
-    if wrong := [name for name in recipe if not all(map(_is_plain, PurePosixPath(name).parts)) or name.startswith("/")]:
+    if wrong := [
+        name
+        for name in recipe
+        if not all(map(_is_portable_file_name, PurePosixPath(name).parts)) or name.startswith("/")
+    ]:
         raise BrokenPackage(f"{package.name} has a recipe with a path that leads out of it: {wrong[0]!r}")
     return {f"recipe/{name}": data for name, data in recipe.items()}
 
 
-def _is_plain(part: str) -> bool:
+def _is_portable_file_name(part: str) -> bool:
     """Return whether a text is the name of a file on every system."""
     return bool(part) and part not in {".", ".."} and not set(part) & set('/\\:*?"<>|') and part.isprintable()

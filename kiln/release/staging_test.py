@@ -40,20 +40,20 @@ class StagingTest:
             SolveFailed, TestsFailed: for the first that fails.
         """
         for candidate in self.candidates:
-            output = self.matrix.output(candidate)
+            output = self.matrix.config_and_output(candidate)
             assert output is not None, "the gate refuses packages that no config renders"
-            runs = emulation.runs(candidate.artifact.subdir, in_container=False)
+            runs = emulation.can_run_platform(candidate.artifact.subdir, in_container=False)
             self.on_line(f"{'test' if runs else 'install'} {candidate.path.name}")
-            self._one(*output, staged, runs=runs)
+            self._test_package(*output, staged, runs=runs)
 
-    def _one(self, rendered: RenderedConfig, output: Output, staged: str, *, runs: bool) -> None:
+    def _test_package(self, rendered: RenderedConfig, output: Output, staged: str, *, runs: bool) -> None:
         feedstock, channels = self.matrix.feedstock, (staged, *self.channels, *needed_channels(rendered))
-        folder = ArtifactLayout.of(feedstock).root / "publish"
+        folder = ArtifactLayout.for_feedstock(feedstock).root / "publish"
         tester = tester_of(rendered, output, feedstock, folder=folder, channels=channels, machine=self.machine)
         if runs:
             tester.run(tester.plan(output), environment=self.environment)
         else:
-            tester.install(tester.plan(output))
+            tester.trial_install(tester.plan(output))
 
 
 def new_packages_test(
@@ -67,7 +67,9 @@ def new_packages_test(
     """Return the test of the packages of a release that are new in its channel."""
     from kiln.virtual_packages import machine_virtual_packages
 
-    files.remove(ArtifactLayout.of(matrix.feedstock).place("publish"))  # an earlier package may have had the same name
+    files.remove(
+        ArtifactLayout.for_feedstock(matrix.feedstock).safe_path("publish")
+    )  # an earlier package may have had the same name
     return StagingTest(
         matrix=matrix,
         candidates=new_packages(release),

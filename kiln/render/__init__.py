@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from kiln.render.json_output import as_plain_data
 from kiln.render.render import build_platform, build_platforms, render, require_supported, warnings
-from kiln.render.static_pins import finalise
+from kiln.render.static_pins import close_static_pins
 
-__all__ = ["as_plain_data", "build_platform", "build_platforms", "finalise", "render", "require_supported", "warnings"]
+__all__ = [
+    "as_plain_data",
+    "build_platform",
+    "build_platforms",
+    "close_static_pins",
+    "render",
+    "require_supported",
+    "warnings",
+]

@@ -27,10 +27,14 @@ def marker(kind: str, name: str, **bounds: Any) -> str:
 
 def pins_of(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ...]:
     """Return every open pin of a package: its field, its position there, and the pin."""
-    twins = [twin for twin in marked.outputs(package.variant) if (twin.name, twin.kind) == (package.name, package.kind)]
+    twins = [
+        twin
+        for twin in marked.output_packages(package.variant)
+        if (twin.name, twin.kind) == (package.name, package.kind)
+    ]
     if not twins:
         return ()
-    pins = [*_pins(twins[0].requirements), *_pins(_exports(twins[0]))]
+    pins = [*_marked_pins(twins[0].requirements), *_marked_pins(_run_export_fields(twins[0]))]
     return tuple(pins)
 
 
@@ -56,32 +60,32 @@ def pin_run_as_build_bounds(rule: Mapping[str, str] | str) -> tuple[str, str]:
     return rule.get("min_pin", "x.x.x.x.x.x.x"), rule.get("max_pin", "x")
 
 
-def _exports(package: Metadata) -> dict[str, Any]:
+def _run_export_fields(package: Metadata) -> dict[str, Any]:
     from kiln.render.output_parts import run_exports
 
-    exports = run_exports(package.value("build", "run_exports"))
+    exports = run_exports(package.section_value("build", "run_exports"))
     return {f"run_exports/{kind}": specs for kind, specs in exports.items()}
 
 
-def _pins(fields: Mapping[str, Any]) -> Iterator[tuple[str, int, Pin]]:
+def _marked_pins(fields: Mapping[str, Any]) -> Iterator[tuple[str, int, Pin]]:
     for field, specs in fields.items():
         for index, spec in enumerate(specs):
             if match := _MARK.search(spec):
                 data = json.loads(bytes.fromhex(match[1]))
-                yield field, index, _pin(spec.split()[0], data)
+                yield field, index, _pin_of_mark(spec.split()[0], data)
 
 
-def _pin(name: str, data: Mapping[str, str | None]) -> Pin:
+def _pin_of_mark(name: str, data: Mapping[str, str | None]) -> Pin:
     return Pin(
         name=name,
         subpackage=data["kind"] == "subpackage",
-        min_pin=_places(data.get("min_pin")),
-        max_pin=_places(data.get("max_pin")),
+        min_pin=_bound_or_none(data.get("min_pin")),
+        max_pin=_bound_or_none(data.get("max_pin")),
         lower=data.get("lower_bound"),
         upper=data.get("upper_bound"),
         exact=str(data.get("exact")).lower() in {"true", "1"},
     )
 
 
-def _places(text: str | None) -> str | None:
+def _bound_or_none(text: str | None) -> str | None:
     return None if text in {None, "", "None"} else text

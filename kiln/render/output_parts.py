@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.archive_kinds import file_of, is_archive, is_wheel
+from kiln.archive_kinds import file_name_of_url, is_archive, is_wheel
 from kiln.errors import RecipeFault
 from kiln.model.output_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.names import is_channel_folder
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
-from kiln.recipe.specs import sections, with_versions
-from kiln.render.output_settings import build_settings, included_files, merges_environments, test_scripts, texts
+from kiln.recipe.specs import requirements_by_section, with_versions
+from kiln.render.output_settings import build_settings, included_files, item_texts, merges_environments, test_scripts
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TRUE = frozenset({"yes", "true", "1", "on"})
 _LANGUAGES = {"r": "r", "perl": "perl", "lua": "lua"}
 
 
-def mapping(package: Metadata, section: str) -> Mapping[str, Any]:
+def mapping_section(package: Metadata, section: str) -> Mapping[str, Any]:
     """Return a section that must be a mapping.
 
     Raises:
@@ -36,7 +36,7 @@ def mapping(package: Metadata, section: str) -> Mapping[str, Any]:
     value = package.values.get(section) or {}
     if not isinstance(value, dict):
         what = f"{package.name}: the section {section!r} is not a mapping"
-        raise RecipeFault(what, at=package.recipe.place("outputs" if package.is_output else section))
+        raise RecipeFault(what, at=package.recipe.place_of_section("outputs" if package.is_output else section))
     return value
 
 
@@ -52,7 +52,7 @@ def requirements(value: Mapping[str, list[str]]) -> Requirements:
 
 def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[str, int, Pin], ...]) -> Output:
     """Return the output of a package."""
-    exports = package.value("build", "run_exports")
+    exports = package.section_value("build", "run_exports")
     return Output(
         name=package.name,
         version=package.version,
@@ -61,25 +61,31 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         subdir=_subdir(package),
         noarch=_noarch(package),
         requirements=requirements(package.requirements),
-        track_features=texts(package.value("build", "track_features")),
+        track_features=item_texts(package.section_value("build", "track_features")),
         run_exports=run_exports(exports),
         run_exports_bare=not isinstance(exports, dict),
         tests=tests(package),
         script=package_script(package),
-        entry_points=texts(package.value("build", "entry_points")),
+        entry_points=item_texts(package.section_value("build", "entry_points")),
         files=included_files(package),
-        about={str(key): about_value(value) for key, value in mapping(package, "about").items() if value is not None},
-        used={key: str(value) for key, value in package.hashed.items()},
+        about={
+            str(key): about_value(value)
+            for key, value in mapping_section(package, "about").items()
+            if value is not None
+        },
+        used={key: str(value) for key, value in package.hash_input.items()},
         skip=package.skip,
         platform=package.host_subdir,
         pins=pins,
         variant=variant,
-        script_env=texts(package.value("build", "script_env")),
-        binary_relocation=relocation(package.value("build", "binary_relocation")),
-        detect_binary_files_with_prefix=_yes(package.value("build", "detect_binary_files_with_prefix")),
+        script_env=item_texts(package.section_value("build", "script_env")),
+        binary_relocation=relocation(package.section_value("build", "binary_relocation")),
+        detect_binary_files_with_prefix=_is_true_or_missing(
+            package.section_value("build", "detect_binary_files_with_prefix")
+        ),
         settings=build_settings(package),
-        extra=dict(mapping(package, "extra")),
-        single=frozenset(_single(package)),
+        extra=dict(mapping_section(package, "extra")),
+        single=frozenset(_single_value_fields(package)),
         is_output=package.is_output,
         sections=package.values,
         all_keys=dict(package.variant),
@@ -92,10 +98,10 @@ def _subdir(package: Metadata) -> str:
     Raises:
         RecipeFault: when the target is not a subdir.
     """
-    target = package.entry.get("target")
+    target = package.output_entry.get("target")
     if target and not is_channel_folder(str(target)):
         what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
-        raise RecipeFault(what, at=package.recipe.place("outputs"))
+        raise RecipeFault(what, at=package.recipe.place_of_section("outputs"))
     return str(target or ("noarch" if package.noarch or package.noarch_python else package.host_subdir))
 
 
@@ -106,14 +112,14 @@ def _noarch(package: Metadata) -> str | None:
     return str(package.noarch) if package.noarch else "python" if package.noarch_python else None
 
 
-def _single(package: Metadata) -> Iterator[str]:
+def _single_value_fields(package: Metadata) -> Iterator[str]:
     """Yield the fields whose values conda-build leaves as text or as true, and the legacy ``noarch_python``."""
-    exports = package.value("build", "run_exports")
+    exports = package.section_value("build", "run_exports")
     kinds = exports.items() if isinstance(exports, dict) else ()
     yield from (f"run_exports/{kind}" for kind, specs in kinds if isinstance(specs, str))
     if isinstance(exports, str):
         yield "run_exports"
-    section = mapping(package, "test")
+    section = mapping_section(package, "test")
     yield from (f"test/{key}" for key in ("imports", *_TESTED) if isinstance(section.get(key), str))
     if package.noarch is True:
         yield "noarch"
@@ -123,87 +129,91 @@ def _single(package: Metadata) -> Iterator[str]:
 
 def relocation(value: Any) -> bool | tuple[str, ...]:
     """Return ``binary_relocation``: true for all binaries (the default), false for none, or globs."""
-    return texts(value) if isinstance(value, list) else _yes(value)
+    return item_texts(value) if isinstance(value, list) else _is_true_or_missing(value)
 
 
-def _yes(value: Any) -> bool:
+def _is_true_or_missing(value: Any) -> bool:
     return value is None or str(value).lower() not in {"false", "no", "off", "0"}
 
 
 def run_exports(value: Any) -> dict[str, tuple[str, ...]]:
     """Return run exports by kind; a bare list is ``weak``. A kind without any line stays, as an empty tuple."""
     if isinstance(value, dict):
-        return {str(kind): texts(specs) for kind, specs in value.items()}
-    return {"weak": texts(value)} if texts(value) else {}
+        return {str(kind): item_texts(specs) for kind, specs in value.items()}
+    return {"weak": item_texts(value)} if item_texts(value) else {}
 
 
 def tests(package: Metadata) -> tuple[OutputTest, ...]:
     """Return the ``test`` section, which is one test; its imports are in the language of the package's name."""
-    section = mapping(package, "test")
-    commands, requires, files, source_files = (texts(section.get(key)) for key in _TESTED)
+    section = mapping_section(package, "test")
+    commands, requires, files, source_files = (item_texts(section.get(key)) for key in _TESTED)
     imports = as_list(section.get("imports"))
     downstreams = section.get("downstreams")
     test = OutputTest(
-        imports=texts([item for item in imports if not isinstance(item, dict)]),
-        modules=_modules(imports),
+        imports=item_texts([item for item in imports if not isinstance(item, dict)]),
+        modules=_modules_by_language(imports),
         scripts=test_scripts(package),
         script=Script(lines=commands),
         requires=requires,
         files=files,
         source_files=source_files,
-        downstreams=texts(list(downstreams) if isinstance(downstreams, dict) else downstreams),
+        downstreams=item_texts(list(downstreams) if isinstance(downstreams, dict) else downstreams),
     )
-    return () if test == OutputTest() else (replace(test, language=_language(package.name)),)
+    return () if test == OutputTest() else (replace(test, language=_import_language(package.name)),)
 
 
-def _language(package: str) -> str:
+def _import_language(package: str) -> str:
     """Return the language of a package's imports, by its name."""
     return _LANGUAGES.get(package.partition("-")[0], "python") if "-" in package else "python"
 
 
-def _modules(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
+def _modules_by_language(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
     """Return the imports of entries that name their language, by language."""
     modules: dict[str, tuple[str, ...]] = {}
     for item in imports:
         if isinstance(item, dict):
             language = str(item.get("lang", ""))
-            modules[language] = (*modules.get(language, ()), *texts(item.get("imports")))
+            modules[language] = (*modules.get(language, ()), *item_texts(item.get("imports")))
     return {language: names for language, names in modules.items() if names}
 
 
 def about_value(value: Any) -> str | tuple[str, ...]:
     """Return a value of the ``about`` section."""
-    return texts(value) if isinstance(value, list) else str(value)
+    return item_texts(value) if isinstance(value, list) else str(value)
 
 
 def package_script(package: Metadata) -> Script:
     """Return the script that makes a package's files after the recipe's build step; a single package has only that."""
-    script_name, program = package.entry.get("script"), package.entry.get("script_interpreter")
+    script_name, program = package.output_entry.get("script"), package.output_entry.get("script_interpreter")
     if isinstance(script_name, str) and script_name:
         return Script(file=script_name, program=str(program) if program else None)
-    lines = texts(script_name) or texts(package.value("build", "script"))
+    lines = item_texts(script_name) or item_texts(package.section_value("build", "script"))
     if lines:
         return Script(lines=lines)
-    return Script() if package.recipe.outputs_of(package.values)[1:] or package.is_output else _default(package)
+    return (
+        Script() if package.recipe.output_entries(package.values)[1:] or package.is_output else _default_script(package)
+    )
 
 
-def _default(package: Metadata) -> Script:
+def _default_script(package: Metadata) -> Script:
     name = "bld.bat" if package.recipe.platform.system == "win" else "build.sh"
     return Script(file=name) if (package.recipe.source.path.parent / name).is_file() else Script()
 
 
 def compile_step(top: Metadata, *, several: bool) -> Staging | None:
     """Return the recipe's own build step; None for a single package, and for ``several`` that share nothing."""
-    if not top.recipe.outputs_of(top.values):
+    if not top.recipe.output_entries(top.values):
         return None
-    lines = texts(top.value("build", "script"))
-    script = Script(lines=lines) if lines else _default(top)
+    lines = item_texts(top.section_value("build", "script"))
+    script = Script(lines=lines) if lines else _default_script(top)
     if script == Script() and not (several and sources(top)):
         return None
     return Staging(
         script=script,
-        script_env=texts(top.value("build", "script_env")),
-        requirements=requirements(with_versions(sections(top.values.get("requirements") or {}), top.variant)),
+        script_env=item_texts(top.section_value("build", "script_env")),
+        requirements=requirements(
+            with_versions(requirements_by_section(top.values.get("requirements") or {}), top.variant)
+        ),
         sources=sources(top),
         package=(top.name, top.version, top.build_number),
         settings=BuildSettings(merge_build_host=merges_environments(top)),
@@ -230,40 +240,40 @@ def _source(entry: Mapping[str, Any]) -> Source:
         return None if entry.get(key) is None else str(entry[key])
 
     return Source(
-        url=texts(entry.get("url")),
+        url=item_texts(entry.get("url")),
         sha256=text("sha256") or None,
         md5=text("md5") or None,
         hashes={key: str(entry[key]) for key in FURTHER_HASHES if entry.get(key)},
         content_hashes={key.removeprefix("content_"): str(entry[key]) for key in CONTENT_HASHES if entry.get(key)},
-        content_hash_skip=texts(entry.get("content_hash_skip")),
-        file_name=_file_name(entry),
+        content_hash_skip=item_texts(entry.get("content_hash_skip")),
+        file_name=_copied_file_name(entry),
         archive_name=_archive_name(entry),
         no_hoist="no_hoist" in entry,
         checkout=_checkout(entry),
         linked="path_via_symlink" in entry and entry.get("path") is not None,
-        git_depth=_depth(entry),
+        git_depth=_git_depth(entry),
         git_url=text("git_url"),
         git_rev=None if revision is None else str(revision),
         path=text("path"),
         folder=text("folder"),
-        patches=texts(entry.get("patches")),
+        patches=item_texts(entry.get("patches")),
     )
 
 
-def _file_name(entry: Mapping[str, Any]) -> str | None:
+def _copied_file_name(entry: Mapping[str, Any]) -> str | None:
     """Return the name under which a file is copied; None for an archive, which is unpacked."""
     name = entry.get("fn")
     if not name or not entry.get("url") or (is_archive(str(name)) and not is_wheel(str(name))):
         return None
-    return None if [file_of(url) for url in texts(entry["url"])] == [str(name)] else str(name)
+    return None if [file_name_of_url(url) for url in item_texts(entry["url"])] == [str(name)] else str(name)
 
 
 def _archive_name(entry: Mapping[str, Any]) -> str | None:
     """Return the name of an archive, which decides how it is unpacked, if its address has another."""
-    name, urls = entry.get("fn"), texts(entry.get("url"))
+    name, urls = entry.get("fn"), item_texts(entry.get("url"))
     if not name or not urls or not is_archive(str(name)) or is_wheel(str(name)):
         return None
-    return None if {file_of(url) for url in urls} == {str(name)} else str(name)
+    return None if {file_name_of_url(url) for url in urls} == {str(name)} else str(name)
 
 
 def _checkout(entry: Mapping[str, Any]) -> Checkout | None:
@@ -271,25 +281,25 @@ def _checkout(entry: Mapping[str, Any]) -> Checkout | None:
     if entry.get("url") or entry.get("git_url"):
         return None
     if entry.get("hg_url"):
-        return Checkout(program="hg", url=str(entry["hg_url"]), revision=_text(entry.get("hg_tag")))
+        return Checkout(program="hg", url=str(entry["hg_url"]), revision=_text_or_none(entry.get("hg_tag")))
     if entry.get("svn_url"):
         has_user = "svn_username" in entry and "svn_password" in entry
         return Checkout(
             program="svn",
             url=str(entry["svn_url"]),
-            revision=_text(entry.get("svn_rev")),
+            revision=_text_or_none(entry.get("svn_rev")),
             externals=str(entry.get("svn_ignore_externals")).lower().strip() not in TRUE,
-            user=_text(entry.get("svn_username")) if has_user else None,
-            password=_text(entry.get("svn_password")) if has_user else None,
+            user=_text_or_none(entry.get("svn_username")) if has_user else None,
+            password=_text_or_none(entry.get("svn_password")) if has_user else None,
         )
     return None
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return None if value in (None, "") else str(value)
 
 
-def _depth(entry: Mapping[str, Any]) -> int | None:
+def _git_depth(entry: Mapping[str, Any]) -> int | None:
     """Return the number of commits to fetch; None for all of them, as conda-build's -1."""
     try:
         depth = int(entry.get("git_depth") or 0)

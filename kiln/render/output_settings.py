@@ -20,7 +20,7 @@ _COMPILER = lazy_pattern(r"\{\{\s*compiler\(.*\)\s*\}\}")
 TEST_SCRIPTS = (".py", ".pl", ".r", ".lua", ".sh")
 
 
-def texts(value: Any) -> tuple[str, ...]:
+def item_texts(value: Any) -> tuple[str, ...]:
     """Return a value's items as texts, without empty ones."""
     return tuple(str(item) for item in as_list(value) if item is not None)
 
@@ -28,41 +28,43 @@ def texts(value: Any) -> tuple[str, ...]:
 def build_settings(package: Metadata) -> BuildSettings:
     """Return the settings of a package."""
 
-    def listed(*keys: str) -> tuple[str, ...]:
+    def first_listed(*keys: str) -> tuple[str, ...]:
         """Return the first of the keys that has a value, as conda-build takes the newer name before the older."""
-        values = (package.value("build", key) for key in keys)
-        return texts(next((value for value in values if value is not None), None))
+        values = (package.section_value("build", key) for key in keys)
+        return item_texts(next((value for value in values if value is not None), None))
 
-    files = package.entry.get("files")
+    files = package.output_entry.get("files")
     return BuildSettings(
         linking=LinkingSettings(
-            rpaths=listed("rpaths"),
-            missing_dso_allowlist=listed("missing_dso_allowlist", "missing_dso_whitelist"),
-            rpath_allowlist=listed("runpath_allowlist", "runpath_whitelist"),
-            overlinking_ignored=listed("overlinking_ignore_patterns"),
-            error_overlinking=truth(package.value("build", "error_overlinking")),
-            error_overdepending=truth(package.value("build", "error_overdepending")),
+            rpaths=first_listed("rpaths"),
+            missing_dso_allowlist=first_listed("missing_dso_allowlist", "missing_dso_whitelist"),
+            rpath_allowlist=first_listed("runpath_allowlist", "runpath_whitelist"),
+            overlinking_ignored=first_listed("overlinking_ignore_patterns"),
+            error_overlinking=truth(package.section_value("build", "error_overlinking")),
+            error_overdepending=truth(package.section_value("build", "error_overdepending")),
         ),
         prefix=PrefixSettings(
-            text=listed("has_prefix_files"), binary=listed("binary_has_prefix_files"), ignore=_ignored(package)
+            text=first_listed("has_prefix_files"),
+            binary=first_listed("binary_has_prefix_files"),
+            ignore=_ignored_prefix_files(package),
         ),
         python=PythonSettings(
-            skip_pyc=listed("skip_compile_pyc"),
-            version_independent=_independent(package),
-            site_packages_path=_text(package.value("build", "python_site_packages_path")),
-            app_entry_points=bool(truth(package.value("build", "osx_is_app"))),
-            keep_eggs=bool(truth(package.value("build", "preserve_egg_dir"))),
+            skip_pyc=first_listed("skip_compile_pyc"),
+            version_independent=_is_version_independent(package),
+            site_packages_path=_text_or_none(package.section_value("build", "python_site_packages_path")),
+            app_entry_points=bool(truth(package.section_value("build", "osx_is_app"))),
+            keep_eggs=bool(truth(package.section_value("build", "preserve_egg_dir"))),
         ),
-        always_include_files=listed("always_include_files"),
+        always_include_files=first_listed("always_include_files"),
         merge_build_host=merges_environments(package),
-        ignore_run_exports=listed("ignore_run_exports"),
-        ignore_run_exports_from=listed("ignore_run_exports_from"),
+        ignore_run_exports=first_listed("ignore_run_exports"),
+        ignore_run_exports_from=first_listed("ignore_run_exports_from"),
         link_scripts=_link_scripts(package),
-        excluded_files=texts(files.get("exclude")) if isinstance(files, dict) else (),
-        no_link=listed("no_link"),
-        features=listed("features"),
+        excluded_files=item_texts(files.get("exclude")) if isinstance(files, dict) else (),
+        no_link=first_listed("no_link"),
+        features=first_listed("features"),
         feature_values=_feature_values(package),
-        include_recipe=truth(package.value("build", "include_recipe")) is not False,
+        include_recipe=truth(package.section_value("build", "include_recipe")) is not False,
     )
 
 
@@ -72,19 +74,19 @@ def merges_environments(package: Metadata) -> bool:
     Without ``merge_build_host``, those of a recipe that has neither ``host`` nor a compiler (``build_is_host`` in
     conda_build/metadata.py).
     """
-    merged = truth(package.value("build", "merge_build_host"))
+    merged = truth(package.section_value("build", "merge_build_host"))
     if merged is not None:
         return merged
     platform = package.recipe.platform
     native = platform.build in {"", platform.subdir}
-    old = "host" not in package.requirements and not _COMPILER.search(package.text().requirements)
+    old = "host" not in package.requirements and not _COMPILER.search(package.package_text().first_requirements)
     return native and old and bool(package.requirements.get("build"))
 
 
 def included_files(package: Metadata) -> tuple[str, ...]:
     """Return the globs of an output's ``files``: a list, or a mapping with ``include`` and ``exclude``."""
-    files = package.entry.get("files")
-    return texts(files.get("include") if isinstance(files, dict) else files)
+    files = package.output_entry.get("files")
+    return item_texts(files.get("include") if isinstance(files, dict) else files)
 
 
 def test_scripts(package: Metadata) -> dict[str, str]:
@@ -99,15 +101,15 @@ def test_scripts(package: Metadata) -> dict[str, str]:
     folder = package.recipe.source.path.parent
     if not package.is_output:
         return {name: name for ending in TEST_SCRIPTS if (folder / (name := f"run_test{ending}")).is_file()}
-    test = package.entry.get("test")
+    test = package.output_entry.get("test")
     script = test.get("script") if isinstance(test, dict) else None
     if not script:
         return {}
     ending = next((ending for ending in TEST_SCRIPTS if str(script).endswith(ending)), None)
-    if ending is None or not _inside(package, str(script)):
+    if ending is None or not _is_recipe_file(package, str(script)):
         raise RecipeFault(
             f"{package.name}: test/script is {str(script)[:80]!r}",
-            at=package.recipe.place("outputs"),
+            at=package.recipe.place_of_section("outputs"),
             why="it is not a file of the recipe that ends in " + ", ".join(TEST_SCRIPTS),
         )
     return {f"run_test{ending}": str(script)}
@@ -121,42 +123,42 @@ def _link_scripts(package: Metadata) -> dict[str, str]:
     """
     scripts = {}
     for kind in LINK_SCRIPTS:
-        named = package.value("build", kind)
+        named = package.section_value("build", kind)
         usual = f"{package.name}-{kind}" if package.is_output else kind
         file = f"{named or usual}.sh"
-        if _inside(package, file):
+        if _is_recipe_file(package, file):
             scripts[kind] = file
-        elif named and not _inside(package, f"{named or usual}.bat"):
+        elif named and not _is_recipe_file(package, f"{named or usual}.bat"):
             raise RecipeFault(
                 f"{package.name}: build/{kind} names {file}, which is not in the recipe",
-                at=package.recipe.place("outputs" if package.is_output else "build"),
+                at=package.recipe.place_of_section("outputs" if package.is_output else "build"),
                 hint="give the file's name without its ending",
             )
     return scripts
 
 
-def _inside(package: Metadata, name: str) -> bool:
+def _is_recipe_file(package: Metadata, name: str) -> bool:
     """Return whether a file of the recipe's folder has this name."""
     source = package.recipe.source
     path = source.path.parent / name
     return path.is_file() and path.resolve().is_relative_to(source.folder)
 
 
-def _independent(package: Metadata) -> bool:
+def _is_version_independent(package: Metadata) -> bool:
     """Return whether a package with binaries is for all versions of Python."""
     if package.noarch or package.noarch_python:
         return False
-    return bool(truth(package.value("build", "python_version_independent")))
+    return bool(truth(package.section_value("build", "python_version_independent")))
 
 
-def _ignored(package: Metadata) -> bool | tuple[str, ...]:
-    value = package.value("build", "ignore_prefix_files")
-    return texts(value) if isinstance(value, list) else bool(truth(value))
+def _ignored_prefix_files(package: Metadata) -> bool | tuple[str, ...]:
+    value = package.section_value("build", "ignore_prefix_files")
+    return item_texts(value) if isinstance(value, list) else bool(truth(value))
 
 
 def _feature_values(package: Metadata) -> dict[str, dict[str, str]]:
     """Return the features with values that a package requires or provides, by their keys in index.json."""
-    values = {key: package.value("build", key) for key in ("provides_features", "requires_features")}
+    values = {key: package.section_value("build", key) for key in ("provides_features", "requires_features")}
     return {key: {str(k): str(v) for k, v in value.items()} for key, value in values.items() if isinstance(value, dict)}
 
 
@@ -165,5 +167,5 @@ def truth(value: Any) -> bool | None:
     return None if value is None else str(value).lower() not in {"false", "no", "off", "0", ""}
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)

@@ -21,7 +21,7 @@ from kiln.render.output_settings import truth
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform import Platform
-from kiln.variants.space import from_specification
+from kiln.variants.space import space_narrowed_to_sources
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     recipe, packages = evaluated_recipe(feedstock, config)
     pinned = "pin_" in recipe.source.text.text
     open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker, reads_sources=True) if pinned else None
-    documents = [recipe.top(package.variant).values for package in packages]
+    documents = [recipe.top_level_metadata(package.variant).values for package in packages]
     return replace(
-        _rendered(config, recipe, packages, open_ends),
+        _rendered_config(config, recipe, packages, open_ends),
         key_faults=(*_key_faults(recipe, documents), *undefined_git_names(recipe), *undefined_versions(packages)),
     )
 
@@ -76,9 +76,9 @@ def evaluated_recipe(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe,
         KilnError: the recipe or a variant file is invalid.
     """
     recipe = recipe_of_config(feedstock, config)
-    packages = list(_distinct(recipe))
+    packages = list(_distinct_packages(recipe))
     for package in packages:
-        require_valid(package, recipe.top(package.variant).values)
+        require_valid(package, recipe.top_level_metadata(package.variant).values)
     require_no_cycle(packages)
     return recipe, packages
 
@@ -92,14 +92,16 @@ def recipe_of_config(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     system, _, arch = config.platform.partition("-")
     build = config.build_platform or build_platform(feedstock, config.platform)
     platform = Platform(system=system, arch=arch, build=build)
-    files = [load_variant_file(path, f"recipe/{path.name}") for path in [_config(feedstock)] if path.is_file()]
+    files = [
+        load_variant_file(path, f"recipe/{path.name}") for path in [_variant_file_path(feedstock)] if path.is_file()
+    ]
     keys = frozenset[str]().union(*(file.keys for file in files))
-    alone = keys.union(platform.defaults(), _OWN_KEYS) >= config.variant.keys()
-    source = _source(feedstock, keys.union(config.variant), alone=alone)
-    own = VariantSource(name=f".ci_support/{config.name}.yaml", values=_values(config))
-    sources = [*(file.source(platform, source.known) for file in files), own]
-    defaults = VariantSource(name="defaults", values=platform.defaults())
-    space = from_specification(combine([defaults, *sources]), [source.values for source in sources])
+    alone = keys.union(platform.default_variant(), _OWN_KEYS) >= config.variant.keys()
+    source = _shared_recipe_source(feedstock, keys.union(config.variant), alone=alone)
+    own = VariantSource(name=f".ci_support/{config.name}.yaml", values=_config_values(config))
+    sources = [*(file.source_for_platform(platform, source.known) for file in files), own]
+    defaults = VariantSource(name="defaults", values=platform.default_variant())
+    space = space_narrowed_to_sources(combine([defaults, *sources]), [source.values for source in sources])
     return Recipe(source, platform, space, reads_sources=True)
 
 
@@ -114,7 +116,7 @@ def build_platforms(feedstock: Feedstock, platforms: Iterable[str]) -> dict[str,
     Raises:
         KilnError: conda-forge.yml is malformed, and may have the setting.
     """
-    file = feedstock.settings
+    file = feedstock.conda_forge_yml
     text = read_text(file, file.name) if file.is_file() else ""
     builds: Any = None
     if _BUILD in text or "\\" in text:  # an escape may spell the key; without it, the fork of a parse is saved
@@ -124,11 +126,11 @@ def build_platforms(feedstock: Feedstock, platforms: Iterable[str]) -> dict[str,
     return {name: str(chosen.get(name.replace("-", "_")) or name).replace("_", "-") for name in platforms}
 
 
-def _config(feedstock: Feedstock) -> Path:
+def _variant_file_path(feedstock: Feedstock) -> Path:
     return feedstock.recipe / "conda_build_config.yaml"
 
 
-def _values(config: BuildConfig) -> dict[str, object]:
+def _config_values(config: BuildConfig) -> dict[str, object]:
     values: dict[str, object] = {key: list(items) for key, items in config.variant.items()}
     if config.zip_keys:
         values["zip_keys"] = [list(group) for group in config.zip_keys]
@@ -137,13 +139,13 @@ def _values(config: BuildConfig) -> dict[str, object]:
     return values
 
 
-def _source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> RecipeSource:
+def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> RecipeSource:
     """Return the recipe's text, shared by the configs of one process while neither it nor the known names change.
 
     A config's file holds the keys that its outputs use; the recipe may test others that only a pinning defines,
     which is not here. Unless the feedstock stands ``alone``, it has a pinning, and a near miss may be right.
     """
-    known |= _neighbours(feedstock)
+    known |= _keys_of_all_configs(feedstock)
     key = (feedstock.meta, content_stamp(feedstock.meta), known, alone)
     source = _SHARED.get(key)
     if source is None:
@@ -154,38 +156,38 @@ def _source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> Reci
     return source
 
 
-def _neighbours(feedstock: Feedstock) -> frozenset[str]:
+def _keys_of_all_configs(feedstock: Feedstock) -> frozenset[str]:
     """Return the keys of the other configs, which this one may lack without a mistake."""
-    files = [*feedstock.configs.glob("*.yaml"), *(feedstock.configs / "migrations").glob("*.yaml")]
-    return frozenset[str]().union(*(_keys(path, content_stamp(path)) for path in files))
+    files = [*feedstock.config_folder.glob("*.yaml"), *(feedstock.config_folder / "migrations").glob("*.yaml")]
+    return frozenset[str]().union(*(_variant_file_keys(path, content_stamp(path)) for path in files))
 
 
 @lru_cache(maxsize=4096)
-def _keys(path: Path, _stamp: tuple[int, ...]) -> frozenset[str]:
+def _variant_file_keys(path: Path, _stamp: tuple[int, ...]) -> frozenset[str]:
     """Return the keys of a variant file, which is read once for all configs of a process while it does not change."""
     return frozenset(load_variant_file(path, path.name).keys)
 
 
-def _distinct(recipe: Recipe) -> Iterator[Metadata]:
+def _distinct_packages(recipe: Recipe) -> Iterator[Metadata]:
     distinct: dict[object, Metadata] = {}
     for _, packages in recipe.jobs():
         for package in packages:
             if package.kind in {None, "conda", "conda_v2"}:
-                choice = recipe.choice(package.variant, package.used())
+                choice = recipe.used_varying_values(package.variant, package.used_keys())
                 distinct[(package.dist, package.variant.get("target_platform"), choice)] = package
     yield from distinct.values()
 
 
-def _rendered(
+def _rendered_config(
     config: BuildConfig, recipe: Recipe, packages: list[Metadata], open_ends: Recipe | None
 ) -> RenderedConfig:
     if not packages:
         return RenderedConfig(config=config)
-    loops = sorted(recipe.space.loops)
-    top = recipe.top(packages[0].variant)
+    loops = sorted(recipe.space.varying_keys)
+    top = recipe.top_level_metadata(packages[0].variant)
     step = compile_step(top, several=len(packages) > 1)
     shared: dict[str, Any] = {"sources": sources(top)} if step is None else {"staging": step.name}
-    outputs = (replace(_output(package, loops, open_ends), **shared) for package in packages)
+    outputs = (replace(_output_with_open_pins(package, loops, open_ends), **shared) for package in packages)
     return RenderedConfig(
         config=config,
         name=top.name,
@@ -202,19 +204,19 @@ def _key_faults(recipe: Recipe, documents: list[Mapping[str, Any]]) -> tuple[Key
     return tuple(dict.fromkeys(faults))
 
 
-def _output(package: Metadata, loops: list[str], open_ends: Recipe | None) -> Output:
+def _output_with_open_pins(package: Metadata, loops: list[str], open_ends: Recipe | None) -> Output:
     variant = {key: str(package.variant[key]) for key in loops}
     pins = pins_of(package, open_ends) if open_ends else ()
-    as_built = _pins_as_built(package)
+    as_built = _pin_run_as_build_pins(package)
     open_pins = (pin for pin in pins if pin[0] != "run" or pin[1] not in as_built)
     return output(
         package, variant=variant, pins=(*open_pins, *(("run", index, pin) for index, pin in as_built.items()))
     )
 
 
-def _pins_as_built(package: Metadata) -> dict[int, Pin]:
+def _pin_run_as_build_pins(package: Metadata) -> dict[int, Pin]:
     rules = package.variant.get("pin_run_as_build")
-    independent = package.value("build", "python_version_independent")
+    independent = package.section_value("build", "python_version_independent")
     python = {"python"} if package.noarch == "python" or package.noarch_python or truth(independent) else set()
     rules = {name: rule for name, rule in rules.items() if name not in python} if isinstance(rules, dict) else {}
     return run_as_build_pins(requirements(package.requirements), rules)
@@ -227,7 +229,7 @@ def require_supported(renderings: Iterable[RenderedConfig], *, own_engine: bool)
         RecipeFault: with all keys at fault.
     """
     faults = dict.fromkeys(fault for rendered in renderings for fault in rendered.key_faults)
-    errors = [_error(fault) for fault in faults if own_engine or not fault.known]
+    errors = [_key_fault_error(fault) for fault in faults if own_engine or not fault.known]
     raise_all(errors)
 
 
@@ -237,5 +239,5 @@ def warnings(rendered: RenderedConfig) -> tuple[str, ...]:
     return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)
 
 
-def _error(fault: KeyFault) -> RecipeFault:
+def _key_fault_error(fault: KeyFault) -> RecipeFault:
     return RecipeFault(fault.what, at=fault.at, why=fault.why, hint=fault.hint)

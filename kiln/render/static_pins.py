@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
-from kiln.matchspec_notation import fault, with_star
-from kiln.recipe.specs import SECTIONS, name_of
-from kiln.versions import pinned, pinned_spec
+from kiln.matchspec_notation import invalid_spec_reason, with_star
+from kiln.recipe.specs import SECTIONS, spec_package_name
+from kiln.versions import pinned_range, pinned_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SOLVED = ("build", "host")  # what is solved itself: a pin there is the bare name
 
 
-def finalise(rendered: RenderedConfig) -> RenderedConfig:
+def close_static_pins(rendered: RenderedConfig) -> RenderedConfig:
     """Return the rendered config with every bound closed that does not need a solver.
 
     ``pin_subpackage`` becomes the other output's exact build or a range of its version. A pin to a package in ``host``
@@ -29,15 +29,17 @@ def finalise(rendered: RenderedConfig) -> RenderedConfig:
         RecipeFault: a pin names an output that the config does not have, or one without a version; or a requirement is
             not a match spec.
     """
-    outputs = tuple(_starred(_closed(output, rendered)) for output in rendered.outputs)
+    outputs = tuple(
+        _output_with_starred_versions(_output_with_closed_pins(output, rendered)) for output in rendered.outputs
+    )
     stagings = tuple(
-        step if step.copied else replace(step, requirements=_with_stars(step.requirements))
+        step if step.copied else replace(step, requirements=_requirements_with_stars(step.requirements))
         for step in rendered.stagings
     )
     return replace(rendered, outputs=outputs, stagings=stagings)
 
 
-def _starred(output: Output) -> Output:
+def _output_with_starred_versions(output: Output) -> Output:
     """Return an output whose plain versions take all that begin so where they are solved: ``1.2.*`` for ``1.2``.
 
     The rule is conda-build's ``ensure_valid_spec``, which leaves ``run_constrained`` and ``run_exports`` alone.
@@ -45,15 +47,15 @@ def _starred(output: Output) -> Output:
     if output.settings.by_engine:
         return output
     tests = tuple(replace(test, requires=tuple(map(with_star, test.requires))) for test in output.tests)
-    return replace(output, requirements=_with_stars(output.requirements), tests=tests)
+    return replace(output, requirements=_requirements_with_stars(output.requirements), tests=tests)
 
 
-def _with_stars(needs: Requirements) -> Requirements:
+def _requirements_with_stars(needs: Requirements) -> Requirements:
     build, host, run = (tuple(map(with_star, specs)) for specs in (needs.build, needs.host, needs.run))
     return replace(needs, build=build, host=host, run=run)
 
 
-def _closed(output: Output, rendered: RenderedConfig) -> Output:
+def _output_with_closed_pins(output: Output, rendered: RenderedConfig) -> Output:
     """Return an output with its pins closed; those that the engine solves stay, and so does what the variant gives."""
     fields: dict[str, list[str]] = {section: list(getattr(output.requirements, section)) for section in SECTIONS}
     fields |= {f"run_exports/{kind}": list(specs) for kind, specs in output.run_exports.items()}
@@ -64,16 +66,18 @@ def _closed(output: Output, rendered: RenderedConfig) -> Output:
         if field not in fields or index >= len(fields[field]):
             continue
         if pin.subpackage:
-            fields[field][index] = _subpackage(pin, output, rendered)
+            fields[field][index] = _closed_subpackage_pin(pin, output, rendered)
         elif pin.lower and not pin.exact and not pin.by_engine:
             fields[field][index] = pinned_spec(pin, pin.lower, "")
         elif field not in _SOLVED:
             pins += [] if field.startswith("tests/") else [(field, index, pin)]
-            fields[field][index] = _expected(pin, _version(pin.name, fields["host"] or fields["build"]))
+            fields[field][index] = _expected_requirement(
+                pin, _version_in_section(pin.name, fields["host"] or fields["build"])
+            )
         elif pin.by_engine:
             pins.append((field, index, pin))
     for field in checked:
-        _require_specs(fields[field], field, output.name)
+        _require_valid_specs(fields[field], field, output.name)
     tests = (replace(test, requires=tuple(fields[f"tests/{number}"])) for number, test in enumerate(output.tests))
     exports = {kind: tuple(fields[f"run_exports/{kind}"]) for kind, specs in output.run_exports.items() if specs}
     sections: dict[str, Any] = {section: tuple(fields[section]) for section in SECTIONS}
@@ -81,39 +85,39 @@ def _closed(output: Output, rendered: RenderedConfig) -> Output:
     return replace(output, requirements=needs, run_exports=exports, tests=tuple(tests), pins=tuple(pins))
 
 
-def _require_specs(specs: Iterable[str], field: str, package: str) -> None:
+def _require_valid_specs(specs: Iterable[str], field: str, package: str) -> None:
     for spec in specs:
-        if why := fault(spec):
+        if why := invalid_spec_reason(spec):
             raise RecipeFault(
                 f"{package}: {spec!r} in {field} is not a match spec", why=why, hint="'numpy >=1.2,<2', 'six 1.17 py*'"
             )
 
 
-def _subpackage(pin: Pin, output: Output, rendered: RenderedConfig) -> str:
-    other = _output(pin.name, output, rendered)
+def _closed_subpackage_pin(pin: Pin, output: Output, rendered: RenderedConfig) -> str:
+    other = _pinned_output(pin.name, output, rendered)
     if pin.exact:
         return f"{other.name} {other.version} {other.build_string}"
-    return f"{pin.name} {_range(other.version, pin)}".strip()
+    return f"{pin.name} {_pinned_range(other.version, pin)}".strip()
 
 
-def _expected(pin: Pin, version: str | None) -> str:
+def _expected_requirement(pin: Pin, version: str | None) -> str:
     """Return the requirement as far as it is known before the solve, given the version in the recipe."""
     if pin.lower and pin.upper:
         return pinned_spec(pin, pin.lower, "")
     places = max((bound.count(".") + 1 for bound in (pin.min_pin, pin.max_pin) if bound), default=0)
     if version is None or pin.exact or pin.lower or pin.upper or places > version.count(".") + 1:
         return pin.name
-    return f"{pin.name} {_range(version, pin)}".strip()
+    return f"{pin.name} {_pinned_range(version, pin)}".strip()
 
 
-def _range(version: str, pin: Pin) -> str:
+def _pinned_range(version: str, pin: Pin) -> str:
     try:
-        return pinned(version, pin.min_pin, pin.max_pin)
+        return pinned_range(version, pin.min_pin, pin.max_pin)
     except (ValueError, TypeError, IndexError) as error:
         raise RecipeFault(f"{pin.name} {version} cannot be pinned", why=str(error)) from error
 
 
-def _output(name: str, by: Output, rendered: RenderedConfig) -> Output:
+def _pinned_output(name: str, by: Output, rendered: RenderedConfig) -> Output:
     """Return the output of a name that has the same variant as another output."""
     outputs = [output for output in rendered.outputs if output.name == name]
     for output in outputs:
@@ -127,10 +131,10 @@ def _output(name: str, by: Output, rendered: RenderedConfig) -> Output:
     )
 
 
-def _version(name: str, specs: Sequence[str]) -> str | None:
+def _version_in_section(name: str, specs: Sequence[str]) -> str | None:
     """Return the version of a package in a section, without a trailing asterisk; None when it has no version."""
     for spec in specs:
         words = spec.split()
-        if name_of(spec) == name and len(words) > 1 and words[1][:1].isdigit():
+        if spec_package_name(spec) == name and len(words) > 1 and words[1][:1].isdigit():
             return words[1].removesuffix("*").removesuffix(".")
     return None

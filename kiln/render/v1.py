@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
-from kiln.names import fault
+from kiln.names import invalid_name_reason
 from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, variant_versions
 from kiln.recipe_v1.requirement import OpenPin
-from kiln.recipe_v1.variant_exploration import Rendering
+from kiln.recipe_v1.variant_exploration import ConfigPackages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import steps_with_network
-from kiln.render.v1_parts import OutputScripts, Stagings, secret_names, settings, source, specs, tests
+from kiln.render.v1_parts import OutputScripts, Stagings, build_settings, script_secret_names, source, spec_texts, tests
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.recipe_v1.identity import BuildIdentity
-    from kiln.recipe_v1.recipe import PackageAt
+    from kiln.recipe_v1.recipe import PackageAtVariant
     from kiln.recipe_v1.requirement import Requirement
     from kiln.variants.files import VariantSource
 
@@ -42,22 +42,25 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     Raises:
         KilnError: the recipe or a variant file is at fault.
     """
-    recipe = _recipe(feedstock)
+    recipe = _shared_recipe(feedstock)
     space = space_of_config(feedstock, config)
-    rendering = Rendering(recipe, space, config.platform, build_platform)
-    identities = BuildIdentities(rendering.pinned)
-    loops = sorted(space.loops)
+    rendering = ConfigPackages(recipe, space, config.platform, build_platform)
+    identities = BuildIdentities(rendering.pinned_package)
+    loops = sorted(space.varying_keys)
     packages = tuple(rendering.packages())
-    shared = Stagings.of(packages, feedstock.recipe, loops)
+    shared = Stagings.from_packages(packages, feedstock.recipe, loops)
     scripts = OutputScripts(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
-        output = replace(_output(package, identities.of(package), loops, scripts), staging=shared.name_of(package))
+        output = replace(
+            _output(package, identities.identity_of(package), loops, scripts),
+            staging=shared.inherited_staging_name(package),
+        )
         _require_names(package, output)
         outputs.setdefault((output.name, output.version, output.build_string, output.subdir), output)
     return RenderedConfig(
         config=config,
-        name=recipe.identity_at(packages[0])[0] if packages else "",
+        name=recipe.name_and_version_at(packages[0])[0] if packages else "",
         stagings=shared.all,
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
@@ -65,7 +68,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     )
 
 
-def _recipe(feedstock: Feedstock) -> RecipeV1:
+def _shared_recipe(feedstock: Feedstock) -> RecipeV1:
     """Return the recipe, shared between the configs of one process while it does not change."""
     key = (feedstock.recipe_v1, content_stamp(feedstock.recipe_v1))
     if key not in _SHARED:
@@ -80,14 +83,14 @@ def space_of_config(feedstock: Feedstock, config: BuildConfig) -> Space:
     Raises:
         KilnError: a variant file is at fault.
     """
-    return Space.of(_spec(feedstock, config))
+    return Space.from_spec(_variant_spec(feedstock, config))
 
 
-def _spec(feedstock: Feedstock, config: BuildConfig) -> dict[str, Any]:
+def _variant_spec(feedstock: Feedstock, config: BuildConfig) -> dict[str, Any]:
     """Return the variants of a config: its file's, and what a variant file of the recipe gives besides."""
     spec: dict[str, Any] = {key: list(values) for key, values in config.variant.items()}
     groups = [list(group) for group in config.zip_keys]
-    beside = _beside(feedstock, config.platform)
+    beside = _recipe_variant_source(feedstock, config.platform)
     if beside is not None:
         more = {key: value for key, value in beside.values.items() if key not in spec and isinstance(value, list)}
         groups += [group for group in more.pop("zip_keys", []) if more.keys() >= set(group)]
@@ -96,31 +99,31 @@ def _spec(feedstock: Feedstock, config: BuildConfig) -> dict[str, Any]:
     return {**spec, **({"zip_keys": groups} if groups else {})}
 
 
-def _beside(feedstock: Feedstock, subdir: str) -> VariantSource | None:
+def _recipe_variant_source(feedstock: Feedstock, subdir: str) -> VariantSource | None:
     """Return the one variant file next to the recipe that rattler-build takes."""
     system, _, arch = subdir.partition("-")
     platform = Platform(system=system, arch=arch)
     new, old = feedstock.recipe / "variants.yaml", feedstock.recipe / "conda_build_config.yaml"
     if new.is_file():
         own = VariantFileV1(new, "recipe/variants.yaml")
-        return own.source(platform, own.keys)
+        return own.source_for_platform(platform, own.keys)
     if old.is_file():
         file = load_variant_file(old, "recipe/conda_build_config.yaml")
-        return file.source(platform, file.keys)
+        return file.source_for_platform(platform, file.keys)
     return None
 
 
-def _require_names(package: PackageAt, output: Output) -> None:
+def _require_names(package: PackageAtVariant, output: Output) -> None:
     """Refuse names that are not conda's; they become parts of paths."""
     given = {"package name": output.name, "version": output.version, "build string": output.build_string}
     for kind, text in given.items():
-        if why := fault(text, kind):
-            raise package.fault(f"invalid {kind} {text[:80]!r}", why)
+        if why := invalid_name_reason(text, kind):
+            raise package.placed_error(f"invalid {kind} {text[:80]!r}", why)
 
 
-def _output(package: PackageAt, identity: BuildIdentity, loops: Sequence[str], scripts: OutputScripts) -> Output:
+def _output(package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[str], scripts: OutputScripts) -> Output:
     sections, build = package.sections, package.sections["build"]
-    needs, exports = sections["requirements"], _exports(sections["requirements"].get("run_exports", {}))
+    needs, exports = sections["requirements"], _run_exports_by_kind(sections["requirements"].get("run_exports", {}))
     linking, detection = build.get("dynamic_linking", {}), build.get("prefix_detection", {})
     relocation, extra = linking.get("binary_relocation"), sections.get("extra")
     return Output(
@@ -131,45 +134,45 @@ def _output(package: PackageAt, identity: BuildIdentity, loops: Sequence[str], s
         subdir="noarch" if package.noarch else package.scope.target,
         noarch=package.noarch,
         requirements=Requirements(
-            build=specs(needs.get("build", ())),
-            host=specs(needs.get("host", ())),
-            run=specs(needs.get("run", ())),
-            run_constrained=specs(needs.get("run_constraints", ())),
+            build=spec_texts(needs.get("build", ())),
+            host=spec_texts(needs.get("host", ())),
+            run=spec_texts(needs.get("run", ())),
+            run_constrained=spec_texts(needs.get("run_constraints", ())),
             versions=variant_versions(needs, package.scope),
         ),
-        track_features=_features(package),
-        run_exports={kind: specs(given) for kind, given in exports.items()},
+        track_features=_down_priority_features(package),
+        run_exports={kind: spec_texts(given) for kind, given in exports.items()},
         run_exports_bare=isinstance(needs.get("run_exports"), list),
         tests=tuple(tests(sections["tests"], scripts)),
-        script=scripts.of(build.get("script"), default=not scripts.several),
-        script_env=secret_names(build.get("script")),
+        script=scripts.script_of(build.get("script"), default=not scripts.several),
+        script_env=script_secret_names(build.get("script")),
         entry_points=tuple(build.get("python", {}).get("entry_points", ())),
         files=_files(build.get("files")),
-        about={_ABOUT.get(key, key): _about(value) for key, value in sections["about"].items()},
+        about={_ABOUT.get(key, key): _about_value(value) for key, value in sections["about"].items()},
         used=identity.hash_input,
         platform=package.scope.target,
-        pins=tuple(_pins(needs, exports, sections["tests"])),
+        pins=tuple(_open_pins(needs, exports, sections["tests"])),
         variant={key: str(package.scope.variant[key]) for key in loops},
         binary_relocation=tuple(relocation) if isinstance(relocation, list) else relocation is not False,
         detect_binary_files_with_prefix=detection.get("ignore_binary_files") is not True,
         sources=tuple(source(entry) for entry in sections["source"]),
         staged_exports=package.staging is None or package.staging.run_exports,
-        settings=settings(build, needs),
+        settings=build_settings(build, needs),
         extra=dict(extra or {}),
     )
 
 
-def _about(value: Any) -> str | tuple[str, ...]:
+def _about_value(value: Any) -> str | tuple[str, ...]:
     return tuple(value) if isinstance(value, list) else str(value)
 
 
-def _exports(given: Mapping[str, Any] | Sequence[Requirement]) -> dict[str, Sequence[Requirement]]:
+def _run_exports_by_kind(given: Mapping[str, Any] | Sequence[Requirement]) -> dict[str, Sequence[Requirement]]:
     if isinstance(given, dict):
         return {_EXPORTS.get(str(kind), str(kind)): specs for kind, specs in given.items()}
     return {"weak": list(given)} if given else {}
 
 
-def _pins(
+def _open_pins(
     needs: Mapping[str, Any], exports: Mapping[str, Sequence[Requirement]], given: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, int, Pin]]:
     fields = {
@@ -179,30 +182,32 @@ def _pins(
         **{f"tests/{number}": test.get("requirements", {}).get("run", ()) for number, test in enumerate(given)},
     }
     for field, entries in fields.items():
-        yield from ((field, index, _pin(item)) for index, item in enumerate(entries) if isinstance(item, OpenPin))
+        yield from (
+            (field, index, _pin_of_open_pin(item)) for index, item in enumerate(entries) if isinstance(item, OpenPin)
+        )
 
 
-def _pin(given: OpenPin) -> Pin:
+def _pin_of_open_pin(given: OpenPin) -> Pin:
     """Return a pin; a bound of x's says how many parts of the version count, any other is a version itself."""
     lower, upper = given.lower, given.upper
     return Pin(
         name=given.name,
         subpackage=given.subpackage,
-        min_pin=lower if _counts(lower) else None,
-        max_pin=upper if _counts(upper) else None,
-        lower=None if _counts(lower) else lower,
-        upper=None if _counts(upper) else upper,
+        min_pin=lower if _is_component_count(lower) else None,
+        max_pin=upper if _is_component_count(upper) else None,
+        lower=None if _is_component_count(lower) else lower,
+        upper=None if _is_component_count(upper) else upper,
         exact=given.exact,
         by_engine=not given.subpackage,
         build=given.build,
     )
 
 
-def _counts(bound: str | None) -> bool:
+def _is_component_count(bound: str | None) -> bool:
     return bound is not None and set(bound) <= {"x", "."}
 
 
-def _features(package: PackageAt) -> tuple[str, ...]:
+def _down_priority_features(package: PackageAtVariant) -> tuple[str, ...]:
     """Return the features by which a solver avoids a package, one for each step down."""
     down = package.sections["build"].get("variant", {}).get("down_prioritize_variant") or 0
     return tuple(f"{package.name.lower()}-p-{step}" for step in range(abs(down)))

@@ -13,7 +13,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import TEST_MODULES, OutputTest, Requirements, Script, Source, Staging
 from kiln.model.source_position import Place
-from kiln.names import MAX_LENGTH, fault
+from kiln.names import MAX_LENGTH, invalid_name_reason
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import variant_versions
 from kiln.recipe_v1.requirement import OpenPin
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.recipe_v1.recipe import PackageAt, StagingAt
+    from kiln.recipe_v1.recipe import PackageAtVariant, StagingAtVariant
     from kiln.recipe_v1.requirement import Requirement
 
 DEFAULT, SUFFIX = "build.sh", ".sh"
@@ -39,16 +39,16 @@ class OutputScripts:
     recipe_folder: Path
     several: bool
 
-    def of(self, given: Mapping[str, Any] | None, *, default: bool) -> Script:
+    def script_of(self, given: Mapping[str, Any] | None, *, default: bool) -> Script:
         """Return a script; with ``default``, the file ``build.sh`` where nothing is given."""
         given = given or {}
         lines, file = tuple(given.get("content", ())), given.get("file")
         if file is not None:
-            file = self._file(file) or file
+            file = self._recipe_file(file) or file
         elif len(lines) == 1 and given.get("bare"):
-            file = self._file(lines[0])
+            file = self._recipe_file(lines[0])
         elif not lines and default:
-            file = self._file(DEFAULT)
+            file = self._recipe_file(DEFAULT)
         return Script(
             file=file,
             lines=() if file else lines,
@@ -58,7 +58,7 @@ class OutputScripts:
             names=given.get("names", {}) if lines and not file else {},
         )
 
-    def _file(self, name: str) -> str | None:
+    def _recipe_file(self, name: str) -> str | None:
         """Return the recipe's file of a name, which may lack its suffix; None if it does not exist."""
         if "\n" in name or len(name) > 255:
             return None
@@ -74,7 +74,7 @@ class Stagings:
     all: tuple[Staging, ...] = ()
 
     @classmethod
-    def of(cls, packages: Iterable[PackageAt], recipe_folder: Path, loops: Sequence[str]) -> Stagings:
+    def from_packages(cls, packages: Iterable[PackageAtVariant], recipe_folder: Path, loops: Sequence[str]) -> Stagings:
         """Collect those that packages inherit; several of one name are distinguished by the values that they use."""
         scripts = OutputScripts(recipe_folder=recipe_folder, several=True)
         given = [
@@ -83,57 +83,59 @@ class Stagings:
         distinct: list[Staging] = []
         for _, staging in given:
             distinct += [] if staging in distinct else [staging]
-        named = [replace(item, name=_distinct(item, distinct)) for item in distinct]
+        named = [replace(item, name=_distinct_name(item, distinct)) for item in distinct]
         by_package = {id(package): named[distinct.index(staging)].name for package, staging in given}
         return cls(_by_package=by_package, all=tuple(named))
 
-    def name_of(self, package: PackageAt) -> str | None:
+    def inherited_staging_name(self, package: PackageAtVariant) -> str | None:
         """Return the name of the staging output that a package inherits, if it does."""
         return self._by_package.get(id(package))
 
 
-def _distinct(staging: Staging, others: Sequence[Staging]) -> str:
+def _distinct_name(staging: Staging, others: Sequence[Staging]) -> str:
     """Return the name of a staging output with the values that it uses: ``bindings-python3.11``."""
     if sum(other.name == staging.name for other in others) < 2:
         return staging.name
-    clear = {_with_values(other) for other in others}
+    clear = {_name_with_values(other) for other in others}
     digest = hashlib.sha256(json.dumps(staging.variant, sort_keys=True).encode()).hexdigest()
-    return _with_values(staging) if len(clear) == len(others) else f"{staging.name}-{digest[:7]}"
+    return _name_with_values(staging) if len(clear) == len(others) else f"{staging.name}-{digest[:7]}"
 
 
-def _with_values(staging: Staging) -> str:
+def _name_with_values(staging: Staging) -> str:
     first = {key: [*value.split(), ""][0].rstrip(".*") for key, value in staging.variant.items()}
     values = (f"{key}{_UNSAFE.sub('_', value)}" for key, value in sorted(first.items()))
     return "-".join((staging.name, *values))[:MAX_LENGTH]
 
 
-def _staging(package: PackageAt, given: StagingAt, scripts: OutputScripts, loops: Sequence[str]) -> Staging:
-    if why := fault(given.name, "package name"):
-        raise package.fault(f"the name {given.name[:80]!r} of the staging output is invalid", why)
+def _staging(
+    package: PackageAtVariant, given: StagingAtVariant, scripts: OutputScripts, loops: Sequence[str]
+) -> Staging:
+    if why := invalid_name_reason(given.name, "package name"):
+        raise package.placed_error(f"the name {given.name[:80]!r} of the staging output is invalid", why)
     sections, scope = given.sections, package.scope
     needs, build = sections["requirements"], sections["build"]
     return Staging(
         name=given.name,
-        script=scripts.of(build.get("script"), default=True),
-        script_env=secret_names(build.get("script")),
+        script=scripts.script_of(build.get("script"), default=True),
+        script_env=script_secret_names(build.get("script")),
         requirements=Requirements(
-            build=specs(needs.get("build", ())),
-            host=specs(needs.get("host", ())),
+            build=spec_texts(needs.get("build", ())),
+            host=spec_texts(needs.get("host", ())),
             versions=variant_versions(needs, scope),
         ),
         sources=tuple(source(entry) for entry in sections["source"]),
         variant={key: str(scope.variant[key]) for key in loops if key in given.own},
-        settings=settings({}, needs),
+        settings=build_settings({}, needs),
         copied=True,
     )
 
 
-def specs(given: Sequence[Requirement]) -> tuple[str, ...]:
+def spec_texts(given: Sequence[Requirement]) -> tuple[str, ...]:
     """Return requirements as text; an open pin is the bare name, as it is in a recipe of conda-build."""
     return tuple(item.name if isinstance(item, OpenPin) else item for item in given)
 
 
-def secret_names(script: Mapping[str, Any] | None) -> tuple[str, ...]:
+def script_secret_names(script: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the names of the caller's variables that a script gets."""
     return tuple((script or {}).get("secrets", ()))
 
@@ -148,9 +150,9 @@ def tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterato
             pip_check=python is not None and python.get("pip_check") is not False,
             pythons=tuple((python or {}).get("python_version", ())),
             modules={name: tuple(test[name].get(key, ())) for name, key in TEST_MODULES.items() if name in test},
-            script=scripts.of(test["script"], default=False) if "script" in test else Script(),
-            requires=specs(needs.get("run", ())),
-            requires_build=specs(needs.get("build", ())),
+            script=scripts.script_of(test["script"], default=False) if "script" in test else Script(),
+            requires=spec_texts(needs.get("run", ())),
+            requires_build=spec_texts(needs.get("build", ())),
             files=tuple(files.get("recipe", ())),
             source_files=tuple(files.get("source", ())),
             contents=test.get("package_contents", {}),
@@ -180,7 +182,7 @@ def source(given: Mapping[str, Any]) -> Source:
     )
 
 
-def settings(build: Mapping[str, Any], requirements: Mapping[str, Any]) -> BuildSettings:
+def build_settings(build: Mapping[str, Any], requirements: Mapping[str, Any]) -> BuildSettings:
     """Return how an output is built and packed; what is not given is the engine's to decide.
 
     Raises:

@@ -32,7 +32,7 @@ def with_entries(channeldata: bytes, entries: Iterable[IndexEntry]) -> bytes:
         value = dict(document.value)
         for entry in entries:
             value = _with_entry(value, entry)
-        return dataclasses.replace(document, value=value).written()
+        return dataclasses.replace(document, value=value).to_json()
     except FAULTS as error:
         raise BrokenIndex("the channel's channeldata.json cannot be read", why=str(error)) from error
 
@@ -48,10 +48,10 @@ def _with_entry(value: Mapping[str, Any], entry: IndexEntry) -> dict[str, Any]:
         **existing,
         **facts,
         "run_exports": {**(existing.get("run_exports") or {}), **exports},
-        "subdirs": _with(existing.get("subdirs"), entry.subdir),
+        "subdirs": _subdirs_with(existing.get("subdirs"), entry.subdir),
         "timestamp": max(int(entry.record.get("timestamp") or 0) // 1000, int(existing.get("timestamp") or 0)),
     }
-    subdirs = _with(value.get("subdirs"), entry.subdir)
+    subdirs = _subdirs_with(value.get("subdirs"), entry.subdir)
     return {**value, "packages": {key: packages[key] for key in sorted(packages)}, "subdirs": subdirs}
 
 
@@ -59,5 +59,5 @@ def _newer(entry: IndexEntry, existing: Mapping[str, Any]) -> bool:
     return "version" not in existing or Version(str(entry.record["version"])) > Version(str(existing["version"]))
 
 
-def _with(subdirs: Iterable[str] | None, new: str) -> list[str]:
+def _subdirs_with(subdirs: Iterable[str] | None, new: str) -> list[str]:
     return sorted({*(subdirs or ()), new})

@@ -33,7 +33,7 @@ def newest(offered: Mapping[str, Mapping[str, Any]]) -> Records:
         new = {
             file: record
             for spec in specs
-            for file, record in _older(spec, by_name, selection).items()
+            for file, record in _older_builds_for_spec(spec, by_name, selection).items()
             if file not in selection
         }
         selection = {**selection, **new}
@@ -48,7 +48,7 @@ def _latest(records: Records) -> Records:
     return {file: record for file, record in records.items() if record["version"] == latest}
 
 
-def _older(spec: str, by_name: Mapping[str, Records], selection: Records) -> Records:
+def _older_builds_for_spec(spec: str, by_name: Mapping[str, Records], selection: Records) -> Records:
     """Return the newest builds that satisfy a spec, when none in the selection does."""
     builds = by_name.get(package_name(spec), {})
     if " " not in spec.strip() or builds.keys() <= selection.keys():  # most names have one version, which is selected
@@ -68,10 +68,10 @@ def _matching(spec: str, records: Iterable[Mapping[str, Any]]) -> list[Mapping[s
         match_spec = MatchSpec(strict(spec))
     except Exception:  # noqa: BLE001 - the library has no type for it; an invalid dependency matches nothing
         return []
-    return [record for record in records if match_spec.matches(_record(record))]
+    return [record for record in records if match_spec.matches(_rattler_record(record))]
 
 
-def _record(values: Mapping[str, Any]) -> PackageRecord:
+def _rattler_record(values: Mapping[str, Any]) -> PackageRecord:
     import rattler
 
     return rattler.PackageRecord(

@@ -60,10 +60,10 @@ class IndexDocument:
         )
         for path, records in document.sections().items():
             if wrong := [key for key, record in records.items() if not isinstance(record, dict)]:
-                raise TypeError(f"{file_of(path, wrong[0])} in {'.'.join(path)} is not an object")
+                raise TypeError(f"{file_name_of_key(path, wrong[0])} in {'.'.join(path)} is not an object")
         return document
 
-    def written(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the content of the file."""
         separators = (",", ":") if self.indent is None else None
         text = json.dumps(self.value, indent=self.indent, separators=separators, ensure_ascii=self.ascii)
@@ -79,54 +79,62 @@ class IndexDocument:
     def records(self) -> dict[str, Record]:
         """Return all records by the names of their files."""
         return {
-            file_of(path, key): record for path, records in self.sections().items() for key, record in records.items()
+            file_name_of_key(path, key): record
+            for path, records in self.sections().items()
+            for key, record in records.items()
         }
 
-    def changed(self, change: Callable[[str, Record], Record | None]) -> IndexDocument:
+    def with_edited_records(self, change: Callable[[str, Record], Record | None]) -> IndexDocument:
         """Return the document with each record changed, by its file name, or removed where the change returns None."""
         sections: Sections = {}
         for path, records in self.sections().items():
-            changed = {key: change(file_of(path, key), record) for key, record in records.items()}
+            changed = {key: change(file_name_of_key(path, key), record) for key, record in records.items()}
             sections[path] = {key: record for key, record in changed.items() if record is not None}
-        return self._with(sections)
+        return self._with_sections(sections)
 
-    def without(self, names: Iterable[str]) -> IndexDocument:
+    def without_files(self, names: Iterable[str]) -> IndexDocument:
         """Return the document without the records of some files."""
         removed = self.records().keys() & frozenset(names)
-        return self if not removed else self.changed(lambda file, record: None if file in removed else record)
+        return (
+            self if not removed else self.with_edited_records(lambda file, record: None if file in removed else record)
+        )
 
     def with_records(self, records: Mapping[str, Record]) -> IndexDocument:
         """Return the document with records added; they replace those of the same files."""
-        return self.without(records).placing(((section_of(file),), file, record) for file, record in records.items())
+        return self.without_files(records).with_records_in_sections(
+            ((section_of(file),), file, record) for file, record in records.items()
+        )
 
-    def taking(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
+    def with_records_of(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
         """Return the document with another document's records of some files, in that document's sections."""
         files = frozenset(names)
         if not files:
             return self
-        return self.without(files).placing(
+        return self.without_files(files).with_records_in_sections(
             (path, key, record)
             for path, records in other.sections().items()
             for key, record in records.items()
-            if file_of(path, key) in files
+            if file_name_of_key(path, key) in files
         )
 
-    def placing(self, additions: Iterable[tuple[tuple[str, ...], str, Record]]) -> IndexDocument:
+    def with_records_in_sections(self, additions: Iterable[tuple[tuple[str, ...], str, Record]]) -> IndexDocument:
         """Return the document with more records, each by the path of its section and its key."""
         sections, changed = self.sections(), set()
         for path, key, record in additions:
             sections.setdefault(path, {})[key] = record
             changed.add(path)
-        return self._with({path: _sorted(keys) if path in changed else keys for path, keys in sections.items()})
+        return self._with_sections(
+            {path: _sorted(keys) if path in changed else keys for path, keys in sections.items()}
+        )
 
-    def _with(self, sections: Sections) -> IndexDocument:
+    def _with_sections(self, sections: Sections) -> IndexDocument:
         plain = {path[0]: records for path, records in sections.items() if len(path) == 1}
         revised = {path[1]: records for path, records in sections.items() if len(path) == 2}
         value = {**self.value, **plain, **({REVISION: revised} if revised else {})}
-        return dataclasses.replace(self, value=_counted(value) if revised else value)
+        return dataclasses.replace(self, value=_with_record_counts(value) if revised else value)
 
 
-def file_of(path: tuple[str, ...], key: str) -> str:
+def file_name_of_key(path: tuple[str, ...], key: str) -> str:
     """Return the file name of a key in a section."""
     return key if len(path) == 1 else f"{key}.{path[1]}"
 
@@ -160,7 +168,7 @@ def _sorted(records: dict[str, Record]) -> dict[str, Record]:
     return {key: records[key] for key in sorted(records)}
 
 
-def _counted(value: dict[str, Any]) -> dict[str, Any]:
+def _with_record_counts(value: dict[str, Any]) -> dict[str, Any]:
     """Return an index with the number of its revision's records in ``info``, where it had that number before."""
     info = value.get("info")
     revisions = info.get("repodata_revisions") if isinstance(info, dict) else None
@@ -170,11 +178,11 @@ def _counted(value: dict[str, Any]) -> dict[str, Any]:
         return value
     assert isinstance(info, dict)
     assert isinstance(revisions, dict)
-    counted = {**revision, "n_packages": len(records), **_moments(revision, records)}
+    counted = {**revision, "n_packages": len(records), **_oldest_and_newest_times(revision, records)}
     return {**value, "info": {**info, "repodata_revisions": {**revisions, REVISION: counted}}}
 
 
-def _moments(revision: Mapping[str, Any], records: Iterable[Record]) -> dict[str, Any]:
+def _oldest_and_newest_times(revision: Mapping[str, Any], records: Iterable[Record]) -> dict[str, Any]:
     """Return the times of the oldest and the newest record, where the revision had them before."""
     moments = [record["indexed_timestamp"] for record in records if "indexed_timestamp" in record]
     ends = {"oldest": min(moments, default=None), "newest": max(moments, default=None)}

@@ -93,7 +93,7 @@ class Subdir:
         return str(info.get("base_url") or "") if isinstance(info, dict) else ""
 
     @property
-    def fetched_here(self) -> frozenset[str]:
+    def files_next_to_index(self) -> frozenset[str]:
         """The package files that must be next to the index: all but wheels, which may be anywhere."""
         files = (file for file in self.records if file.endswith(PACKAGES))
         return frozenset() if self.base_url else frozenset(files)
@@ -115,20 +115,20 @@ class Subdir:
             changed=self.changed | {str(record["name"]) for record in records.values()},
         )
 
-    def without(self, names: Iterable[str]) -> Subdir:
+    def without_packages(self, names: Iterable[str]) -> Subdir:
         """Return this index as if packages had never been in it."""
         removed = frozenset(names)
         return dataclasses.replace(
-            self._hiding(removed),
-            base=self.base.without(removed),
-            repodata=_without_files(self.repodata.without(removed), "removed", removed),
-            instructions=_without_files(self.instructions.without(removed), "remove", removed),
+            self._without_offered_records(removed),
+            base=self.base.without_files(removed),
+            repodata=_without_files(self.repodata.without_files(removed), "removed", removed),
+            instructions=_without_files(self.instructions.without_files(removed), "remove", removed),
         )
 
     def withdrawn(self, names: Iterable[str]) -> Subdir:
         """Return this index with packages withdrawn: not offered, but known."""
         removed = frozenset(names)
-        hidden = self._hiding(removed)
+        hidden = self._without_offered_records(removed)
         return dataclasses.replace(
             hidden,
             repodata=_with_files(hidden.repodata, "removed", removed),
@@ -140,7 +140,9 @@ class Subdir:
         patch = {**self.instructions.records().get(file, {}), **fields}
         return dataclasses.replace(
             self,
-            repodata=self.repodata.changed(lambda name, record: {**record, **fields} if name == file else record),
+            repodata=self.repodata.with_edited_records(
+                lambda name, record: {**record, **fields} if name == file else record
+            ),
             instructions=self.instructions.with_records({file: patch}),
             changed=self.changed | {str(self.records[file]["name"])},
         )
@@ -154,17 +156,17 @@ class Subdir:
         names = {str(record["name"]) for file, record in self.records.items() if file in texts}
         return dataclasses.replace(
             self,
-            repodata=self.repodata.changed(edited) if names else self.repodata,
-            base=self.base.changed(edited) if names else self.base,
+            repodata=self.repodata.with_edited_records(edited) if names else self.repodata,
+            base=self.base.with_edited_records(edited) if names else self.base,
             changed=self.changed | names,
         )
 
-    def _hiding(self, removed: frozenset[str]) -> Subdir:
+    def _without_offered_records(self, removed: frozenset[str]) -> Subdir:
         names = {str(record["name"]) for file, record in self.repodata.records().items() if file in removed}
         return dataclasses.replace(
             self,
-            repodata=self.repodata.without(removed),
-            exports=self.exports.without(removed),
+            repodata=self.repodata.without_files(removed),
+            exports=self.exports.without_files(removed),
             changed=self.changed | names,
         )
 

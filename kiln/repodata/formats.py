@@ -27,7 +27,7 @@ from kiln.repodata.document import (
     REPODATA,
     REVISION,
     SHARDS,
-    file_of,
+    file_name_of_key,
 )
 from kiln.zstd import zstd
 
@@ -47,17 +47,17 @@ def index_files(subdir: Subdir) -> dict[str, bytes]:
     Files below ``shards/`` are named by their content, so they may be written before all others.
     """
     plain = {
-        REPODATA: subdir.repodata.written(),
-        CURRENT: _current(subdir).written(),
-        EXPORTS: subdir.exports.written(),
+        REPODATA: subdir.repodata.to_json(),
+        CURRENT: _current(subdir).to_json(),
+        EXPORTS: subdir.exports.to_json(),
     }
     packed = {f"{name}.zst": zstd.compress(data, LEVEL) for name, data in plain.items()}
-    base = {BASE: subdir.base.written(), INSTRUCTIONS: subdir.instructions.written()}
-    variants = {name: _packed(name, {**plain, **base}) for name in subdir.variants}
+    base = {BASE: subdir.base.to_json(), INSTRUCTIONS: subdir.instructions.to_json()}
+    variants = {name: _compressed_variant(name, {**plain, **base}) for name in subdir.variants}
     return {**plain, **packed, **base, **variants, **_shards(subdir)}
 
 
-def _packed(name: str, contents: Mapping[str, bytes]) -> bytes:
+def _compressed_variant(name: str, contents: Mapping[str, bytes]) -> bytes:
     plain, ending = name.rsplit(".", 1)
     return bz2.compress(contents[plain]) if ending == "bz2" else zstd.compress(contents[plain], LEVEL)
 
@@ -67,7 +67,7 @@ def _current(subdir: Subdir) -> IndexDocument:
     offered = subdir.offered
     before = {file for file in subdir.current & offered.keys() if offered[file]["name"] not in subdir.changed}
     files = newest(offered).keys() | before
-    document = subdir.repodata.changed(lambda file, record: record if file in files else None)
+    document = subdir.repodata.with_edited_records(lambda file, record: record if file in files else None)
     return dataclasses.replace(document, value={**document.value, "removed": []})
 
 
@@ -76,7 +76,7 @@ def _shards(subdir: Subdir) -> dict[str, bytes]:
     import msgpack
 
     packer = zstd.ZstdCompressor(LEVEL)  # to make one takes longer than to pack a shard
-    packed = {name: msgpack.packb(shard) for name, shard in _sharded(subdir).items()}
+    packed = {name: msgpack.packb(shard) for name, shard in _shards_by_name(subdir).items()}
     shards = {name: packer.compress(data, zstd.ZstdCompressor.FLUSH_FRAME) for name, data in packed.items()}
     digests = {name: hashlib.sha256(data).digest() for name, data in shards.items()}
     listing = {"version": 1, **subdir.listing, "info": _listing_info(subdir), "shards": digests}
@@ -84,7 +84,7 @@ def _shards(subdir: Subdir) -> dict[str, bytes]:
     return {**files, LISTING: zstd.compress(msgpack.packb(listing), LEVEL)}
 
 
-def _sharded(subdir: Subdir) -> dict[str, dict[str, Any]]:
+def _shards_by_name(subdir: Subdir) -> dict[str, dict[str, Any]]:
     """Return the shards by the name of their package: the records of the whole index, with the run exports."""
     exports = subdir.exports.records()
     removed = sorted(subdir.repodata.value.get("removed") or ())
@@ -93,8 +93,8 @@ def _sharded(subdir: Subdir) -> dict[str, dict[str, Any]]:
         for key, record in sorted(records.items()):
             shard = shards.setdefault(record["name"], _new_shard())
             section = shard[path[0]] if path[0] != REVISION else shard.setdefault(REVISION, {}).setdefault(path[1], {})
-            run_exports = exports.get(file_of(path, key), {}).get("run_exports")
-            section[key] = _binary({**record, "run_exports": run_exports} if run_exports else record)
+            run_exports = exports.get(file_name_of_key(path, key), {}).get("run_exports")
+            section[key] = _with_binary_hashes({**record, "run_exports": run_exports} if run_exports else record)
     for file in removed:
         shards.setdefault(file.rsplit("-", 2)[0], _new_shard())["removed"].append(file)
     return shards
@@ -115,5 +115,5 @@ def _listing_info(subdir: Subdir) -> dict[str, Any]:
     return {**before, "subdir": subdir.name, **whole, "base_url": base, "shards_base_url": f"./{SHARDS}/"}
 
 
-def _binary(record: Mapping[str, Any]) -> dict[str, Any]:
+def _with_binary_hashes(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: bytes.fromhex(value) if key in _HASHES else value for key, value in record.items()}

@@ -41,7 +41,7 @@ def whole_index(name: str, read: Reader) -> Subdir:
     """
     packages = packages_only(name, read)
     current, exports = (_parsed(name, file, read) for file in (CURRENT, EXPORTS))
-    listing = _listing(name, read)
+    listing = _read_shard_list(name, read)
     return dataclasses.replace(
         packages,
         exports=exports or packages.exports.with_records(_exports(name, packages, listing, read)),
@@ -67,7 +67,9 @@ def packages_only(name: str, read: Reader) -> Subdir:
     if version != 1:
         raise BrokenIndex(f"{name}/{INSTRUCTIONS} has the version {version!r}, kiln knows 1", hint=HINT)
     subdir = dataclasses.replace(Subdir.empty(name), repodata=offered, instructions=instructions)
-    return dataclasses.replace(subdir, base=_updated_base(base or _of_packages(offered), offered, subdir.removed))
+    return dataclasses.replace(
+        subdir, base=_updated_base(base or _base_from_repodata(offered), offered, subdir.removed)
+    )
 
 
 def from_repodata(name: str, repodata: bytes) -> Subdir:
@@ -85,16 +87,18 @@ def _updated_base(base: IndexDocument, offered: IndexDocument, removed: frozense
     Records of replaced or removed files are dropped; missing ones are added from what clients see.
     """
     visible_records, own = offered.records(), base.records()
-    valid = {file for file, record in own.items() if file in removed or _same(record, visible_records.get(file))}
-    return base.without(own.keys() - valid).taking(offered, visible_records.keys() - valid)
+    valid = {
+        file for file, record in own.items() if file in removed or _is_same_file(record, visible_records.get(file))
+    }
+    return base.without_files(own.keys() - valid).with_records_of(offered, visible_records.keys() - valid)
 
 
-def _same(record: Record, other: Record | None) -> bool:
+def _is_same_file(record: Record, other: Record | None) -> bool:
     """Return whether two records are of the same file."""
     return other is not None and all(record.get(key) == other.get(key) for key in ("sha256", "md5", "size"))
 
 
-def _of_packages(offered: IndexDocument) -> IndexDocument:
+def _base_from_repodata(offered: IndexDocument) -> IndexDocument:
     return dataclasses.replace(offered, value={**offered.value, "removed": []})
 
 
@@ -127,12 +131,16 @@ def _document(data: bytes) -> IndexDocument:
 def _exports(name: str, subdir: Subdir, listing: Mapping[str, Any], read: Reader) -> Mapping[str, Record]:
     """Return the run exports in records or shards; builders read those of other packages themselves."""
     records = subdir.repodata.records()
-    sharded = {} if all("run_exports" in record for record in records.values()) else _sharded(name, listing, read)
+    sharded = (
+        {}
+        if all("run_exports" in record for record in records.values())
+        else _run_exports_in_shards(name, listing, read)
+    )
     exports = {file: record.get("run_exports", sharded.get(file)) for file, record in records.items()}
     return {file: {"run_exports": value} for file, value in exports.items() if isinstance(value, dict)}
 
 
-def _sharded(name: str, listing: Mapping[str, Any], read: Reader) -> Mapping[str, Any]:
+def _run_exports_in_shards(name: str, listing: Mapping[str, Any], read: Reader) -> Mapping[str, Any]:
     """Return the run exports in a channel's shards, where these are below the subdir."""
     place = str(listing.get("info", {}).get("shards_base_url", "")).removeprefix("./")
     if ":" in place or place.startswith("/") or ".." in place.split("/"):
@@ -147,7 +155,7 @@ def _sharded(name: str, listing: Mapping[str, Any], read: Reader) -> Mapping[str
     return exports
 
 
-def _listing(name: str, read: Reader) -> Mapping[str, Any]:
+def _read_shard_list(name: str, read: Reader) -> Mapping[str, Any]:
     data = read(LISTING)
     listing = {} if data is None else _unpacked_object(name, LISTING, data)
     if not all(isinstance(listing.get(key, {}), dict) for key in ("info", "shards")):

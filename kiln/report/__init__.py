@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kiln.lazy_exports import lazy_exports
-from kiln.variants.varying_keys import labels
+from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
     from kiln.report.junit import as_junit
@@ -17,8 +17,8 @@ __all__ = [
     "as_html",
     "as_junit",
     "as_markdown",
+    "config_labels",
     "index_as_html",
-    "labels",
     "matrix_text",
     "page_name",
     "result_text",

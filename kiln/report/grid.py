@@ -44,7 +44,7 @@ def grid(configs: Sequence[str], variants: Variants) -> Grid:
     down = tuple(axis for axis in varying if axis is not across)
     places: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for config in configs:
-        at = tuple(axis.of(variants[config]) for axis in (*down, across))
+        at = tuple(axis.value_of(variants[config]) for axis in (*down, across))
         places.setdefault(at, []).append(config)
     combinations = [
         heads
@@ -57,7 +57,7 @@ def grid(configs: Sequence[str], variants: Variants) -> Grid:
         columns=tuple(across.label(value) for value in across.values),
         rows=tuple(
             GridRow(
-                heads=_spans(labels, index) or (("", 1),),
+                heads=_row_heads(labels, index) or (("", 1),),
                 places=tuple(tuple(places.get((*heads, value), ())) for value in across.values),
             )
             for index, heads in enumerate(combinations)
@@ -65,7 +65,7 @@ def grid(configs: Sequence[str], variants: Variants) -> Grid:
     )
 
 
-def _spans(rows: Sequence[tuple[str, ...]], index: int) -> tuple[tuple[str, int], ...]:
+def _row_heads(rows: Sequence[tuple[str, ...]], index: int) -> tuple[tuple[str, int], ...]:
     """Return the heads of a row with the rows that they span; one that the row above has too spans 0."""
     heads: list[tuple[str, int]] = []
     for level, head in enumerate(rows[index]):

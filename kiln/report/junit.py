@@ -56,7 +56,7 @@ def _add_tests(suite: ET.Element, config: str, package: PackageReport) -> None:
     name = one_line(f"tests of {artifact.name} {artifact.version} {artifact.build_string}")
     case = _case(suite, config, name, tests.install_seconds + tests.seconds)
     if tests.verdict is TestVerdict.FAILED:
-        ET.SubElement(case, "failure", message="the package's tests fail").text = _text("\n".join(tests.notes))
+        ET.SubElement(case, "failure", message="the package's tests fail").text = _xml_safe_text("\n".join(tests.notes))
     elif tests.verdict is TestVerdict.NONE:
         ET.SubElement(case, "skipped", message="the package has no tests")
     elif tests.verdict is TestVerdict.SKIPPED:
@@ -70,19 +70,19 @@ def _add_result(suite: ET.Element, name: str, config: ConfigRun, end: float) -> 
     if config.state in BAD:
         log = tail(config.log) if config.log is not None else ""
         failure = ET.SubElement(case, "failure", type=config.state.value, message=message)
-        failure.text = _text("\n\n".join(part for part in (config.reason, log) if part))
+        failure.text = _xml_safe_text("\n\n".join(part for part in (config.reason, log) if part))
     elif config.state is ConfigState.INTERRUPTED:
         ET.SubElement(case, "error", type=config.state.value, message=message)
     elif config.state in {ConfigState.WAITING, ConfigState.RUNNING, ConfigState.LOCKED}:
         ET.SubElement(case, "skipped", message=message)
     if config.log is not None:
-        ET.SubElement(case, "system-out").text = _text(f"log: {config.log}")
+        ET.SubElement(case, "system-out").text = _xml_safe_text(f"log: {config.log}")
 
 
 def _seconds(seconds: float) -> str:
     return f"{max(0.0, seconds):.3f}"
 
 
-def _text(text: str) -> str:
+def _xml_safe_text(text: str) -> str:
     """Return text without the characters that XML does not allow, or that hide other text."""
     return "\n".join(map(sanitized, text.splitlines()))

@@ -27,21 +27,21 @@ def result_text(report: MatrixReport, width: int | None = None) -> str:
     """
     configs = [config for config in report.configs if config.packages]
     if report.rehearsal:
-        return "".join("\n" + "\n".join(_rehearsed(config, width)) + "\n" for config in configs)
+        return "".join("\n" + "\n".join(_rehearsal_lines(config, width)) + "\n" for config in configs)
     configs = [config for config in configs if config.state in {ConfigState.DONE, ConfigState.CACHED}]
-    return "\n" + "\n".join(_built(configs, width)) + "\n" if configs else ""
+    return "\n" + "\n".join(_build_lines(configs, width)) + "\n" if configs else ""
 
 
-def _rehearsed(config: ConfigRun, width: int | None) -> Iterator[str]:
+def _rehearsal_lines(config: ConfigRun, width: int | None) -> Iterator[str]:
     yield table(_HEADER, [_row(package) for package in config.packages], right=(3,), width=width)
     yield ""
-    yield from _notes(config, width)
+    yield from _note_lines(config, width)
     seconds = config.finished - config.started if config.started and config.finished else None
     yield f"The rehearsal of {config.config} " + ("is cached." if seconds is None else f"took {duration(seconds)}.")
     channel = config.packages[0].artifact.path.parents[1]
     names = list(dict.fromkeys(package.artifact.name for package in config.packages))
     spec = SPEC if SPEC in names else names[-1]
-    yield from _use(channel, f"-n {spec} --override-channels", [spec])
+    yield from _install_command_lines(channel, f"-n {spec} --override-channels", [spec])
     yield (
         "These packages are a rehearsal: their compiled parts are upstream's. They cannot be published."
         if SPEC in names
@@ -49,7 +49,7 @@ def _rehearsed(config: ConfigRun, width: int | None) -> Iterator[str]:
     )
 
 
-def _built(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
+def _build_lines(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
     packages = [package for config in configs for package in config.packages]
     distinct = list({(package.artifact.subdir, package.artifact.path.name): package for package in packages}.values())
     header, rows = _HEADER, [_row(package) for package in distinct]
@@ -59,12 +59,14 @@ def _built(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
     yield table(header, rows, right=(3,), width=width)
     yield ""
     for config in configs:
-        yield from _notes(config, width)
+        yield from _note_lines(config, width)
     artifacts = [package.artifact for package in configs[-1].packages if not package.artifact.is_wheel]
-    yield from _use(artifacts[0].path.parents[1], "-n NAME", dict.fromkeys(artifact.name for artifact in artifacts))
+    yield from _install_command_lines(
+        artifacts[0].path.parents[1], "-n NAME", dict.fromkeys(artifact.name for artifact in artifacts)
+    )
 
 
-def _use(channel: Path, options: str, specs: Iterable[str]) -> Iterator[str]:
+def _install_command_lines(channel: Path, options: str, specs: Iterable[str]) -> Iterator[str]:
     """Yield the channel of the packages, and the command that installs them."""
     yield f"channel  {channel}"
     yield f"install  conda create {options} -c {channel.absolute().as_uri()} {' '.join(specs)}"
@@ -87,7 +89,7 @@ def _row(package: PackageReport) -> tuple[str, ...]:
     )
 
 
-def _notes(config: ConfigRun, width: int | None) -> list[str]:
+def _note_lines(config: ConfigRun, width: int | None) -> list[str]:
     tests = [(package.tests.package, note) for package in config.packages for note in package.tests.notes]
     of_tests = {note for _, note in tests}
     steps = [note for step in config.steps for note in step.notes if note not in of_tests]

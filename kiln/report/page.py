@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from kiln import __version__, files
 from kiln.console.expected_time_text import config_period, moment_text
-from kiln.console.progress_lines import count_text
+from kiln.console.progress_lines import state_count_text
 from kiln.model.run import BAD
 from kiln.report import template_environment, totals
 from kiln.report.grid import grid
 from kiln.report.package_summary import SPEC
 from kiln.report.run_comparison import compare_runs
 from kiln.report.timeline import chart, step_bars
-from kiln.variants.varying_keys import labels
+from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ def as_html(
         name=name,
         report=report,
         configs=report.configs,
-        labels=labels([config.config for config in report.configs], variants),
+        labels=config_labels([config.config for config in report.configs], variants),
         numbers={config.config: number for number, config in enumerate(report.configs, 1)},
         of={config.config: config for config in report.configs},
         grid=grid([config.config for config in report.configs], variants),
@@ -74,14 +74,14 @@ def as_html(
         writer=__version__,
         index=INDEX if has_index else "",
         is_running=totals.is_running(report),
-        expected=_expected(report, moment),
-        rehearsal=_rehearsal(report) if report.rehearsal else "",
+        expected=_expected_periods(report, moment),
+        rehearsal=_rehearsal_notice(report) if report.rehearsal else "",
         end=totals.last_moment(report, moment),
         written=moment,
     )
 
 
-def _rehearsal(report: MatrixReport) -> str:
+def _rehearsal_notice(report: MatrixReport) -> str:
     names = {package.artifact.name for config in report.configs for package in config.packages}
     parts = "have upstream's compiled parts" if SPEC in names else "are made on this machine's programs and wheels"
     return f"A rehearsal: its packages {parts}. They cannot be published."
@@ -96,7 +96,11 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     peak = max((config.peak_memory or 0 for config in report.configs), default=0)
     slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
     return [
-        ("configs", str(len(report.configs)), _unbroken(count_text(config.state for config in report.configs))),
+        (
+            "configs",
+            str(len(report.configs)),
+            _with_unbroken_counts(state_count_text(config.state for config in report.configs)),
+        ),
         ("so far" if totals.is_running(report) else "took", template_environment.short_duration(elapsed), slots),
         (
             "work",
@@ -105,13 +109,13 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
         ),
         ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.size_text(totals.size(packages))),
-        ("tests", *_tests(report)),
-        *_end(report, now),
-        *([_cost(report.cost)] if report.cost and report.cost.is_charged else []),
+        ("tests", *_passed_tests_figure(report)),
+        *_expected_end_figures(report, now),
+        *([_cost_figure(report.cost)] if report.cost and report.cost.is_charged else []),
     ]
 
 
-def _expected(report: MatrixReport, now: float) -> dict[str, str]:
+def _expected_periods(report: MatrixReport, now: float) -> dict[str, str]:
     """Return when the open configs of a run on workers are expected to start and to end."""
     if not totals.is_running(report):
         return {}
@@ -119,21 +123,21 @@ def _expected(report: MatrixReport, now: float) -> dict[str, str]:
     return {config: period for config, period in periods.items() if period}
 
 
-def _end(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
+def _expected_end_figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     """Return the expected end of a run on workers that is in progress."""
-    if report.cost is None or not _expected(report, now):
+    if report.cost is None or not _expected_periods(report, now):
         return []
     left = template_environment.short_duration(max(60.0, report.cost.end - now))
     return [("end", moment_text(report.cost.end, now, utc=True), f"UTC, expected in about {left}")]
 
 
-def _cost(cost: RunCost) -> tuple[str, str, str]:
+def _cost_figure(cost: RunCost) -> tuple[str, str, str]:
     """Return the cost of a run on workers so far, and in the end."""
     remark = "in total" if cost.spent == cost.expected else f"of about {cost.expected:.2f} {cost.currency} in the end"
     return "cost", f"{cost.spent:.2f} {cost.currency}", remark
 
 
-def _tests(report: MatrixReport) -> tuple[str, str]:
+def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     """Return the number of passed tests and a remark, which says of how many configs where not all have results."""
     tests, configs = totals.tests_of_all(report.configs), report.configs
     if not tests.run:
@@ -151,6 +155,6 @@ def _failures(report: MatrixReport) -> list[tuple[ConfigRun, bool]]:
     return [(config, index < TAILS) for index, config in enumerate(configs)]
 
 
-def _unbroken(counts: str) -> str:
+def _with_unbroken_counts(counts: str) -> str:
     """Return counts that wrap only after a comma."""
     return ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts.split(", "))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.console.expected_time_text import config_period
-from kiln.console.progress_lines import SIGNS, count_text
+from kiln.console.progress_lines import SIGNS, state_count_text
 from kiln.console.text import cost_text, duration, one_line, table
 from kiln.lazy_pattern import lazy_pattern
 from kiln.report import totals
 from kiln.report.tail import cut
-from kiln.variants.varying_keys import labels
+from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport
@@ -26,7 +26,9 @@ _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 def matrix_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
     """Return a run as a table for a terminal of a width, with the total."""
-    return "\n".join([table(_header(report), _rows(report, variants), right=_RIGHT, width=width), "", _total(report)])
+    return "\n".join(
+        [table(_header(report), _rows(report, variants), right=_RIGHT, width=width), "", _total_line(report)]
+    )
 
 
 def as_markdown(report: MatrixReport, variants: Variants) -> str:
@@ -35,26 +37,26 @@ def as_markdown(report: MatrixReport, variants: Variants) -> str:
     lines = [header, tuple("--:" if column in _RIGHT else "---" for column in range(len(header)))]
     lines += [tuple(_MARKED.sub(r"\\\1", item) for item in row) for row in _rows(report, variants)]
     rows = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([f"### {_total(report)}", "", *rows, "", ""])
+    return "\n".join([f"### {_total_line(report)}", "", *rows, "", ""])
 
 
 def _header(report: MatrixReport) -> tuple[str, ...]:
     """Return the titles of the columns: that of expected times is for a run on workers in progress alone."""
-    return HEADER if _is_forecast(report) else tuple(title for title in HEADER if title != EXPECTED)
+    return HEADER if _has_forecast(report) else tuple(title for title in HEADER if title != EXPECTED)
 
 
-def _is_forecast(report: MatrixReport) -> bool:
+def _has_forecast(report: MatrixReport) -> bool:
     return totals.is_running(report) and report.cost is not None and bool(report.cost.config_ends)
 
 
 def _rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
-    names = labels([config.config for config in report.configs], variants)
+    names = config_labels([config.config for config in report.configs], variants)
     now, column = time.time(), HEADER.index(EXPECTED)
     end = totals.last_moment(report, now)
     rows = [
         _row(config, names[config.config], end, config_period(report.cost, config, now)) for config in report.configs
     ]
-    return rows if _is_forecast(report) else [row[:column] + row[column + 1 :] for row in rows]
+    return rows if _has_forecast(report) else [row[:column] + row[column + 1 :] for row in rows]
 
 
 def _row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, ...]:
@@ -72,9 +74,9 @@ def _row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, 
     )
 
 
-def _total(report: MatrixReport) -> str:
+def _total_line(report: MatrixReport) -> str:
     end = totals.last_moment(report, time.time())
     kind = ", a rehearsal" if report.rehearsal else ""
-    states = count_text(config.state for config in report.configs)
+    states = state_count_text(config.state for config in report.configs)
     cost = f", {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
     return f"run {report.run}{kind}: {states} in {duration(end - report.started)}{cost}"

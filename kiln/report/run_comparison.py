@@ -68,12 +68,14 @@ def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHi
     for run in runs:
         for config in run.configs:
             if config.state in DECIDED:
-                record = EarlierConfig(run=run.run, machine=_machine(run), config=config)
+                record = EarlierConfig(run=run.run, machine=_machine_cores_and_jobs(run), config=config)
                 records.setdefault(config.config, []).append(record)
     compared = {entries[0].run for config in report.configs if (entries := records.get(config.config))}
-    changes = (_change(config, records.get(config.config, ()), _machine(report)) for config in report.configs)
+    changes = (
+        _change(config, records.get(config.config, ()), _machine_cores_and_jobs(report)) for config in report.configs
+    )
     cached = (config for config in report.configs if config.state is ConfigState.CACHED)
-    origins = ((config.config, _origin(config, records.get(config.config, ()))) for config in cached)
+    origins = ((config.config, _original_build(config, records.get(config.config, ()))) for config in cached)
     return RunHistory(
         runs=tuple(sorted(compared, reverse=True)),
         changes=tuple(sorted(filter(None, changes), key=lambda change: KINDS.index(change.kind))),
@@ -89,29 +91,29 @@ def _change(config: ConfigRun, records: Sequence[EarlierConfig], machine: tuple[
         kind = "fixed" if config.state in GOOD else "still fails" if last.config.state in BAD else "new failure"
         return ConfigChange(config=config, kind=kind, before=last)
     builds = (record for record in records if record.machine == machine and record.config.cold == config.cold)
-    before = next((record for record in builds if _complete_seconds(record.config) is not None), None)
-    seconds = _complete_seconds(config)
+    before = next((record for record in builds if _full_build_seconds(record.config) is not None), None)
+    seconds = _full_build_seconds(config)
     if before is None or seconds is None:
         return None
-    seconds_before = _complete_seconds(before.config) or 0.0
+    seconds_before = _full_build_seconds(before.config) or 0.0
     low, high = sorted((seconds, seconds_before))
     if high - low < SECONDS or high < SLOWER * low:
         return None
     return ConfigChange(config=config, kind="slower" if seconds > seconds_before else "faster", before=before)
 
 
-def _machine(run: MatrixReport) -> tuple[str, int, int]:
+def _machine_cores_and_jobs(run: MatrixReport) -> tuple[str, int, int]:
     return run.machine, run.cores, run.jobs
 
 
-def _complete_seconds(config: ConfigRun) -> float | None:
+def _full_build_seconds(config: ConfigRun) -> float | None:
     """Return the duration of a build that reused no step; None otherwise."""
     if config.state is not ConfigState.DONE or any(step.reused for step in config.steps):
         return None
     return None if config.started is None or config.finished is None else config.finished - config.started
 
 
-def _origin(config: ConfigRun, records: Sequence[EarlierConfig]) -> EarlierConfig | None:
+def _original_build(config: ConfigRun, records: Sequence[EarlierConfig]) -> EarlierConfig | None:
     """Return the build that made a cached config's packages: with the same hashes."""
     hashes = sorted(package.artifact.sha256 for package in config.packages)
     builds = (record for record in records if record.config.state is ConfigState.DONE)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.console.progress_lines import count_text
+from kiln.console.progress_lines import state_count_text
 from kiln.report import template_environment, totals
 from kiln.report.page import page_name
 
@@ -30,7 +30,7 @@ def index_as_html(
         (
             report,
             totals.last_moment(report, moment) - report.started,
-            count_text(config.state for config in report.configs),
+            state_count_text(config.state for config in report.configs),
         )
         for report in reports
     ]

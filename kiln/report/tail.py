@@ -20,7 +20,7 @@ _BYTES = 1 << 16
 _TIME = lazy_pattern(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: |$)")  # before each line of a config's log
 
 
-def opened(log: Path) -> IO[bytes]:
+def open_log(log: Path) -> IO[bytes]:
     """Open a log to read it; a build could have replaced it by a link or a pipe, which are not read.
 
     Raises:
@@ -35,16 +35,16 @@ def tail(log: Path) -> str:
     Empty lines and the trace of a script's variables are left out.
     """
     with contextlib.suppress(OSError):
-        with opened(log) as file:
+        with open_log(log) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _BYTES))
             lines = file.read(_BYTES).decode(errors="replace").split("\n")
-        texts = [cut(text) for line in lines if (text := shown_line(line)) and _says_something(text)]
+        texts = [cut(text) for line in lines if (text := shown_line(line)) and _is_informative(text)]
         return "\n".join(texts[-LINES:])
     return ""
 
 
-def _says_something(line: str) -> bool:
+def _is_informative(line: str) -> bool:
     content = _TIME.sub("", line, count=1)
     return bool(content.strip()) and not TRACED_VARIABLE.match(content)
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from kiln import files
 from kiln.console.progress_lines import SIGNS
-from kiln.console.text import clock, duration, one_line
+from kiln.console.text import duration, elapsed_text, one_line
 from kiln.report import totals
 from kiln.report.tail import cut, tail
 
@@ -55,12 +55,12 @@ def _environment(folder: Path) -> Environment:
     environment.globals |= {"SIGNS": SIGNS, "totals": totals, "commit_url": commit_url}
     environment.filters |= {
         "clean": lambda text: cut(one_line(str(text))),
-        "reason": _reason,
-        "clock": clock,
+        "reason": _reason_text,
+        "clock": elapsed_text,
         "duration": duration,
         "short_duration": short_duration,
         "size": files.size_text,
-        "moment": _moment,
+        "moment": _utc_time_text,
         "kind": lambda state: state.name.lower().replace("_", "-"),
         "tail": tail,
         "href": lambda path: _href(path, folder),
@@ -94,7 +94,7 @@ def short_duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d}"
 
 
-def _reason(text: str) -> str:
+def _reason_text(text: str) -> str:
     """Return a reason of several lines, escaped and of limited length."""
     lines = [
         one_line(line.expandtabs(4)) if not line[:1].isspace() else "  " + one_line(line) for line in text.splitlines()
@@ -102,7 +102,7 @@ def _reason(text: str) -> str:
     return cut("\n".join(lines), LONGEST)
 
 
-def _moment(seconds: float) -> str:
+def _utc_time_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 

@@ -50,7 +50,7 @@ class Chart:
 def chart(report: MatrixReport, now: float) -> Chart:
     """Lay out a run; ``now`` (seconds since the epoch) is the end of a run in progress."""
     end = totals.last_moment(report, now)
-    ends = [_expected_end(config, report) for config in report.configs if _runs(config) and config.started]
+    ends = [_expected_end(config, report) for config in report.configs if _is_running(config) and config.started]
     length = max(1.0, max([end, *ends]) - report.started)
     configs = _lanes(report, end)
     lanes = tuple(tuple(_bar(config, report, end, length) for config in lane) for lane in configs)
@@ -90,7 +90,7 @@ def _expected_end(config: ConfigRun, report: MatrixReport) -> float:
 def _bar(config: ConfigRun, report: MatrixReport, end: float, length: float) -> Bar:
     start = (config.started or report.started) - report.started
     until = max(start, (config.finished or end) - report.started)
-    ghost = _expected_end(config, report) - report.started - until if _runs(config) else 0.0
+    ghost = _expected_end(config, report) - report.started - until if _is_running(config) else 0.0
     return Bar(
         config=config,
         start=round(100 * start / length, 3),
@@ -100,17 +100,17 @@ def _bar(config: ConfigRun, report: MatrixReport, end: float, length: float) -> 
     )
 
 
-def _runs(config: ConfigRun) -> bool:
+def _is_running(config: ConfigRun) -> bool:
     return config.state is ConfigState.RUNNING
 
 
 def _ticks(length: float) -> tuple[Tick, ...]:
     step = next((step for step in _STEPS if length / step <= _TICKS), _STEPS[-1])
     marks = range(0, int(length) + 1, step)
-    return tuple(Tick(at=round(100 * mark / length, 3), label=_label(mark)) for mark in marks)
+    return tuple(Tick(at=round(100 * mark / length, 3), label=_tick_label(mark)) for mark in marks)
 
 
-def _label(seconds: int) -> str:
+def _tick_label(seconds: int) -> str:
     """Return a round time in its largest units: ``30 s``, ``5 min``, ``1 h 30``, ``2 d``."""
     for unit, name, below, digits in ((86400, "d", 3600, ""), (3600, "h", 60, "02"), (60, "min", 1, "02")):
         if seconds >= unit:

@@ -70,10 +70,10 @@ def last_moment(report: MatrixReport, now: float) -> float:
         return report.finished
     if is_running(report):
         return now
-    return max([report.started, *(moment for config in report.configs for moment in _moments(config))])
+    return max([report.started, *(moment for config in report.configs for moment in _recorded_moments(config))])
 
 
-def _moments(config: ConfigRun) -> Iterable[float]:
+def _recorded_moments(config: ConfigRun) -> Iterable[float]:
     if config.started is not None:
         yield config.started + sum(step.seconds for step in config.steps)
         if config.finished is None and config.log is not None:

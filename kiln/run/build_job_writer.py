@@ -18,67 +18,71 @@ from kiln.store.build_cache import BuildInputs
 
 if TYPE_CHECKING:
     from kiln.executor.base import Executor
-    from kiln.job.job_context import Task
+    from kiln.job.job_context import JobContext
     from kiln.ledger import Ledger
 
 RESULT = "result.json"  # of the build process, in the config's folder
 
 
-def write_job_input(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
+def write_job_input(
+    task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]
+) -> tuple[str, ...]:
     """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
-    if task.is_foreign:
-        return write_script(task, executor)
+    if task.uses_other_engine:
+        return write_engine_script(task, executor)
     task.folder.mkdir(parents=True, exist_ok=True)
-    executor.packages.mkdir(parents=True, exist_ok=True)
+    executor.package_cache.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"
     files.write_text(file, build_job(task, executor, shared_packages).as_text())
-    return executor.start(file, "builder.rehearsal" if task.job.options.rehearsal else "builder.config_build")
+    return executor.module_command(file, "builder.rehearsal" if task.job.options.rehearsal else "builder.config_build")
 
 
-def write_script(task: Task, executor: Executor) -> tuple[str, ...]:
+def write_engine_script(task: JobContext, executor: Executor) -> tuple[str, ...]:
     """Write the script of another engine, and return its command line."""
     file = conda_build_run.write_script(
         task.feedstock,
         task.rendered,
         task.folder,
-        executor.packages,
+        executor.package_cache,
         engine=task.job.options.engine,
         variables=task.job.variables,
-        inside=executor.inside,
+        inside=executor.path_inside,
         debug=task.job.options.debug,
     )
-    return ("bash", str(executor.inside(file)))
+    return ("bash", str(executor.path_inside(file)))
 
 
-def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
+def build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
     """Return the job of the build process, with paths as it sees them."""
-    job, inside = task.job, executor.inside
+    job, inside = task.job, executor.path_inside
     return BuildJob(
         root=inside(task.feedstock.root),
         recipe=inside(task.feedstock.recipe),
         config=job.config,
         options=job.options,
         folder=inside(task.folder),
-        cache=inside(executor.packages),
+        cache=inside(executor.package_cache),
         result=inside(task.folder / RESULT),
         extra={name: job.variables[name] for name in conda_forge_env.EXTRA if name in job.variables},
         compile=compile_settings(task, executor),
         shared_packages=shared_packages,
         channel=inside(task.layout.root),
-        network=executor.on_host or task.network,
+        network=executor.on_host or task.has_network,
         build_platform=task.rendered.config.build_platform,
-        emulated=emulation.runs(task.rendered.config.platform, in_container=not executor.on_host)
-        and expand.runs_emulated_tests(task.feedstock.settings),
-        packages=PackageSettings() if job.options.rehearsal else expand.package_settings(task.feedstock.settings),
+        emulated=emulation.can_run_platform(task.rendered.config.platform, in_container=not executor.on_host)
+        and expand.runs_emulated_tests(task.feedstock.conda_forge_yml),
+        packages=PackageSettings()
+        if job.options.rehearsal
+        else expand.package_settings(task.feedstock.conda_forge_yml),
         parent=os.getpid() if executor.on_host else None,
         python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
         rehearsal_plan=job.rehearsal_plan,
         image=job.image,
-        queue=None if executor.queue is None else inside(executor.queue),
+        queue=None if executor.script_queue is None else inside(executor.script_queue),
     )
 
 
-def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
+def compile_settings(task: JobContext, executor: Executor) -> dict[str, str]:
     """Return the variables of the compile step."""
     options = task.job.options
     return {
@@ -92,19 +96,19 @@ def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     }
 
 
-def reusable_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
+def reusable_packages(task: JobContext, ledger: Ledger) -> tuple[dict[str, Any], ...]:
     """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild.
 
     One whose tests were skipped is left out where they run now.
     """
     job = task.job
-    if task.is_foreign or job.options.rehearsal or (job.options.rebuild and job.cold):
+    if task.uses_other_engine or job.options.rehearsal or (job.options.rebuild and job.cold):
         return ()
     inputs = BuildInputs(shared=job.shared, key=job.key)
     packages = build_cache.shared_packages(
-        ledger, task.layout, render.finalise(task.rendered).outputs, inputs, job.config
+        ledger, task.layout, render.close_static_pins(task.rendered).outputs, inputs, job.config
     )
-    runs = expand.runs_emulated_tests(task.feedstock.settings) and emulation.runs(
+    runs = expand.runs_emulated_tests(task.feedstock.conda_forge_yml) and emulation.can_run_platform(
         task.rendered.config.platform, in_container=job.container != HOST
     )
     return tuple(to_json(report) for report in packages if not (runs and report.tests.verdict is TestVerdict.SKIPPED))

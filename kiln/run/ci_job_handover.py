@@ -70,18 +70,18 @@ class ContinuedBuild:
             )
         return cls(feedstock=feedstock, layout=layout, folder=folder, config=config, bound=bound, record=record)
 
-    def finished(self) -> str:
+    def finished_note(self) -> str:
         """Return a line about a chain that an earlier job has finished from the same sources; empty for another."""
         record = self.record
-        if record is None or record.state is not ChainState.FINISHED or record.sources != self.sources:
+        if record is None or record.state is not ChainState.FINISHED or record.sources != self.input_files_digest:
             return ""
         return (
             f"{self.config} is already finished: {quantity(len(record.packages), 'package')} after "
-            f"{quantity(len(record.links), 'job')} and {duration(record.seconds)}"
+            f"{quantity(len(record.links), 'job')} and {duration(record.total_seconds)}"
         )
 
     @property
-    def sources(self) -> str:
+    def input_files_digest(self) -> str:
         """A hash of the feedstock's files that decide the config's packages."""
         return build_cache.sources_digest(self.feedstock, self.config)
 
@@ -95,28 +95,28 @@ class ContinuedBuild:
         self.key = plan.jobs_of[self.config].cache_key
         notes: list[str] = []
         with files.locked(self.layout.lock(self.config)):
-            if self.record is not None and (reason := self._reason_against(self.record, plan)):
+            if self.record is not None and (reason := self._reason_not_to_continue(self.record, plan)):
                 notes.append(f"{self.folder} is not continued: {reason}")
                 self.record = None
             elif self.record is not None and self.record.archive is not None:
                 notes += self._unpack(self.record, plan)
-            self.actions = action_count(self._cache)
+            self.actions = action_count(self._compile_cache_folder)
         if self.record is None:
             return plan, tuple(notes)
         if self.record.links:  # what is only on this disk, by a job that was killed, is not handed on yet
             self.actions, self.steps = self.record.links[-1].actions, self.record.links[-1].steps
         configs = tuple(
-            dataclasses.replace(config, earlier_seconds=self.record.seconds)
+            dataclasses.replace(config, earlier_seconds=self.record.total_seconds)
             if config.state is ConfigState.WAITING
             else config
             for config in plan.configs
         )
         return dataclasses.replace(plan, configs=configs), tuple(notes)
 
-    def _reason_against(self, record: HandoverRecord, plan: RunPlan) -> str:
+    def _reason_not_to_continue(self, record: HandoverRecord, plan: RunPlan) -> str:
         if record.state is ChainState.FINISHED:
             return "its chain was finished, from other sources"
-        if record.sources != self.sources:
+        if record.sources != self.input_files_digest:
             return "it was made from other sources"
         if record.cache_key != self.key:
             return "it was made with another image, or with other compilers"
@@ -127,31 +127,31 @@ class ContinuedBuild:
     def _unpack(self, record: HandoverRecord, plan: RunPlan) -> list[str]:
         """Unpack the archive; entries and folders that are here already stay, since they are newer."""
         assert record.archive is not None, "checked by the caller"
-        part = self.layout.place("handover")
+        part = self.layout.safe_path("handover")
         files.remove(part)
         try:
             rejected = unfinished_build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
-            self.layout.compile_caches.prepare(self.key)
-            for name, source in _below(part / unfinished_build_handover.CACHE):
-                _move(source, self._cache / name)
+            self.layout.compile_caches.create_folder(self.key)
+            for name, source in _files_below(part / unfinished_build_handover.CACHE):
+                _move_if_absent(source, self._compile_cache_folder / name)
             work = self.layout.work(self.config)
             if (part / unfinished_build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
                 files.remove(work)
                 work.parent.mkdir(parents=True, exist_ok=True)
                 (part / unfinished_build_handover.WORK).rename(work)
                 if plan.container != HOST:
-                    files.create_empty(self.layout.in_container(self.config))
+                    files.create_empty(self.layout.container_mark(self.config))
         finally:
             files.remove(part)
         link = record.links[-1] if record.links else None
         summary = "" if link is None else f": {quantity(link.actions, 'action')}, {quantity(len(link.steps), 'step')}"
-        notes = [f"continued after {quantity(len(record.links), 'job')} and {duration(record.seconds)}{summary}"]
+        notes = [f"continued after {quantity(len(record.links), 'job')} and {duration(record.total_seconds)}{summary}"]
         if rejected:
             notes.append(f"{quantity(rejected, 'file')} of the cache had other contents, and were dropped")
         return notes
 
     @property
-    def _cache(self) -> Path:
+    def _compile_cache_folder(self) -> Path:
         return self.layout.compile_caches.folder(self.key)
 
     def save(self, report: MatrixReport, errors: Mapping[str, KilnError]) -> tuple[KilnError | None, tuple[str, ...]]:
@@ -169,22 +169,22 @@ class ContinuedBuild:
             return None, ()
         number = 1 + (len(self.record.links) if self.record else 0)
         with files.locked(self.layout.lock(self.config)):
-            actions = action_count(self._cache)
+            actions = action_count(self._compile_cache_folder)
             if actions <= self.actions and set(steps) <= set(self.steps):
-                return self._no_progress(number, actions), ()
-            entries, notes = self._entries(steps)
+                return self._no_progress_error(number, actions), ()
+            entries, notes = self._files_to_hand_over(steps)
             packed = unfinished_build_handover.pack(self.folder, entries)
             archive = packed.archive
             self._write(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{quantity(archive.files, 'file')}, {files.size_text(archive.size)}"
-        notes = (*notes, *_unreadable(packed.unreadable), f"handed on in {self.folder}: {amount}")
+        notes = (*notes, *_unreadable_files_note(packed.unreadable), f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
             f"{self.config} is not finished after job {number}: {quantity(actions - self.actions, 'action')} more, "
             f"{quantity(actions, 'action')} in all; finished steps: {', '.join(steps) or 'none'}",
             hint=f"run the same command in a next job, with {self.folder} as it is now",
         ), notes
 
-    def _no_progress(self, number: int, actions: int) -> NoProgress:
+    def _no_progress_error(self, number: int, actions: int) -> NoProgress:
         return NoProgress(
             f"job {number} of the chain of {self.config} has finished no action and no step",
             why=f"there were {quantity(actions, 'action')} before it and after; a single action, or a step that cannot "
@@ -192,7 +192,7 @@ class ContinuedBuild:
             hint="give each job more time or more cores, or build on a machine without the limit",
         )
 
-    def _entries(self, steps: Iterable[str]) -> tuple[list[tuple[str, Path]], tuple[str, ...]]:
+    def _files_to_hand_over(self, steps: Iterable[str]) -> tuple[list[tuple[str, Path]], tuple[str, ...]]:
         """Return the files to hand on, by their names in the archive, and notes.
 
         The actions of Bazel come first: with them, the steps are soon made again.
@@ -209,7 +209,7 @@ class ContinuedBuild:
         notes: tuple[str, ...] = ()
         if size > self.bound // 2:
             results, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
-        actions, left_out = unfinished_build_handover.cache_entries(self._cache, self.bound - size)
+        actions, left_out = unfinished_build_handover.cache_entries(self._compile_cache_folder, self.bound - size)
         if left_out:
             bound = files.size_text(self.bound)
             notes = (*notes, f"{left_out} files of the cache are not handed on: --handover-size is {bound}")
@@ -225,12 +225,14 @@ class ContinuedBuild:
         packages: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Replace the record, with this job as the last of the chain."""
-        link = ChainLink(seconds=round(time.time() - self.began, 3), actions=action_count(self._cache), steps=steps)
+        link = ChainLink(
+            seconds=round(time.time() - self.began, 3), actions=action_count(self._compile_cache_folder), steps=steps
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         record = HandoverRecord(
             version=unfinished_build_handover.VERSION,
             config=self.config,
-            sources=self.sources,
+            sources=self.input_files_digest,
             cache_key=self.key,
             in_container=report.container != HOST,
             state=state,
@@ -241,7 +243,7 @@ class ContinuedBuild:
         unfinished_build_handover.write_record(self.folder, record)
 
 
-def _unreadable(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def _unreadable_files_note(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return a note about files that could not be read, with the first ones; none without any."""
     if not entries:
         return ()
@@ -262,14 +264,14 @@ def has_continuable_compile(feedstock: Feedstock) -> bool:
     return any(CACHE_VARIABLE in path.read_bytes() for path in recipes)
 
 
-def _below(folder: Path) -> Iterator[tuple[str, Path]]:
+def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)
             yield path.relative_to(folder).as_posix(), path
 
 
-def _move(source: Path, target: Path) -> None:
+def _move_if_absent(source: Path, target: Path) -> None:
     """Move a file to a path that may be on another disk, in one step; a file that is there stays."""
     if target.exists():
         return

@@ -56,15 +56,17 @@ def require(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
     Raises:
         IncompatibleVersions: with the rows of the tables, and combinations that work.
     """
-    raise_all([fault for rendered in renderings for fault in _faults(feedstock, rendered)])
+    raise_all([fault for rendered in renderings for fault in _incompatibility_errors(feedstock, rendered)])
 
 
-def _faults(feedstock: Feedstock, rendered: RenderedConfig) -> list[IncompatibleVersions]:
+def _incompatibility_errors(feedstock: Feedstock, rendered: RenderedConfig) -> list[IncompatibleVersions]:
     results = [compat.judge(combination) for combination in _combinations(feedstock, rendered)]
-    return [_fault(rendered.config.name, result) for result in results if result.verdict is Verdict.CANNOT]
+    return [
+        _incompatibility_error(rendered.config.name, result) for result in results if result.verdict is Verdict.CANNOT
+    ]
 
 
-def _fault(name: str, result: DoctorResult) -> IncompatibleVersions:
+def _incompatibility_error(name: str, result: DoctorResult) -> IncompatibleVersions:
     worst = [finding for finding in result.findings if finding.verdict is Verdict.CANNOT]
     rows = "; ".join(f"{row.place}, {row.source}" for finding in worst for row in finding.rows[:1])
     instead = "; or ".join(suggestion.combination.text for suggestion in result.nearest[:2])
@@ -82,20 +84,20 @@ def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combi
     )
     if tf is None and serving is None and cuda_of(config) is None:
         return ()
-    combinations = compat.of_variant(config.variant, tf=tf, serving=serving)
+    combinations = compat.combinations_of_variant(config.variant, tf=tf, serving=serving)
     if tf is None and serving is None:
         # Pythons and Bazel are facts about TensorFlow alone.
         combinations = tuple(
             dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
         )
-    listed = built_for(feedstock.recipe, cuda_of(config) or "")
+    listed = compiled_capabilities(feedstock.recipe, cuda_of(config) or "")
     return tuple(
         combination if combination.built_for else dataclasses.replace(combination, built_for=listed)
         for combination in combinations
     )
 
 
-def built_for(recipe: Path, cuda: str) -> tuple[str, ...]:
+def compiled_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
     """Return the compute capabilities that a recipe compiles for with a CUDA; empty where it does not say."""
     import configparser  # few recipes have the file
 
@@ -107,12 +109,12 @@ def built_for(recipe: Path, cuda: str) -> tuple[str, ...]:
     policy = (
         {int(name) for name in settings["architectures"] if name.isdecimal()} if "architectures" in settings else set()
     )
-    accepted = _accepted(settings, f"cuda {cuda}")
+    accepted = _accepted_architectures(settings, f"cuda {cuda}")
     numbers = sorted(policy & accepted) if accepted is not None else []
     return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}") if numbers else ()
 
 
-def _accepted(settings: configparser.ConfigParser, section: str) -> set[int] | None:
+def _accepted_architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
     """Return the architectures that a CUDA and its compiler both accept."""
     numbers = _architectures(settings, section)
     compiler = settings.get(section, "compiler", fallback="")

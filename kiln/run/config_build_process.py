@@ -24,10 +24,10 @@ from kiln.executor import conda_build_run
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_build_results
 from kiln.job.budget_monitor import BudgetMonitor
-from kiln.job.job_context import Task
+from kiln.job.job_context import JobContext
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
-from kiln.job.messages import MARK, StepReporter, error_from, failed_config_result, send
+from kiln.job.messages import MARK, StepReporter, error_from_json, failed_config_result, send
 from kiln.job.step_and_output_lookup import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
@@ -58,13 +58,13 @@ def main() -> None:
     with signals.termination_as_interrupt():
         try:
             with files.full_disk_as_error(Path(job.root)):
-                result = ConfigBuild.of(job).run()
+                result = ConfigBuild.from_job(job).run()
         except KeyboardInterrupt:
             result = {"state": ConfigState.INTERRUPTED.value, "reason": "stopped"}
         except KilnError as error:
             result = failed_config_result(error)
         except OSError as error:
-            if (refusal := files.refusal(error)) is None:
+            if (refusal := files.os_error_as_kiln_error(error)) is None:
                 raise
             result = failed_config_result(refusal)
     send("result", **result)
@@ -75,29 +75,31 @@ def main() -> None:
 class ConfigBuild:
     """The build of a config in this process, and the executor of its programs."""
 
-    task: Task
+    task: JobContext
     executor: Executor
     ledger: Ledger
 
     @classmethod
-    def of(cls, job: ConfigJob) -> ConfigBuild:
+    def from_job(cls, job: ConfigJob) -> ConfigBuild:
         """Find the feedstock and open the ledger."""
-        task = Task.of(job)
-        task.protect()
-        return cls(task=task, executor=_executor(task), ledger=Ledger(task.layout.ledger))
+        task = JobContext.from_job(job)
+        task.mask_secrets()
+        return cls(task=task, executor=_choose_executor(task), ledger=Ledger(task.layout.ledger))
 
     def run(self) -> dict[str, Any]:
         """Build the config while holding its lock, unless another run has finished it."""
         job, folder = self.task.job, self.task.folder
-        lock = self.alone() if job.options.debug is None else contextlib.nullcontext()  # --debug: the caller holds it
+        lock = (
+            self.hold_config_lock() if job.options.debug is None else contextlib.nullcontext()
+        )  # --debug: the caller holds it
         with lock:
             end_orphans(folder)
             try:
-                return self.finished() or self.build()
+                return self.finished_result() or self.build()
             finally:
                 end_orphans(folder)
 
-    def alone(self) -> AbstractContextManager[None]:
+    def hold_config_lock(self) -> AbstractContextManager[None]:
         """Hold the config's lock, and wait for the processes of a killed run to end.
 
         Raises:
@@ -106,14 +108,14 @@ class ConfigBuild:
         job = self.task.job
         return build_cache.hold_lock(
             self.task.lock,
-            while_true=lambda: self.ledger.abandoned(job.config, rehearsal=job.options.rehearsal),
+            while_true=lambda: self.ledger.was_last_build_killed(job.config, rehearsal=job.options.rehearsal),
             seconds=TIDYING,
         )
 
-    def finished(self) -> dict[str, Any] | None:
+    def finished_result(self) -> dict[str, Any] | None:
         """Return the result of another run that has finished the config since this one was planned, if any."""
         job = self.task.job
-        if job.options.builds_finished:
+        if job.options.rebuilds_finished:
             return None
         finished = build_cache.finished_packages(
             self.ledger, self.task.layout, BuildInputs(shared=job.shared, key=job.key)
@@ -127,14 +129,14 @@ class ConfigBuild:
     def build(self) -> dict[str, Any]:
         """Build the config and put its packages into the channel."""
         task, start = self.task, time.monotonic()
-        files.remove(task.layout.published(task.job.config))
+        files.remove(task.layout.published_mark(task.job.config))
         if task.job.options.debug is None and not task.job.options.rehearsal:
-            files.remove(task.layout.canary(task.job.config))
-        self.take_folder()
+            files.remove(task.layout.done_canary(task.job.config))
+        self.reset_work_folder()
         result, outcome = self.run_builder()
         common = {"steps": result["steps"], "peak_memory": outcome.peak_memory}
-        if (error := error_of(result, outcome, task.job)) is not None:
-            if task.is_foreign and not task.job.options.keep_failed:
+        if (error := config_error(result, outcome, task.job)) is not None:
+            if task.uses_other_engine and not task.job.options.keep_failed:
                 files.remove(task.folder)
             return {**failed_config_result(error), **common}
         good = {"state": ConfigState.DONE.value, "reason": "", **common}
@@ -146,13 +148,13 @@ class ConfigBuild:
         good["reason"] = CHANGED if changed else ""
         return {**good, "packages": [to_json(package) for package in packages]}
 
-    def take_folder(self) -> None:
+    def reset_work_folder(self) -> None:
         """Remove the folder for --rebuild, and where a build moves from container to host, or back.
 
         The host would run files that a script has written; and scripts must not change links to the host's caches.
         """
         task = self.task
-        mark = task.layout.in_container(task.job.config)
+        mark = task.layout.container_mark(task.job.config)
         if task.job.options.rebuild or mark.exists() == self.executor.on_host:
             files.remove(task.folder)
         if self.executor.on_host:
@@ -166,27 +168,27 @@ class ConfigBuild:
         files.remove(task.folder / build_job_writer.RESULT)
         what_for = f"{job.group}, {job.image or 'this machine'}"
         with (
-            task.layout.compile_caches.using(job.cache_key, what_for) as cache,
+            task.layout.compile_caches.locked_folder(job.cache_key, what_for) as cache,
             BuildLog(Path(job.log)) as log,
             self.within_budget(cache),
         ):
             if job.options.rehearsal:
-                self.fetch()
-            if task.is_foreign:
+                self.fetch_rehearsal_wheels()
+            if task.uses_other_engine:
                 log.record_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
             shared_packages = build_job_writer.reusable_packages(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
             outcome = self.executor.run(
                 build_job_writer.write_job_input(task, self.executor, shared_packages), log, reads=reads
             )
-            if task.is_foreign:
+            if task.uses_other_engine:
                 if self.executor.on_host:  # a container's downloads are not trusted
-                    conda_build_run.share_fetched(task.folder, task.layout.cache)
+                    conda_build_run.share_fetched_packages(task.folder, task.layout.cache)
                 for line in conda_build_run.failure_lines(outcome.error, Path(job.log)):
                     log.record_line(line)
         return self.result(outcome), outcome
 
-    def fetch(self) -> None:
+    def fetch_rehearsal_wheels(self) -> None:
         """Fetch the wheels of a rehearsal, by pip with the user's settings, which no other process sees."""
         from kiln import rehearse  # a build for real needs none of these
         from kiln.builder import rehearsal
@@ -195,20 +197,20 @@ class ConfigBuild:
         layout, config, job = RehearsalLayout(config=self.task.folder), self.task.rendered.config, self.task.job
         wheels = rehearsal.plan_of(job, config)
         if job.container == HOST and job.python is None and wheels.python:
-            rehearse.find(wheels.python, env=os.environ)  # refuse before anything is fetched
+            rehearse.find_interpreter(wheels.python, env=os.environ)  # refuse before anything is fetched
         layout.wheels.mkdir(parents=True, exist_ok=True)
-        rehearsal.fetch(wheels, layout, env=os.environ, log=Path(job.log), reporter=StepReporter())
+        rehearsal.fetch_wheels_and_sources(wheels, layout, env=os.environ, log=Path(job.log), reporter=StepReporter())
 
     def result(self, outcome: ProcessOutcome) -> dict[str, Any]:
         """Return the result of the build process, or the packages of another engine."""
         result = (
             None
-            if self.task.is_foreign
+            if self.task.uses_other_engine
             else untrusted_build_results.read_result(self.task.folder, build_job_writer.RESULT)
         )
         if result is not None:
             return result
-        succeeded = self.task.is_foreign and outcome.error is None
+        succeeded = self.task.uses_other_engine and outcome.error is None
         tested = not self.task.rendered.config.is_cross
         packages = (
             conda_build_run.packages_of(self.task.folder, self.task.job.config, tested=tested) if succeeded else []
@@ -217,7 +219,7 @@ class ConfigBuild:
             job = self.task.job
             raise BuildFailed(f"{job.options.engine} succeeded, but made no package", hint=f"read {job.log}")
         for package in packages:
-            secret_leaks.require_none(self.task.folder / package["artifact"]["path"], self.task.scripted)
+            secret_leaks.require_none(self.task.folder / package["artifact"]["path"], self.task.caller_script_variables)
         return {"steps": [], "error": None, "packages": packages}
 
     @contextlib.contextmanager
@@ -246,7 +248,9 @@ class ConfigBuild:
         """
         job, layout, folder = self.task.job, self.task.layout, self.task.folder
         staging = None if job.options.rehearsal else layout.staging(job.config)
-        archives = untrusted_build_results.accept_packages(packages, folder, expected=self.is_expected, into=staging)
+        archives = untrusted_build_results.accept_packages(
+            packages, folder, expected=self.is_expected_package, into=staging
+        )
         inputs = BuildInputs(shared=job.shared, key=job.key)
         if outdated:
             never = f"outdated {os.urandom(16).hex()}"
@@ -255,31 +259,33 @@ class ConfigBuild:
             return build_cache.record_rehearsal(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
         disk = files.size_on_disk(folder)
         if not outdated:
-            files.create_empty(layout.published(job.config))
+            files.create_empty(layout.published_mark(job.config))
         placed = build_cache.publish(self.ledger, layout, job.config, archives, inputs, seconds=seconds, disk=disk)
-        layout.canary(job.config).touch()
+        layout.done_canary(job.config).touch()
         if outdated:
             files.remove(layout.staging(job.config))
         else:
             build_cache.remove_work(layout, job.config)
         return placed
 
-    def is_expected(self, place: str) -> bool:
+    def is_expected_package(self, place: str) -> bool:
         """Return whether the channel accepts a path: of a rendered package, or of the compile's wheel.
 
         Other engines name their packages themselves.
         """
         subdir, _, name = place.rpartition("/")
         if name.endswith(".whl"):
-            return subdir == f"wheels/{self.task.job.group}" and not self.task.is_foreign
-        outputs = render.finalise(self.task.rendered).outputs
+            return subdir == f"wheels/{self.task.job.group}" and not self.task.uses_other_engine
+        outputs = render.close_static_pins(self.task.rendered).outputs
         rendered = {f"{output.subdir}/{package_file_name(output)}" for output in outputs if not output.skip}
-        return is_channel_folder(subdir) and name.endswith(".conda") and (self.task.is_foreign or place in rendered)
+        return (
+            is_channel_folder(subdir) and name.endswith(".conda") and (self.task.uses_other_engine or place in rendered)
+        )
 
 
-def error_of(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob) -> KilnError | None:
+def config_error(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob) -> KilnError | None:
     """Return the error of a config, if any: OutOfMemory when the kernel killed processes of it."""
-    error = outcome.error if result["error"] is None else error_from(result["error"])
+    error = outcome.error if result["error"] is None else error_from_json(result["error"])
     if error is None or not outcome.starved:
         return error
     limit = "this machine" if job.memory is None else files.size_text(job.memory)
@@ -290,7 +296,7 @@ def error_of(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob)
     )
 
 
-def _executor(task: Task) -> Executor:
+def _choose_executor(task: JobContext) -> Executor:
     if task.job.container == HOST:
         return HostExecutor(task=task)
     from kiln.executor.container import ContainerExecutor  # a build on the host needs no engine

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, process_runner
 from kiln.errors import BuildFailed
 from kiln.executor import conda_forge_env
-from kiln.job.messages import MARK, error_from, parse_message
+from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.run import build_job_writer
 from kiln.run.config_build_process import ConfigBuild
 from kiln.store.layout import ArtifactLayout
@@ -43,12 +43,12 @@ def debug(
         KilnError: the errors of a build.
     """
     ((config, planned_job),) = planned.jobs_of.items()
-    layout = ArtifactLayout.of(feedstock)
-    log = layout.place("logs", "debug", f"{config}.log")
+    layout = ArtifactLayout.for_feedstock(feedstock)
+    log = layout.safe_path("logs", "debug", f"{config}.log")
     job = dataclasses.replace(planned_job, log=str(log), parent=os.getpid())
-    entry = ConfigBuild.of(job)
-    with entry.alone():  # until the shell ends, so that no other run removes the prepared files
-        places = {} if entry.task.is_foreign else prepare_script(job, planned, show)
+    entry = ConfigBuild.from_job(job)
+    with entry.hold_config_lock():  # until the shell ends, so that no other run removes the prepared files
+        places = {} if entry.task.uses_other_engine else prepare_script(job, planned, show)
         return shell(entry, places, terminal)
 
 
@@ -75,7 +75,7 @@ def prepare_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]
         own=MARK,
     )
     if result.get("error"):
-        raise error_from(result["error"])
+        raise error_from_json(result["error"])
     if "debug" not in result:
         raise BuildFailed(
             f"{job.config} could not be prepared: exit code {result_of_process.exit_code}", hint=f"read {job.log}"
@@ -112,8 +112,8 @@ def shell_startup_lines(places: Mapping[str, str]) -> str:
 def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str, str] | None) -> int:
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
-    if task.is_foreign:
-        return executor.run_on_terminal(build_job_writer.write_script(task, executor), terminal)
+    if task.uses_other_engine:
+        return executor.run_on_terminal(build_job_writer.write_engine_script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, shell_startup_lines(places))
-    return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.inside(entered))), terminal)
+    return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.path_inside(entered))), terminal)

@@ -37,14 +37,14 @@ class BuildLocation:
     origin: str = ""
 
     @property
-    def pinned(self) -> str:
+    def pinned_image(self) -> str:
         """The image's name with its digest, as far as known; for an image that kiln has made, its origin."""
         if self.origin:
             return self.origin
         name = self.image or ""
         return f"{name}@{self.digest}" if name and "@" not in name and ":" in self.digest else name
 
-    def compilers(self, machine: HostMachine) -> str:
+    def compilers_digest(self, machine: HostMachine) -> str:
         """Return the digest of the image that a config is compiled in, or a hash of the machine's own compilers."""
         return self.digest if self.image else toolchain_digest(machine.environment.get("PATH", os.defpath))
 
@@ -82,8 +82,8 @@ def locate_builds(
     options, notes = _with_base_image(options, engine)
     images_of_configs = {config.name: (_image_of(config, options), platform) for config, platform in configs}
     digests = {
-        name: _digest(name, platform, options, engine, on_line)
-        for name, platform in sorted(_platforms(images_of_configs.values()).items())
+        name: _image_digest(name, platform, options, engine, on_line)
+        for name, platform in sorted(_platform_by_image(images_of_configs.values()).items())
     }
     absent = (f"the image {name} is missing and would be fetched" for name in digests if digests[name] == "unknown")
     own = emulation.oci_platform(emulation.container_subdir())
@@ -93,7 +93,7 @@ def locate_builds(
     }, (*notes, *absent)
 
 
-def _platforms(images_of_configs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _platform_by_image(images_of_configs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the platform of each image; engines have an image of a name for one platform at a time."""
     platforms: dict[str, str] = {}
     for name, platform in images_of_configs:
@@ -105,20 +105,20 @@ def _platforms(images_of_configs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return platforms
 
 
-def _digest(
+def _image_digest(
     name: str, platform: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None
 ) -> str:
     described = images.inspect(engine, name)
-    if described is not None and images.platform_of(described) in {platform, ""}:
-        return images.digest_of(described)
+    if described is not None and images.described_platform(described) in {platform, ""}:
+        return images.described_digest(described)
     if described is not None:
-        images.require_fetchable(name, images.platform_of(described), platform)
+        images.require_fetchable(name, images.described_platform(described), platform)
     return images.pull(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
 
 
 def _with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
     """Use kiln's base image for a rehearsal if it is present: conda-forge's images lack the engine."""
-    base = image.default_tag(image.SUITE)
+    base = image.base_image_tag(image.SUITE)
     if not options.build.rehearsal or options.image is not None or images.inspect(engine, base) is None:
         return options, ()
     note = f"rehearsing in {base}, which is present (DOCKER_IMAGE names another)"
@@ -135,6 +135,6 @@ def _image_of(config: BuildConfig, options: RunOptions) -> str:
     return name
 
 
-def images_of(places: Mapping[str, BuildLocation]) -> str | None:
+def image_names_for_report(places: Mapping[str, BuildLocation]) -> str | None:
     """Return all images of a run as its report names them; None on the host."""
-    return ", ".join(sorted({place.pinned for place in places.values()} - {""})) or None
+    return ", ".join(sorted({place.pinned_image for place in places.values()} - {""})) or None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.ledger import Ledger
 from kiln.run import recipe_support
-from kiln.run.plan import prepare
+from kiln.run.plan import make_run_plan
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 def plan_run(
     feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_line: Callable[[str], None] | None = None
 ) -> RunPlan:
-    """Return the plan of a run, see `kiln.run.plan.prepare`; ``on_line`` gets the progress of fetched images."""
+    """Return the plan of a run, see `kiln.run.plan.make_run_plan`; ``on_line`` gets the progress of fetched images."""
     recipe_support.require(feedstock, options.configs, engine=options.build.engine)
     build_options = options.build
-    layout = ArtifactLayout.of(feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache)
+    layout = ArtifactLayout.for_feedstock(
+        feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache
+    )
     with Ledger(layout.ledger) as ledger:
-        return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
+        return make_run_plan(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
 
 
 def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
@@ -38,9 +40,9 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
 
     A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
     """
-    if not any(key in _recipe(feedstock) for key in ("script_env", "secrets")):
+    if not any(key in _recipe_text(feedstock) for key in ("script_env", "secrets")):
         return frozenset()
-    from kiln.build import callers_variables as of  # most recipes have none
+    from kiln.build import config_caller_variable_names as of  # most recipes have none
 
     return limits.run_bounded(
         lambda: frozenset(
@@ -49,7 +51,7 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
     )
 
 
-def _recipe(feedstock: Feedstock) -> str:
+def _recipe_text(feedstock: Feedstock) -> str:
     """Return the text of the recipe, in either format."""
     files = (file for file in (feedstock.meta, feedstock.recipe_v1) if file.is_file())
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
@@ -64,7 +66,9 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple
     from kiln.run.runner import MatrixRun
 
     build_options = planned.options.build
-    layout = ArtifactLayout.of(feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache)
+    layout = ArtifactLayout.for_feedstock(
+        feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache
+    )
     with Ledger(layout.ledger) as ledger:
         run = MatrixRun(planned, ledger=ledger, layout=layout, watcher=watcher)
         try:
@@ -76,5 +80,5 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple
 
 def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:
     """Return the state of each config in its last run, of rehearsals or of builds."""
-    with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
-        return ledger.states(rehearsal=rehearsal)
+    with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:
+        return ledger.latest_config_states(rehearsal=rehearsal)

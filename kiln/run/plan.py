@@ -62,7 +62,7 @@ class RunPlan:
         return tuple(config for config in self.configs if config.state is ConfigState.WAITING)
 
 
-def prepare(
+def make_run_plan(
     feedstock: Feedstock,
     options: RunOptions,
     *,
@@ -82,11 +82,11 @@ def prepare(
     """
     resources = Resources.here()
     run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
-    inputs = {} if options.build.builds_finished else run_inputs.inputs
+    inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
     finished = build_cache.finished_configs(ledger, layout, inputs)
     groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
-    waiting = local_build_order.arrange(
-        groups, ledger.estimates(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
+    waiting = local_build_order.order_configs(
+        groups, ledger.last_build_seconds(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
     compiles = False
     if waiting and not options.build.rehearsal:
@@ -96,12 +96,16 @@ def prepare(
         options=options,
         cores=resources.cores,
         container=run_inputs.container,
-        image=executor_choice.images_of(run_inputs.places),
+        image=executor_choice.image_names_for_report(run_inputs.places),
         configs=(
-            *(_cached(config, finished[config.name]) for config in run_inputs.configs if config.name in finished),
+            *(
+                _cached_config(config, finished[config.name])
+                for config in run_inputs.configs
+                if config.name in finished
+            ),
             *waiting,
         ),
-        jobs_of=_jobs(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
+        jobs_of=_config_jobs(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
         seconds=local_build_order.total_seconds(waiting, options.jobs, shared=compiles),
         disk=disk,
         share=run_inputs.share,
@@ -128,7 +132,7 @@ def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledg
     )
 
 
-def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:
+def _cached_config(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:
     return ConfigRun(
         config=config.name,
         state=ConfigState.CACHED,
@@ -138,7 +142,7 @@ def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigR
     )
 
 
-def _jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
+def _config_jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
     """Return the jobs of configs, with the engine and the options that it needs here, tried with one of their images.
 
     Raises:
@@ -148,10 +152,10 @@ def _jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, Config
     if engine is not None and configs and run_inputs.options.fetch:
         place = run_inputs.places[configs[0].name]
         engine_data = engine_workarounds.workable_engine(engine, str(place.image), platform=place.platform).as_json()
-    return {config.name: _job(run_inputs, config, engine_data) for config in configs}
+    return {config.name: _config_job(run_inputs, config, engine_data) for config in configs}
 
 
-def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any] | None) -> ConfigJob:
+def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any] | None) -> ConfigJob:
     options, share, inputs = run_inputs.options, run_inputs.share, run_inputs.inputs[config.name]
     rehearsal = run_inputs.rehearsals.get(config.name)
     return ConfigJob(
@@ -181,7 +185,7 @@ def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any]
 
 def as_text(plan: RunPlan) -> str:
     """Return a plan as text: the order of builds, then the resources."""
-    lines = [f"{_state(config, shared=plan.compiles)}  {config.config}" for config in plan.configs]
+    lines = [f"{_planned_action(config, shared=plan.compiles)}  {config.config}" for config in plan.configs]
     if plan.waiting:
         time = "unknown, no similar config was built here yet" if plan.seconds is None else duration(plan.seconds)
         where = "on the host" if plan.container == HOST else f"in {plan.container}"
@@ -208,7 +212,7 @@ def _rehearsal_lines(plan: RunPlan) -> Iterator[str]:
             yield from (f"    {title:<14}{text}" for title, text in summary)
 
 
-def _state(config: ConfigRun, *, shared: bool) -> str:
+def _planned_action(config: ConfigRun, *, shared: bool) -> str:
     """Return what will be done with a config; with a ``shared`` compile cache, whether it is the first of its group."""
     if config.state is ConfigState.CACHED:
         return "done   "

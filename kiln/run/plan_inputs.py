@@ -76,15 +76,15 @@ def look_up(
     """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched.
 
     Raises:
-        KilnError: see `kiln.run.plan.prepare`.
+        KilnError: see `kiln.run.plan.make_run_plan`.
     """
-    share = resource_check.share(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
+    share = resource_check.divide_resources(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
     configs = expand.read_all(feedstock, options.configs)
     if options.build.from_step is not None:
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
     platforms.require(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
-    notes_on_recipe = limits.run_bounded(lambda: _checked(feedstock, configs, options))
+    notes_on_recipe = limits.run_bounded(lambda: _preflight_notes(feedstock, configs, options))
     choice = executor_choice.choose_engine(options)
     if choice.engine is None:
         platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
@@ -101,7 +101,7 @@ def look_up(
     rehearsals, notes_on_rehearsals = (
         _look_up_rehearsals(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
     )
-    compilers = {place: place.compilers(machine) for place in set(places.values())}
+    compilers = {place: place.compilers_digest(machine) for place in set(places.values())}
     return RunInputs(
         feedstock=feedstock,
         options=options,
@@ -110,12 +110,12 @@ def look_up(
         engine=choice.engine,
         places=places,
         rehearsals=rehearsals,
-        inputs=_inputs(
+        inputs=_input_hashes(
             feedstock,
             places,
             rehearsals,
             engine=options.build.engine,
-            emulated=_emulated(feedstock, configs, options, in_container=choice.engine is not None),
+            emulated=_configs_with_emulated_tests(feedstock, configs, options, in_container=choice.engine is not None),
         ),
         caches={config.name: cache_key(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
@@ -143,9 +143,9 @@ def _look_up_rehearsals(
     from kiln.store.rehearsal_layout import RehearsalLayout
 
     on_host = options.container in {None, HOST}
-    pythons = rehearsal_wheels_and_python.Pythons(
+    pythons = rehearsal_wheels_and_python.RehearsalPythons(
         machine=machine,
-        folder=ArtifactLayout.of(feedstock).pythons,
+        folder=ArtifactLayout.for_feedstock(feedstock).pythons,
         channel=options.python_channel,
         fetch=options.fetch,
         show=on_line or (lambda _: None),
@@ -153,7 +153,7 @@ def _look_up_rehearsals(
     planner = RehearsalPlanner(
         feedstock=feedstock,
         machine=machine,
-        store=RehearsalLayout(config=ArtifactLayout.of(feedstock, rehearsal=True).work("sources")).sources,
+        store=RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work("sources")).sources,
         folder=options.build.distdir,
         mirror=options.build.mirror,
         on_host=on_host,
@@ -162,44 +162,44 @@ def _look_up_rehearsals(
     return rehearsal_wheels_and_python.require_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
 
 
-def _checked(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
+def _preflight_notes(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
     """Refuse what cannot be built, and return notes; in one process, since both parts read the recipe."""
-    notes = _check(feedstock, configs, options)
-    return (*_stale(feedstock), *notes)
+    notes = _refuse_unbuildable(feedstock, configs, options)
+    return (*_stale_matrix_note(feedstock), *notes)
 
 
-def _check(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
+def _refuse_unbuildable(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
     """Refuse what cannot be built before anything is, and return notes on settings without an effect.
 
     Raises:
-        KilnError: see `kiln.run.plan.prepare`.
+        KilnError: see `kiln.run.plan.make_run_plan`.
     """
     if options.build.engine == OWN_ENGINE:
-        expand.package_settings(feedstock.settings)
+        expand.package_settings(feedstock.conda_forge_yml)
         if not options.build.rehearsal:
-            expand.require_supported_priority(feedstock.settings, map(channel_sources, configs))
+            expand.require_supported_priority(feedstock.conda_forge_yml, map(channel_sources, configs))
     else:
-        expand.conda_settings(feedstock.settings)
+        expand.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
     compatibility.require(feedstock, renderings)
     _require_keys(feedstock, renderings, engine=options.build.engine)
     remote_executor_option_checks.refuse_ineffective(feedstock, configs, options)
-    return _without_effect(feedstock, options)
+    return _ineffective_settings_notes(feedstock, options)
 
 
-def _stale(feedstock: Feedstock) -> tuple[str, ...]:
+def _stale_matrix_note(feedstock: Feedstock) -> tuple[str, ...]:
     changes = expand.matrix_difference(feedstock)
     text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
     return (text,) if changes else ()
 
 
-def _without_effect(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...]:
+def _ineffective_settings_notes(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...]:
     """Return notes on settings in conda-forge.yml that do not affect this build."""
-    lines = conda_forge_yml.no_effect_notes(feedstock.settings)
+    lines = conda_forge_yml.no_effect_notes(feedstock.conda_forge_yml)
     if options.build.engine == OWN_ENGINE:
         lines += [
             f"conda-forge.yml: {name} has an effect with --engine conda-build only"
-            for name in expand.conda_build_only(feedstock.settings)
+            for name in expand.conda_build_only(feedstock.conda_forge_yml)
         ]
     return tuple(lines)
 
@@ -208,16 +208,16 @@ def _require_keys(feedstock: Feedstock, renderings: Collection[RenderedConfig], 
     """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
     render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
-        recipe_support.require_present(feedstock, renderings)
-        _require_overlinking(feedstock, renderings)
+        recipe_support.require_recipe_files(feedstock, renderings)
+        _refuse_overlinking_patterns(feedstock, renderings)
 
 
-def _require_overlinking(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+def _refuse_overlinking_patterns(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
     """Refuse patterns of files that may be overlinked where conda-forge.yml makes overlinking an error.
 
     The recipe's own ``error_overlinking`` is among the keys, and takes precedence.
     """
-    if not expand.package_settings(feedstock.settings).error_overlinking:
+    if not expand.package_settings(feedstock.conda_forge_yml).error_overlinking:
         return
     for rendered in renderings:
         for output in rendered.outputs:
@@ -232,7 +232,7 @@ def _require_overlinking(feedstock: Feedstock, renderings: Iterable[RenderedConf
                 )
 
 
-def _emulated(
+def _configs_with_emulated_tests(
     feedstock: Feedstock, configs: Collection[BuildConfig], options: RunOptions, *, in_container: bool
 ) -> frozenset[str]:
     """Return the names of the cross-compiled configs whose tests this machine runs; other engines skip them."""
@@ -241,7 +241,7 @@ def _emulated(
     return platforms.with_emulated_tests(feedstock, configs, in_container=in_container)
 
 
-def _inputs(
+def _input_hashes(
     feedstock: Feedstock,
     places: Mapping[str, BuildLocation],
     rehearsals: Mapping[str, RehearsalInputs],
@@ -257,7 +257,7 @@ def _inputs(
             recipe=recipe,
             engine=engine,
             where=place.digest,
-            rehearsed_with=rehearsals[config].key if config in rehearsals else None,
+            rehearsed_with=rehearsals[config].inputs_digest if config in rehearsals else None,
             emulated=config in emulated,
         )
         for config, place in places.items()

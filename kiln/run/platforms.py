@@ -22,7 +22,7 @@ def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: 
     Raises:
         UnsupportedPlatform: for each of them.
     """
-    raise_all(list(_faults(feedstock, tuple(configs), rehearsal=rehearsal, containers=containers).values()))
+    raise_all(list(_platform_errors(feedstock, tuple(configs), rehearsal=rehearsal, containers=containers).values()))
 
 
 def buildable(
@@ -34,7 +34,7 @@ def buildable(
         UnsupportedPlatform: when it can build none of them.
     """
     configs = expand.read_all(feedstock, tuple(names))
-    faults = _faults(feedstock, configs, rehearsal=rehearsal, containers=containers)
+    faults = _platform_errors(feedstock, configs, rehearsal=rehearsal, containers=containers)
     if not faults:
         return tuple(config.name for config in configs), ""
     if len(faults) == len(configs):
@@ -60,13 +60,13 @@ def with_emulated_tests(
     """Return the names of the cross-compiled configs whose programs run here all the same, as their tests need."""
     builds = render.build_platforms(feedstock, {config.platform for config in configs})
     crossed = {target for target, build in builds.items() if target != build}
-    if not crossed or not expand.runs_emulated_tests(feedstock.settings):
+    if not crossed or not expand.runs_emulated_tests(feedstock.conda_forge_yml):
         return frozenset()
-    running = {target for target in crossed if emulation.runs(target, in_container=in_container)}
+    running = {target for target in crossed if emulation.can_run_platform(target, in_container=in_container)}
     return frozenset(config.name for config in configs if config.platform in running)
 
 
-def _faults(
+def _platform_errors(
     feedstock: Feedstock, configs: Collection[BuildConfig], *, rehearsal: bool, containers: bool
 ) -> dict[str, UnsupportedPlatform]:
     builds = render.build_platforms(feedstock, {config.platform for config in configs})
@@ -74,11 +74,11 @@ def _faults(
     return {
         config.name: fault
         for config in configs
-        if (fault := _fault(config, builds[config.platform], here, rehearsal=rehearsal, containers=containers))
+        if (fault := _platform_error(config, builds[config.platform], here, rehearsal=rehearsal, containers=containers))
     }
 
 
-def _fault(
+def _platform_error(
     config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool
 ) -> UnsupportedPlatform | None:
     """Return why a config for its platform, built on another or the same one, cannot be built here."""
@@ -94,11 +94,11 @@ def _fault(
     if target.partition("-")[0] != here.partition("-")[0] or not here.startswith("linux-"):
         why = f"it is for {target}, this machine is {own_subdir()}"
         return UnsupportedPlatform(
-            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine(build)
+            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine_hint(build)
         )
-    if own_subdir() != here and emulation.runs(build, in_container=True):
+    if own_subdir() != here and emulation.can_run_platform(build, in_container=True):
         return None
-    if build == target != here and containers and emulation.runs(target, in_container=True):
+    if build == target != here and containers and emulation.can_run_platform(target, in_container=True):
         return None
     if build != here:
         key = target.replace("-", "_")
@@ -107,21 +107,21 @@ def _fault(
             at=at,
             why=f"it is built for {target} on {build}, this machine is {here}",
             hint=f"build it on {build}, or cross-compile: build_platform: {{{key}: {here.replace('-', '_')}}} in "
-            f"conda-forge.yml, then kiln rerender{_emulated_way(target) if build == target else ''}",
+            f"conda-forge.yml, then kiln rerender{_emulation_hint(target) if build == target else ''}",
         )
     return None
 
 
-def _other_machine(build: str) -> str:
+def _other_machine_hint(build: str) -> str:
     """Return where a config of another system is built: kiln builds for Linux, on macOS in containers alone."""
     if not build.startswith("linux-"):
         return f"build it on {build} with another tool: kiln builds for Linux"
     return "start Docker, which builds it here" if own_subdir().startswith("osx-") else f"build it on {build}"
 
 
-def _emulated_way(target: str) -> str:
+def _emulation_hint(target: str) -> str:
     """Return what an emulated build needs, to be tried next."""
-    if emulation.runs(target, in_container=True):
+    if emulation.can_run_platform(target, in_container=True):
         return "; or emulate it in a container (docker or podman)"
     return (
         f"; or emulate it in a container: this kernel has no interpreter for {target} that containers can use (Debian: "

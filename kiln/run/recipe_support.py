@@ -39,10 +39,10 @@ def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_E
 
     places = limits.run_bounded(lambda: staging_outputs(feedstock))
     for config in configs if places else ():
-        _require_staged_first(render.render(feedstock, expand.read(feedstock, config)), places)
+        _require_independent_stagings(render.render(feedstock, expand.read(feedstock, config)), places)
 
 
-def _require_staged_first(rendered: RenderedConfig, places: Mapping[str, Place]) -> None:
+def _require_independent_stagings(rendered: RenderedConfig, places: Mapping[str, Place]) -> None:
     """Refuse staging outputs that require packages of the same recipe, since they are built before all of these."""
     names = {output.name for output in rendered.outputs}
     for staging in rendered.stagings:
@@ -58,18 +58,18 @@ def _require_staged_first(rendered: RenderedConfig, places: Mapping[str, Place])
             )
 
 
-def require_present(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
     """Require the scripts, patches and local sources that a recipe names.
 
     Raises:
         RecipeFault: with all missing files.
     """
-    names = dict.fromkeys((rendered.file, *pair) for rendered in renderings for pair in _names(rendered))
+    names = dict.fromkeys((rendered.file, *pair) for rendered in renderings for pair in _named_paths(rendered))
     missing = {(file, name): key for file, key, name in names if not _exists(feedstock.recipe, key, name)}
-    raise_all(_errors(feedstock, missing))
+    raise_all(_missing_file_errors(feedstock, missing))
 
 
-def _names(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
+def _named_paths(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
     """Yield the paths that a build reads, relative to the recipe, each after the key that names it."""
     for source in rendered.sources:
         yield from (("source/path", path) for path in [source.path] if path is not None)
@@ -87,18 +87,18 @@ def _exists(recipe: Path, key: str, name: str) -> bool:
     return path.exists() if key == "source/path" else path.is_file()
 
 
-def _errors(feedstock: Feedstock, missing: Mapping[tuple[str, str], str]) -> Iterator[RecipeFault]:
+def _missing_file_errors(feedstock: Feedstock, missing: Mapping[tuple[str, str], str]) -> Iterator[RecipeFault]:
     files = sorted(path.name for path in feedstock.recipe.iterdir())
     for (file, name), key in missing.items():
         yield RecipeFault(
             f"{key}: {name!r} does not exist",
-            at=_place(feedstock.root, file, name),
+            at=_path_position(feedstock.root, file, name),
             why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
             hint=did_you_mean(name, files) or f"add recipe/{name}, or correct its name",
         )
 
 
-def _place(root: Path, file: str, name: str) -> Place:
+def _path_position(root: Path, file: str, name: str) -> Place:
     """Return the place of a path in the recipe; the recipe alone for a path that a template makes."""
     word = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])")
     lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import RecipeFault, did_you_mean, raise_all
 from kiln.recipe_script_launch_commands import COMMANDS
 from kiln.recipe_v1.compiled_expression import is_template
-from kiln.recipe_v1.node_evaluation import fault, place
+from kiln.recipe_v1.node_evaluation import node_error, node_place
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.unknown_keys import all_branches
 from kiln.yamltext import PlacedText
@@ -26,7 +26,7 @@ def staging_outputs(feedstock: Feedstock) -> dict[str, Place]:
     require_buildable(recipe)
     entries = recipe.root.get("outputs", ())
     named = [entry["staging"].get("name") for entry in entries if isinstance(entry.get("staging"), dict)]
-    return {str(name): place(name) for name in named}
+    return {str(name): node_place(name) for name in named}
 
 
 def require_buildable(recipe: RecipeV1) -> None:
@@ -35,22 +35,22 @@ def require_buildable(recipe: RecipeV1) -> None:
     Raises:
         RecipeFault: it has some, with the line of each.
     """
-    raise_all(_faults(recipe.root))
+    raise_all(_unsupported_key_errors(recipe.root))
 
 
-def _faults(root: Any) -> Iterator[RecipeFault]:
+def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:
     for entry in (root, *all_branches(root.get("outputs"))):
         if isinstance(entry, dict):
-            yield from _of_script(_at(entry, "build", "script"))
+            yield from _script_errors(_nested_value(entry, "build", "script"))
             for test in all_branches(entry.get("tests")):
-                yield from _of_test(_at(test, "script"))
+                yield from _test_script_errors(_nested_value(test, "script"))
 
 
-def _of_test(script: Any) -> Iterator[RecipeFault]:
-    yield from _of_script(script)
+def _test_script_errors(script: Any) -> Iterator[RecipeFault]:
+    yield from _script_errors(script)
     for key in script if isinstance(script, dict) else ():
         if key == "secrets":
-            yield fault(
+            yield node_error(
                 key,
                 "secrets of a test's script are not supported",
                 why="tests run again wherever the package is tested, without the variables of its build",
@@ -58,18 +58,18 @@ def _of_test(script: Any) -> Iterator[RecipeFault]:
             )
 
 
-def _of_script(script: Any) -> Iterator[RecipeFault]:
-    interpreter = _at(script, "interpreter")
+def _script_errors(script: Any) -> Iterator[RecipeFault]:
+    interpreter = _nested_value(script, "interpreter")
     if isinstance(interpreter, PlacedText) and not is_template(interpreter) and interpreter not in COMMANDS:
         known = ", ".join(sorted(COMMANDS))
-        yield fault(
+        yield node_error(
             interpreter,
             f"scripts for the interpreter {str(interpreter)!r} are not supported",
             hint=did_you_mean(str(interpreter), COMMANDS) or f"one of {known}",
         )
 
 
-def _at(node: Any, *keys: str) -> Any:
+def _nested_value(node: Any, *keys: str) -> Any:
     for key in keys:
         node = node.get(key) if isinstance(node, dict) else None
     return node

@@ -29,7 +29,9 @@ def secret_variables(options: RunOptions) -> dict[str, str]:
     variables = {
         REMOTE_CACHE: options.remote_cache,
         EXECUTOR: options.remote_executor,
-        CREDENTIALS: remote_executor_credentials.read(credentials) if isinstance(credentials, Path) else credentials,
+        CREDENTIALS: remote_executor_credentials.encode_credentials_folder(credentials)
+        if isinstance(credentials, Path)
+        else credentials,
     }
     return {name: value for name, value in variables.items() if value}
 
@@ -66,7 +68,7 @@ def refuse_ineffective(feedstock: Feedstock, configs: Iterable[BuildConfig], opt
         )
     if not any(render.render(feedstock, config).stagings for config in configs):
         raise UsageError("--remote-executor: the recipe has no compile step that its outputs share")
-    if not _reads(feedstock.recipe):
+    if not _recipe_reads_executor(feedstock.recipe):
         raise UsageError(
             f"--remote-executor: no file of the recipe reads {EXECUTOR}",
             why="a compile by something else than Bazel, or by a script that ignores the variable, would run here",
@@ -74,7 +76,7 @@ def refuse_ineffective(feedstock: Feedstock, configs: Iterable[BuildConfig], opt
         )
 
 
-def _reads(recipe: Path) -> bool:
+def _recipe_reads_executor(recipe: Path) -> bool:
     """Return whether a script of the recipe has the variable's name."""
     for path in sorted(recipe.iterdir()):
         if path.is_file():

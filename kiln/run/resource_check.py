@@ -31,7 +31,7 @@ class ResourceShare:
     memory: int
 
 
-def share(resources: Resources, *, jobs: int, cores: int | None, memory: int | None) -> ResourceShare:
+def divide_resources(resources: Resources, *, jobs: int, cores: int | None, memory: int | None) -> ResourceShare:
     """Divide a machine among jobs; ``cores`` and ``memory`` are requested for each.
 
     Raises:
@@ -103,11 +103,11 @@ def require_enough(
         OutOfMemory: with the largest config.
         DiskFull: with the needed and the free space.
     """
-    peaks = ledger.peaks(rehearsal=options.build.rehearsal)
+    peaks = ledger.last_build_peak_memory(rehearsal=options.build.rehearsal)
     require_memory({config: peaks[config] for config in configs if config in peaks}, share, jobs=options.jobs)
     if options.build.rehearsal:
         return _require_rehearsal_disk(layout, {config: rehearsals[config] for config in configs}, options.jobs)
-    used = ledger.disk_use()
+    used = ledger.last_build_disk_use()
     disk = disk_needed(used, configs, jobs=options.jobs)
     if options.fetch:
         layout.compile_caches.make_room(disk, keep=set(caches))
@@ -117,10 +117,10 @@ def require_enough(
 
 def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
     # A build needs neither, and they import much.
-    from kiln.builder.rehearsal_wheels_and_python import missing_size, rehearsal_disk
+    from kiln.builder.rehearsal_wheels_and_python import missing_wheels_size, rehearsal_disk
     from kiln.store.rehearsal_layout import RehearsalLayout
 
-    missing_bytes = missing_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)
+    missing_bytes = missing_wheels_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)
     upstream = max(
         0 if rehearsal.wheels.upstream is None else rehearsal.wheels.upstream.size for rehearsal in rehearsals.values()
     )

@@ -18,7 +18,7 @@ from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
 from kiln.job.host_machine_facts import processor
-from kiln.job.messages import MARK, error_from, parse_message
+from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.ledger import run_json_conversion
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
@@ -75,20 +75,20 @@ class MatrixRun:
             KeyboardInterrupt: when the run was stopped; its state is recorded.
         """
         self.layout.hide_from_git()
-        self.reserve = files.Reserve(self.layout.root, RESERVE)
-        self.number = self.ledger.begin(self.report())
+        self.reserve = files.DiskReserve(self.layout.root, RESERVE)
+        self.number = self.ledger.begin_run(self.report())
         self.watcher.run_began(self.report())
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
         build_cache.remove_leftovers(self.layout, cached)
         try:
             self._index()  # after a run that was killed
-            self._work()
+            self._build_waiting()
         except KeyboardInterrupt:
-            self._stop()
+            self._stop_processes()
             raise
         finally:
             self._index()
-            self._record(lambda: self.ledger.end(self.number))
+            self._write_to_ledger(lambda: self.ledger.end_run(self.number))
             self.reserve.release()
             self.watcher.run_ended(self.report(finished=time.time()))
         return self.report(finished=time.time())
@@ -115,27 +115,27 @@ class MatrixRun:
             configs=tuple(self.configs.values()),
         )
 
-    def _work(self) -> None:
+    def _build_waiting(self) -> None:
         while self.queue or self.running:
             while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
-                self._begin(job)
+                self._start_config(job)
             if self.events.empty():
                 self._index()
-            self._take(*self.events.get())
+            self._handle_event(*self.events.get())
 
-    def _begin(self, estimate: JobEstimate) -> None:
+    def _start_config(self, estimate: JobEstimate) -> None:
         """Start the process of a config."""
         name = estimate.config
         self.queue.begin(name, estimate, time.time())
         cold = self.queue.is_cold(name) if self.plan.compiles else self.configs[name].cold
         log = self.layout.log(self.number, name)
         config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
-        self._change(dataclasses.replace(config, cold=cold))
+        self._update_config(dataclasses.replace(config, cold=cold))
         self.running[name] = RunningConfig(config=self.configs[name])
         job = dataclasses.replace(self.plan.jobs_of[name], log=str(log), parent=os.getpid(), cold=cold)
-        threading.Thread(target=self._listen, args=(job,), daemon=True).start()
+        threading.Thread(target=self._run_config_process, args=(job,), daemon=True).start()
 
-    def _listen(self, job: ConfigJob) -> None:
+    def _run_config_process(self, job: ConfigJob) -> None:
         """Run a config's process and queue its lines; the last event is its result or error."""
         config = job.config
         try:
@@ -155,24 +155,24 @@ class MatrixRun:
         else:
             self.events.put((config, result))
 
-    def _take(self, config: str, event: str | process_runner.Result | KilnError) -> None:
+    def _handle_event(self, config: str, event: str | process_runner.Result | KilnError) -> None:
         config_run = self.running[config]
         if not isinstance(event, str):
-            self._end(config, config_run, event)
+            self._record_result(config, config_run, event)
             return
         message = parse_message(event)
         if message is None:
             self.watcher.config_line(config, config_run.step, event)
         else:
-            self._receive(config, config_run, message)
+            self._handle_message(config, config_run, message)
 
-    def _receive(self, config: str, config_run: RunningConfig, message: Mapping[str, Any]) -> None:
+    def _handle_message(self, config: str, config_run: RunningConfig, message: Mapping[str, Any]) -> None:
         """Handle a message of a config's process."""
         match message["kind"]:
             case "hello":
                 config_run.pid = message["pid"]
                 if self.stopping:
-                    self._signal(signal.SIGTERM)
+                    self._signal_processes(signal.SIGTERM)
             case "step":
                 config_run.step = str(message["title"])
                 self.watcher.config_line(config, config_run.step, "")
@@ -182,19 +182,23 @@ class MatrixRun:
                 step = run_json_conversion.record_from_json(
                     StepReport, {name: value for name, value in message.items() if name != "kind"}
                 )
-                self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
+                self._update_config(
+                    dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step))
+                )
             case "result":
                 config_run.result = dict(message)
 
-    def _end(self, config: str, config_run: RunningConfig, outcome: process_runner.Result | KilnError) -> None:
+    def _record_result(
+        self, config: str, config_run: RunningConfig, outcome: process_runner.Result | KilnError
+    ) -> None:
         """Record the result of a config; a process without one was killed."""
         del self.running[config]
         state = ConfigState.INTERRUPTED if self.stopping else ConfigState.FAILED
-        result = config_run.result or {"state": state.value, "reason": _silent(outcome)}
+        result = config_run.result or {"state": state.value, "reason": _reason_without_result(outcome)}
         if result.get("error"):
-            self.errors[config] = error_from(result["error"])
+            self.errors[config] = error_from_json(result["error"])
         self.queue.end(config, ok=result["state"] in {ConfigState.DONE.value, ConfigState.CACHED.value})
-        self._change(
+        self._update_config(
             dataclasses.replace(
                 self.configs[config],
                 state=ConfigState(result["state"]),
@@ -223,14 +227,16 @@ class MatrixRun:
         except KilnError as error:
             for config in configs:
                 self.errors[config] = error
-                self._change(dataclasses.replace(self.configs[config], state=ConfigState.FAILED, reason=error.what))
+                self._update_config(
+                    dataclasses.replace(self.configs[config], state=ConfigState.FAILED, reason=error.what)
+                )
 
-    def _change(self, config: ConfigRun) -> None:
+    def _update_config(self, config: ConfigRun) -> None:
         self.configs[config.config] = config
-        self._record(lambda: self.ledger.update_config(self.number, config))
+        self._write_to_ledger(lambda: self.ledger.update_config(self.number, config))
         self.watcher.config_changed(config)
 
-    def _record(self, write: Callable[[], None]) -> None:
+    def _write_to_ledger(self, write: Callable[[], None]) -> None:
         """Write to the ledger, even on a disk that a build has filled: in the reserved space.
 
         If that is not enough either, the run continues; the config later counts as interrupted.
@@ -242,30 +248,30 @@ class MatrixRun:
             with contextlib.suppress(DiskFull):
                 write()
 
-    def _stop(self) -> None:
+    def _stop_processes(self) -> None:
         """Stop every process, and record the results; each cleans up after itself."""
         self.stopping = True
         until = time.monotonic() + STOP_TIMEOUT
-        self._signal(signal.SIGTERM)
+        self._signal_processes(signal.SIGTERM)
         while self.running:
             try:
-                self._take(*self.events.get(timeout=1.0))
+                self._handle_event(*self.events.get(timeout=1.0))
                 if time.monotonic() > until:
-                    self._signal(KILL)
+                    self._signal_processes(KILL)
             except queue.Empty:
                 if time.monotonic() > until:
-                    self._signal(KILL)
+                    self._signal_processes(KILL)
             except KeyboardInterrupt:
-                self._signal(KILL)
+                self._signal_processes(KILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal_processes(self, number: signal.Signals) -> None:
         for config in self.running.values():
             if config.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(config.pid, number)
 
 
-def _silent(outcome: process_runner.Result | KilnError) -> str:
+def _reason_without_result(outcome: process_runner.Result | KilnError) -> str:
     if isinstance(outcome, KilnError):
         return outcome.what
     if outcome.exit_code < 0:

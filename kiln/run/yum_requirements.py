@@ -53,22 +53,22 @@ def read(feedstock: Feedstock) -> tuple[YumPackage, ...]:
     if not path.is_file():
         return ()
     packages: dict[str, YumPackage] = {}
-    for package in _words(read_text(path, FILE)):
+    for package in _packages_in_text(read_text(path, FILE)):
         packages.setdefault(package.name, package)
-    faults = [_invalid(package) for package in packages.values() if not _NAME.fullmatch(package.name)]
+    faults = [_invalid_name_error(package) for package in packages.values() if not _NAME.fullmatch(package.name)]
     if len(packages) > MOST:
         faults.append(RecipeFault(f"more than {MOST} packages", at=Place(file=FILE)))
     raise_all(faults)
     return tuple(packages.values())
 
 
-def _words(text: str) -> Iterator[YumPackage]:
+def _packages_in_text(text: str) -> Iterator[YumPackage]:
     for number, line in enumerate(text.splitlines(), 1):
         for match in re.finditer(r"\S+", line.partition("#")[0]):
             yield YumPackage(name=match[0], at=Place(file=FILE, line=number, column=match.start() + 1))
 
 
-def _invalid(package: YumPackage) -> RecipeFault:
+def _invalid_name_error(package: YumPackage) -> RecipeFault:
     return RecipeFault(
         f"invalid package name {package.name!r}",
         at=package.at,
@@ -104,9 +104,9 @@ def add_to_images(
 
     derived: dict[BuildLocation, BuildLocation] = {}
     notes = []
-    with build_cache.hold_lock(ArtifactLayout.of(feedstock).lock("images"), seconds=derived_image.SECONDS):
+    with build_cache.hold_lock(ArtifactLayout.for_feedstock(feedstock).lock("images"), seconds=derived_image.SECONDS):
         for place in dict.fromkeys(places.values()):
-            derived[place], note = _with_packages(place, packages, names, options, engine, on_line)
+            derived[place], note = _image_with_packages(place, packages, names, options, engine, on_line)
             notes += [note] if note else []
     return {config: derived[place] for config, place in places.items()}, tuple(notes)
 
@@ -117,7 +117,7 @@ def note_on_host(names: tuple[str, ...], manager: str | None) -> str:
     return f"{FILE} is installed into images only; this machine must have {', '.join(names)}{command}"
 
 
-def _with_packages(
+def _image_with_packages(
     place: BuildLocation,
     packages: tuple[YumPackage, ...],
     names: tuple[str, ...],
@@ -133,7 +133,7 @@ def _with_packages(
         image=place.image, digest=place.digest, packages=names, platform=place.platform
     )
     location = dataclasses.replace(
-        place, image=derived.tag, digest=derived.key, origin=f"{place.pinned} with {' '.join(names)}"
+        place, image=derived.tag, digest=derived.key, origin=f"{place.pinned_image} with {' '.join(names)}"
     )
     if not options.fetch:
         return location, "" if derived_image.exists(
@@ -143,7 +143,7 @@ def _with_packages(
     if refusal is None:
         return location, ""
     if refusal.unknown:
-        raise _unknown(packages, refusal.unknown, place.image)
+        raise _unknown_packages_error(packages, refusal.unknown, place.image)
     if options.image is None:
         raise UsageError(
             f"{FILE} cannot be installed into {place.image}",
@@ -153,7 +153,7 @@ def _with_packages(
     return place, f"{FILE} is not installed: {place.image} has no yum or dnf; it must have {', '.join(names)}"
 
 
-def _unknown(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: str) -> KilnError:
+def _unknown_packages_error(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: str) -> KilnError:
     """Return the error of names that the image's repositories lack, at their places in the file."""
     places = {package.name: package.at for package in packages}
     return combined(

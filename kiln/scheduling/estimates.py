@@ -33,9 +33,9 @@ class CompileAssumptions:
 
         0 stands for an unknown number of cores, and leaves the duration as it is.
         """
-        return 1.0 if 0 in {cores, reference} else self._time(cores) / self._time(reference)
+        return 1.0 if 0 in {cores, reference} else self._relative_time(cores) / self._relative_time(reference)
 
-    def _time(self, cores: float) -> float:
+    def _relative_time(self, cores: float) -> float:
         return 1.0 - self.parallel + self.parallel / cores
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def arrange(groups: Mapping[str, str], durations: Mapping[str, float], *, shared: bool = True) -> tuple[ConfigRun, ...]:
+def order_configs(
+    groups: Mapping[str, str], durations: Mapping[str, float], *, shared: bool = True
+) -> tuple[ConfigRun, ...]:
     """Order configs, given each one's group: the groups' cold builds first, then the warm ones, longest first.
 
     Without a ``shared`` cache, as in a rehearsal, no build is cold.

@@ -33,7 +33,7 @@ class PoolCores:
     parallel: float
     transfer: float
 
-    def split(self, seconds: float, cores: float) -> tuple[float, float]:
+    def split_work(self, seconds: float, cores: float) -> tuple[float, float]:
         """Return the core-seconds of a build in the pool, and the seconds on its own worker.
 
         It would take ``seconds`` on that many ``cores`` without a pool.
@@ -68,7 +68,7 @@ def simulate(
     ``types`` are the machine types of the workers, if the queue distinguishes them.
     """
     for worker, machine_type in enumerate(types):
-        queue.set_type(str(worker), machine_type)
+        queue.set_machine_type(str(worker), machine_type)
     unused, idle = list(range(len(workers))), []  # type: list[int], list[int]
     running: list[_Build] = []
     done: list[Placement] = []
@@ -78,9 +78,9 @@ def simulate(
         job = queue.next(str(worker), moment)
         if job is None:
             return False
-        cold, seconds = queue.compiles(str(worker), job), queue.seconds(str(worker), job)
+        cold, seconds = queue.needs_full_compile(str(worker), job), queue.expected_job_seconds(str(worker), job)
         queue.begin(str(worker), job, moment)
-        work, local = pool.split(seconds, workers[worker])
+        work, local = pool.split_work(seconds, workers[worker])
         running.append(_Build(worker=worker, job=job, cold=cold, start=moment, work=work, local=local))
         return True
 

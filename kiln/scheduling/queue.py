@@ -67,17 +67,17 @@ class Queue:
     def __iter__(self) -> Iterator[JobEstimate]:
         return (job for groups in (self._waiting, self._held) for jobs in groups.values() for job in jobs)
 
-    def set_type(self, worker: str, machine_type: str) -> None:
+    def set_machine_type(self, worker: str, machine_type: str) -> None:
         """Record the machine type of a worker, which gets the configs of that type, and those of none."""
         self._worker_types[worker] = machine_type
 
-    def type_of(self, worker: str) -> str:
+    def machine_type_of(self, worker: str) -> str:
         """Return the machine type of a worker, empty if it was not recorded."""
         return self._worker_types.get(worker, "")
 
     def has_work(self, worker: str) -> bool:
         """Return whether a config waits that a worker may build, now or later."""
-        return self.has_work_of(self.type_of(worker))
+        return self.has_work_of(self.machine_type_of(worker))
 
     def has_work_of(self, machine_type: str) -> bool:
         """Return whether a config waits that a worker of a machine type may build, now or later."""
@@ -87,7 +87,7 @@ class Queue:
     def add(self, job: JobEstimate) -> None:
         """Add a config, perhaps again."""
         self._last_ends.clear()
-        group = self._group(job)
+        group = self._compile_group(job)
         self._count += 1
         if group in self._held:
             self._held[group].append(job)
@@ -95,27 +95,30 @@ class Queue:
         insort(self._waiting.setdefault(group, []), job, key=lambda other: (-other.cold, other.config))
         self._requeue_cold(group)
 
-    def hold(self, job: JobEstimate) -> None:
-        """Hold back the configs that share a job's compile, until `release` or `drop`; not if it is stored or runs."""
+    def hold_group(self, job: JobEstimate) -> None:
+        """Hold back the configs that share a job's compile, unless it is stored or runs.
+
+        They wait for `release_group` or `drop_held_group`.
+        """
         self._last_ends.clear()
-        group = self._group(job)
+        group = self._compile_group(job)
         if self._has_compile(group):
             return
         self._held.setdefault(group, []).extend(self._waiting.pop(group, []))
 
-    def is_held(self, job: JobEstimate) -> bool:
+    def is_group_held(self, job: JobEstimate) -> bool:
         """Return whether the configs that share a job's compile are held back."""
-        return self._group(job) in self._held
+        return self._compile_group(job) in self._held
 
-    def release(self, job: JobEstimate) -> None:
+    def release_group(self, job: JobEstimate) -> None:
         """Give out again the configs that share a job's compile."""
-        for other in self.drop(job):
+        for other in self.drop_held_group(job):
             self.add(other)
 
-    def drop(self, job: JobEstimate) -> list[JobEstimate]:
+    def drop_held_group(self, job: JobEstimate) -> list[JobEstimate]:
         """Remove and return the configs that were held back because they share a job's compile."""
         self._last_ends.clear()
-        jobs = self._held.pop(self._group(job), [])
+        jobs = self._held.pop(self._compile_group(job), [])
         self._count -= len(jobs)
         return jobs
 
@@ -132,22 +135,22 @@ class Queue:
         )
         return None if group is None else self._waiting[group][0]
 
-    def compiles(self, worker: str, job: JobEstimate) -> bool:
+    def needs_full_compile(self, worker: str, job: JobEstimate) -> bool:
         """Return whether a config has to be compiled in full on a worker."""
-        group = self._group(job)
+        group = self._compile_group(job)
         is_awaited = self._dependent and bool(self._compiling.get(group))
         return not is_awaited and group not in self._cached and worker not in self._on_disk.get(group, ())
 
-    def awaited(self, worker: str) -> str:
+    def awaited_config(self, worker: str) -> str:
         """Return the config whose build the one on a worker depends on; empty without one."""
-        others = self._compiling.get(self._group(self._busy[worker][0]), set()) - {worker}
+        others = self._compiling.get(self._compile_group(self._busy[worker][0]), set()) - {worker}
         return self._busy[min(others)][0].config if self._dependent and others else ""
 
     def is_cold(self, worker: str) -> bool:
         """Return whether the build that runs on a worker is cold."""
-        return worker in self._compiling.get(self._group(self._busy[worker][0]), ())
+        return worker in self._compiling.get(self._compile_group(self._busy[worker][0]), ())
 
-    def expected(self, worker: str) -> float:
+    def running_build_seconds(self, worker: str) -> float:
         """Return the expected duration of the build that runs on a worker."""
         job = self._busy[worker][0]
         return job.cold if self.is_cold(worker) else job.warm
@@ -174,30 +177,30 @@ class Queue:
         copy._cached, copy._busy, copy._count = {*self._cached}, {**self._busy}, self._count
         return copy
 
-    def seconds(self, worker: str, job: JobEstimate) -> float:
+    def expected_job_seconds(self, worker: str, job: JobEstimate) -> float:
         """Return the expected duration of a config on a worker."""
-        return job.cold if self.compiles(worker, job) else job.warm
+        return job.cold if self.needs_full_compile(worker, job) else job.warm
 
     def begin(self, worker: str, job: JobEstimate, now: float) -> None:
         """Remove a config from the queue and assign it to a worker, from ``now`` on."""
         self._last_ends.clear()
-        self._waiting[self._group(job)].remove(job)
+        self._waiting[self._compile_group(job)].remove(job)
         self._count -= 1
         self.resume(worker, job, now)
 
     def resume(self, worker: str, job: JobEstimate, now: float) -> None:
         """Assign a config to a worker that builds it already."""
         self._last_ends.clear()
-        ends = [self._busy[other][1] for other in self._compiling.get(self._group(job), ()) if other != worker]
+        ends = [self._busy[other][1] for other in self._compiling.get(self._compile_group(job), ()) if other != worker]
         begin = max(now, min(ends)) if self._dependent and ends else now
-        self._busy[worker] = (job, begin + self.seconds(worker, job))
-        if self.compiles(worker, job):
-            self._compiling.setdefault(self._group(job), set()).add(worker)
+        self._busy[worker] = (job, begin + self.expected_job_seconds(worker, job))
+        if self.needs_full_compile(worker, job):
+            self._compiling.setdefault(self._compile_group(job), set()).add(worker)
 
     def end(self, worker: str, *, ok: bool = True) -> None:
         """End the build of a worker; its compile can be reused when it was ``ok``."""
         self._last_ends.clear()
-        group = self._group(self._busy.pop(worker)[0])
+        group = self._compile_group(self._busy.pop(worker)[0])
         self._compiling.get(group, set()).discard(worker)
         if ok:
             self._add_compile(worker, group)
@@ -207,7 +210,7 @@ class Queue:
 
     def add_compile(self, worker: str, group: str) -> None:
         """Record that a worker's disk holds a group's compile."""
-        typed = _typed(group, self._worker_types.get(worker, ""))
+        typed = _group_of_machine_type(group, self._worker_types.get(worker, ""))
         self._add_compile(worker, typed if typed in self._group_types else group)
 
     def _add_compile(self, worker: str, group: str) -> None:
@@ -234,15 +237,15 @@ class Queue:
             self._on_disk[group].discard(worker)
             self._requeue_cold(group)
 
-    def _group(self, job: JobEstimate) -> str:
+    def _compile_group(self, job: JobEstimate) -> str:
         """Return the group whose compile a config reuses: the config itself when that saves nothing."""
-        group = _typed(job.group if self._always_share or job.warm < job.cold else job.config, job.type)
+        group = _group_of_machine_type(job.group if self._always_share or job.warm < job.cold else job.config, job.type)
         self._group_types.setdefault(group, job.type)
         return group
 
-    def _waiting_for(self, worker: str) -> list[str]:
+    def _waiting_groups(self, worker: str) -> list[str]:
         """Return the groups that wait, among those that the worker's machine type builds."""
-        types = {"", self.type_of(worker)}
+        types = {"", self.machine_type_of(worker)}
         return [group for group, jobs in self._waiting.items() if jobs and self._group_types[group] in types]
 
     def _requeue_cold(self, group: str) -> None:
@@ -268,7 +271,7 @@ class Queue:
 
     def _next_warm_group(self, worker: str) -> str | None:
         own = self._reach.get(worker, ())
-        groups = [group for group in self._waiting_for(worker) if group in own or group in self._cached]
+        groups = [group for group in self._waiting_groups(worker) if group in own or group in self._cached]
         return min(groups, key=self._warm_order, default=None)
 
     def _warm_order(self, group: str) -> tuple[float, str]:
@@ -278,20 +281,21 @@ class Queue:
         """Return the group whose compile should be repeated on a worker rather than waited for."""
         if self._cache:
             waits = self._wait_for_cold and not self._dependent
-            others = [] if waits else self._waiting_for(worker)
+            others = [] if waits else self._waiting_groups(worker)
             return min(others, key=lambda group: (-len(self._waiting[group]), group), default=None)
-        machine_type = self.type_of(worker)
+        machine_type = self.machine_type_of(worker)
         if machine_type not in self._last_ends:
             work = [
                 (group, self._holders(group), len(jobs), jobs[0].warm) for group, jobs in self._waiting.items() if jobs
             ]
             self._last_ends[machine_type] = max(
-                [(self._end_of(group, work), group) for group in self._waiting_for(worker)], default=(0.0, "")
+                [(self._expected_group_end(group, work), group) for group in self._waiting_groups(worker)],
+                default=(0.0, ""),
             )
         end, group = self._last_ends[machine_type]
         return group if group and now + WORTH * self._waiting[group][0].cold < end else None
 
-    def _end_of(self, group: str, work: Sequence[tuple[str, AbstractSet[str], int, float]]) -> float:
+    def _expected_group_end(self, group: str, work: Sequence[tuple[str, AbstractSet[str], int, float]]) -> float:
         """Return when the workers that have or run a group's compile would have built its waiting configs.
 
         Before them they may build the configs of other groups that no other worker has. ``work`` is each group that
@@ -314,5 +318,5 @@ class Queue:
         return compiling | on_disk if compiling and on_disk else compiling or on_disk or frozenset()
 
 
-def _typed(group: str, machine_type: str) -> str:
+def _group_of_machine_type(group: str, machine_type: str) -> str:
     return f"{group} on {machine_type}" if machine_type else group

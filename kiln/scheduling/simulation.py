@@ -31,7 +31,7 @@ def simulate(queue: Queue, workers: int, *, startup: float = 0.0, types: Sequenc
     """
     new: dict[str, list[int]] = {}  # the workers that were not requested yet
     for worker, machine_type in enumerate(types or [""] * workers):
-        queue.set_type(str(worker), machine_type)
+        queue.set_machine_type(str(worker), machine_type)
         new.setdefault(machine_type, []).append(worker)
     idle: list[int] = []
     building: list[tuple[float, int]] = []
@@ -59,7 +59,7 @@ def _begin_next(queue: Queue, worker: int, now: float) -> Placement | None:
     job = queue.next(str(worker), now)
     if job is None:
         return None
-    cold, seconds = queue.compiles(str(worker), job), queue.seconds(str(worker), job)
+    cold, seconds = queue.needs_full_compile(str(worker), job), queue.expected_job_seconds(str(worker), job)
     queue.begin(str(worker), job, now)
     start = queue.expected_end(str(worker)) - seconds  # later than now for a job that depends on another
     return Placement(config=job.config, group=job.group, worker=worker, start=start, seconds=seconds, cold=cold)

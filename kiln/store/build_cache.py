@@ -42,13 +42,13 @@ class BuildInputs:
 
 def recipe_digest(feedstock: Feedstock) -> str:
     """Return a hash over the recipe and the feedstock's settings."""
-    settings = feedstock.settings
+    settings = feedstock.conda_forge_yml
     return digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
 
 
 def sources_digest(feedstock: Feedstock, config: str) -> str:
     """Return a hash over all files of the feedstock that decide a config's packages."""
-    return digest([recipe_digest(feedstock), files.sha256(feedstock.configs / f"{config}.yaml")])
+    return digest([recipe_digest(feedstock), files.sha256(feedstock.config_folder / f"{config}.yaml")])
 
 
 def input_hashes(
@@ -66,15 +66,15 @@ def input_hashes(
     ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
     ``emulated`` for a cross-compiled config whose tests run here: without an emulator they were skipped.
     """
-    engines = _own_versions() if engine == OWN_ENGINE else ()
+    engines = _engine_and_kiln_versions() if engine == OWN_ENGINE else ()
     rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
     shared = digest([recipe, engine, engines, where, *rehearsal])
-    own = [config, files.sha256(feedstock.configs / f"{config}.yaml"), *(["emulated"] if emulated else [])]
+    own = [config, files.sha256(feedstock.config_folder / f"{config}.yaml"), *(["emulated"] if emulated else [])]
     return BuildInputs(shared=shared, key=digest([shared, *own]))
 
 
 @lru_cache(maxsize=1)
-def _own_versions() -> tuple[str, str]:
+def _engine_and_kiln_versions() -> tuple[str, str]:
     """Return the versions of kiln's own engine and of kiln; the first is read from a file."""
     from importlib.metadata import version  # slow to import; only a plan needs it
 
@@ -83,7 +83,7 @@ def _own_versions() -> tuple[str, str]:
 
 def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> tuple[PackageReport, ...] | None:
     """Return a finished config's packages; None when it is not finished, or a package is missing or changed."""
-    record = ledger.finished(inputs.key)
+    record = ledger.finished_step(inputs.key)
     if record is None:
         return None
     try:
@@ -117,7 +117,7 @@ def remove_work(layout: ArtifactLayout, config: str) -> None:
 
     A folder without the mark of a finished build is kept: a build from a later step left it for the next one.
     """
-    mark = layout.published(config)
+    mark = layout.published_mark(config)
     if mark.exists():
         files.remove(layout.staging(config))
         files.remove(layout.work(config))
@@ -127,7 +127,7 @@ def remove_work(layout: ArtifactLayout, config: str) -> None:
 def remove_leftovers(layout: ArtifactLayout, configs: Iterable[str]) -> None:
     """Remove the folders of finished configs that a killed process left, but for configs that are being built."""
     for config in configs:
-        if layout.published(config).exists():
+        if layout.published_mark(config).exists():
             with contextlib.suppress(AlreadyRunning), files.locked(layout.lock(config)):
                 remove_work(layout, config)
 
@@ -162,29 +162,30 @@ def publish(
     with hold_lock(layout.lock("channel")):
         reports = [run_json_conversion.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
-        paths = [_place(report) for report in reports]
-        stays = [_artifact_of_other(ledger, layout, path, inputs, config) for path in paths]
+        paths = [_channel_path(report) for report in reports]
+        stays = [_artifact_of_other_config(ledger, layout, path, inputs, config) for path in paths]
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
         packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
         if packages:
             layout.channel.add(packages, index=False)
         for source, path in fresh:
             if source.suffix == ".whl":
-                files.link_or_copy(source, layout.place(path))
+                files.link_or_copy(source, layout.safe_path(path))
         artifacts = [
-            _artifact(layout, path, report, config, inputs) for path, report in zip(paths, reports, strict=True)
+            _stored_artifact(layout, path, report, config, inputs) for path, report in zip(paths, reports, strict=True)
         ]
         artifacts_stored = [other or new_artifact for other, new_artifact in zip(stays, artifacts, strict=True)]
-        ledger.keep(*artifacts_stored)
+        ledger.store_artifacts(*artifacts_stored)
     stored = tuple(
-        _with_location(layout, report, artifact) for report, artifact in zip(reports, artifacts_stored, strict=True)
+        _report_with_stored_path(layout, report, artifact)
+        for report, artifact in zip(reports, artifacts_stored, strict=True)
     )
     detail = {
         "disk": disk,
-        "packages": [to_json(_relative(layout, report)) for report in stored],
+        "packages": [to_json(_report_with_relative_path(layout, report)) for report in stored],
     }
-    ledger.record(inputs.key, config=config, title=TITLE, seconds=seconds, detail=detail)
-    ledger.keep_finished(inputs.key, *artifacts_stored)
+    ledger.store_step(inputs.key, config=config, title=TITLE, seconds=seconds, detail=detail)
+    ledger.back_up_finished_config(inputs.key, *artifacts_stored)
     return stored
 
 
@@ -213,13 +214,13 @@ def record_rehearsal(
     for source, fields in packages_made:
         report = run_json_conversion.record_from_json(PackageReport, fields)
         path = str(source.relative_to(layout.root))
-        artifact = _artifact(layout, path, report, config, inputs)
-        ledger.keep(artifact)
+        artifact = _stored_artifact(layout, path, report, config, inputs)
+        ledger.store_artifacts(artifact)
         placed.append(artifact)
-        stored.append(_with_location(layout, report, artifact))
-    detail = {"packages": [to_json(_relative(layout, report)) for report in stored]}
-    ledger.record(inputs.key, config=config, title=REHEARSED, seconds=seconds, detail=detail)
-    ledger.keep_finished(inputs.key, *placed)
+        stored.append(_report_with_stored_path(layout, report, artifact))
+    detail = {"packages": [to_json(_report_with_relative_path(layout, report)) for report in stored]}
+    ledger.store_step(inputs.key, config=config, title=REHEARSED, seconds=seconds, detail=detail)
+    ledger.back_up_finished_config(inputs.key, *placed)
     return tuple(stored)
 
 
@@ -236,15 +237,19 @@ def shared_packages(
         if not output.skip
     }
     artifacts = [
-        artifact for place in sorted(places) if (artifact := _artifact_of_other(ledger, layout, place, inputs, config))
+        artifact
+        for place in sorted(places)
+        if (artifact := _artifact_of_other_config(ledger, layout, place, inputs, config))
     ]
-    reports = [(artifact, _report_of(ledger, artifact)) for artifact in artifacts]
+    reports = [(artifact, _original_report(ledger, artifact)) for artifact in artifacts]
     return tuple(_shared_report(layout, report, artifact) for artifact, report in reports if report is not None)
 
 
-def _report_of(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
+def _original_report(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
     """Return the report of a package by the config that made it."""
-    fields = (package for record in ledger.latest(TITLE, artifact.config) for package in record.detail["packages"])
+    fields = (
+        package for record in ledger.latest_steps(TITLE, artifact.config) for package in record.detail["packages"]
+    )
     reports = (run_json_conversion.record_from_json(PackageReport, report) for report in fields)
     same = (
         report
@@ -257,14 +262,14 @@ def _report_of(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None
 def _shared_report(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
     note = f"made and tested by {artifact.config}"
     tests = dataclasses.replace(report.tests, notes=(*report.tests.notes, note))
-    return dataclasses.replace(_with_location(layout, report, artifact), reused=True, tests=tests)
+    return dataclasses.replace(_report_with_stored_path(layout, report, artifact), reused=True, tests=tests)
 
 
-def _place(report: PackageReport) -> str:
+def _channel_path(report: PackageReport) -> str:
     return f"{report.artifact.subdir}/{report.artifact.path.name}"
 
 
-def _artifact_of_other(
+def _artifact_of_other_config(
     ledger: Ledger, layout: ArtifactLayout, path: str, inputs: BuildInputs, config: str
 ) -> StoredArtifact | None:
     artifact = ledger.artifact(path)
@@ -273,7 +278,7 @@ def _artifact_of_other(
     return artifact
 
 
-def _artifact(
+def _stored_artifact(
     layout: ArtifactLayout, path: str, report: PackageReport, config: str, inputs: BuildInputs
 ) -> StoredArtifact:
     status = (layout.root / path).stat()
@@ -287,14 +292,14 @@ def _artifact(
     )
 
 
-def _with_location(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
+def _report_with_stored_path(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
     stored = dataclasses.replace(
         report.artifact, path=layout.root / artifact.path, sha256=artifact.sha256, size=artifact.size
     )
     return dataclasses.replace(report, artifact=stored)
 
 
-def _relative(layout: ArtifactLayout, report: PackageReport) -> PackageReport:
+def _report_with_relative_path(layout: ArtifactLayout, report: PackageReport) -> PackageReport:
     artifact = dataclasses.replace(report.artifact, path=report.artifact.path.relative_to(layout.root))
     return dataclasses.replace(report, artifact=artifact)
 

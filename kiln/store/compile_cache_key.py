@@ -45,9 +45,9 @@ def cache_key(config: BuildConfig, *, where: str) -> str:
 def toolchain_digest(path: str) -> str:
     """Return a hash of the compilers on a PATH: their paths, sizes and modification times."""
     programs = [shutil.which(name, path=path) for name in COMPILERS]
-    return digest([_identity(Path(program).resolve()) for program in programs if program])
+    return digest([_file_identity(Path(program).resolve()) for program in programs if program])
 
 
-def _identity(program: Path) -> tuple[str, int, int]:
+def _file_identity(program: Path) -> tuple[str, int, int]:
     status = program.stat()
     return str(program), status.st_size, status.st_mtime_ns

@@ -30,12 +30,14 @@ class ArtifactLayout:
     compile_cache: Path | None = None
 
     @classmethod
-    def of(cls, feedstock: Feedstock, *, rehearsal: bool = False, compile_cache: Path | None = None) -> ArtifactLayout:
+    def for_feedstock(
+        cls, feedstock: Feedstock, *, rehearsal: bool = False, compile_cache: Path | None = None
+    ) -> ArtifactLayout:
         """Return the folders of a feedstock."""
         refuse_tracked_link(feedstock)
         return cls(root=feedstock.artifacts, rehearsal=rehearsal, compile_cache=compile_cache)
 
-    def place(self, *names: str) -> Path:
+    def safe_path(self, *names: str) -> Path:
         """Return a path below the folder, without links; raises NotWritable."""
         return files.safe_path_inside(self.root.joinpath(*names), self.root)
 
@@ -52,61 +54,61 @@ class ArtifactLayout:
     @property
     def cache(self) -> Path:
         """Fetched packages, shared by all configs and runs on the host."""
-        return self.place("cache")
+        return self.safe_path("cache")
 
     @property
     def container_cache(self) -> Path:
         """Fetched packages, shared by containers; the host runs no files that containers have written."""
-        return self.place("container-cache")
+        return self.safe_path("container-cache")
 
     @property
     def engines(self) -> Path:
         """The engine for images that have none, a folder for each Python."""
-        return self.place("engines")
+        return self.safe_path("engines")
 
     @property
     def pythons(self) -> Path:
         """The interpreters that were fetched for rehearsals."""
-        return self.place("pythons")
+        return self.safe_path("pythons")
 
     @property
     def compile_caches(self) -> DiskCaches:
         """Bazel's caches, one for each key."""
-        return DiskCaches(root=self.compile_cache or self.place("compile-cache"))
+        return DiskCaches(root=self.compile_cache or self.safe_path("compile-cache"))
 
     def lock(self, name: str) -> Path:
         """Return the lock file of a config's build, or of the channel."""
-        return self.place("locks", f"{'rehearsal-' if self.rehearsal else ''}{name}.lock")
+        return self.safe_path("locks", f"{'rehearsal-' if self.rehearsal else ''}{name}.lock")
 
     def work(self, config: str) -> Path:
         """Return the folder of a config's build; removed at its end, except a rehearsal's with its channel."""
-        return self.place("rehearsal" if self.rehearsal else "work", config)
+        return self.safe_path("rehearsal" if self.rehearsal else "work", config)
 
     def staging(self, config: str) -> Path:
         """Return the folder of a config's packages between its work folder and the channel."""
         return self.work(config).with_name(f"{config}.packages")
 
-    def in_container(self, config: str) -> Path:
+    def container_mark(self, config: str) -> Path:
         """Return the file that marks a config's folder as a container's."""
         return self.work(config).with_name(f"{config}.in-container")
 
-    def published(self, config: str) -> Path:
+    def published_mark(self, config: str) -> Path:
         """A file that exists from just before a config is recorded as finished until its folder is removed."""
         return self.work(config).with_name(f"{config}.published")
 
     def log(self, run: int, config: str) -> Path:
         """Return the log of a config's build in a run."""
-        return self.place("logs", f"{run:04d}", f"{config}.log")
+        return self.safe_path("logs", f"{run:04d}", f"{config}.log")
 
     def hide_from_git(self) -> None:
         """Have git ignore the folder, in a feedstock that does not: built packages are not to be committed."""
-        ignored = self.place(".gitignore")
+        ignored = self.safe_path(".gitignore")
         if not ignored.exists():
             files.write_text(ignored, "*\n")
 
-    def canary(self, config: str) -> Path:
+    def done_canary(self, config: str) -> Path:
         """Return the file that conda-forge's scripts look for after a build."""
-        return self.place(f"conda-forge-build-done-{config}")
+        return self.safe_path(f"conda-forge-build-done-{config}")
 
 
 def refuse_tracked_link(feedstock: Feedstock) -> None:

@@ -68,32 +68,32 @@ class RehearsalLayout:
         return Channel(root=files.safe_path_inside(self.config / "channel", self.config))
 
     @property
-    def earlier(self) -> Channel:
+    def earlier_channel(self) -> Channel:
         """The channel as it was before a rehearsal that is not complete yet; empty otherwise."""
         return Channel(root=files.safe_path_inside(self.config / "channel.earlier", self.config))
 
-    def set_aside(self, needed: Iterable[str]) -> bool:
+    def back_up_channel(self, needed: Iterable[str]) -> bool:
         """Copy the channel if some of its packages are not ``needed``; return whether there is an earlier one.
 
         The copy stays over interruptions, also of its copying, and is not replaced by what those left in the channel.
         """
-        root = self.earlier.root
+        root = self.earlier_channel.root
         names = {package.name for package in self.channel.packages()}
         if not root.exists() and names - set(needed):
             with files.replacing(root) as part:
-                shutil.copytree(self.channel.root, part, symlinks=True, copy_function=_copied)
+                shutil.copytree(self.channel.root, part, symlinks=True, copy_function=_link_or_copy)
         return root.exists()
 
-    def drop_earlier(self) -> None:
+    def remove_earlier_channel(self) -> None:
         """Remove the earlier channel, when the rehearsal is complete."""
-        files.remove(self.earlier.root)
+        files.remove(self.earlier_channel.root)
 
     @property
     def work(self) -> Path:
         """The folder in which packages are made and tested."""
         return files.safe_path_inside(self.config / "work", self.config)
 
-    def open(self) -> None:
+    def prepare_folders(self) -> None:
         """Make the folders, remove leftovers of killed runs, and mark the channel as a rehearsal's."""
         for folder in (self.wheels, self.converted, self.work):
             folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class RehearsalLayout:
         files.write_text(self.channel.root / SIGN, SIGN_TEXT)
 
 
-def _copied(source: str, target: str) -> str:
+def _link_or_copy(source: str, target: str) -> str:
     """Link a package, which never changes, and copy a file of the index."""
     if source.endswith(".conda"):
         try:

@@ -23,7 +23,7 @@ LIMIT = 1 << 16  # bytes of a file
 LONGEST = 120_000  # characters of the variable: Linux gives a process at most 131,072 bytes of each, with its name
 
 
-def read(folder: Path) -> str:
+def encode_credentials_folder(folder: Path) -> str:
     """Return the variable's value: base64 of a JSON object with all files of a folder.
 
     Raises:
@@ -55,7 +55,7 @@ def read(folder: Path) -> str:
     return variable
 
 
-def is_variable(text: str) -> bool:
+def is_encoded_credentials(text: str) -> bool:
     """Return whether a text is the variable's value, and not the name of a folder."""
     try:
         value = json.loads(base64.b64decode(text, validate=True))
@@ -79,7 +79,7 @@ def inner_secrets(variable: str) -> tuple[str, ...]:
     return (*contents, *tokens, *([key] if key else []))
 
 
-def _text(path: Path) -> str:
+def _read_private_text(path: Path) -> str:
     try:
         status = path.stat()
         if path.name in SECRET and users.others_can_read(status):
@@ -96,7 +96,7 @@ def _text(path: Path) -> str:
 
 
 def _pem(path: Path) -> str:
-    text = _text(path)
+    text = _read_private_text(path)
     if not re.search(r"^-----BEGIN [A-Z ]+-----\s", text, re.MULTILINE):
         raise UsageError(f"{path} is not a PEM file")
     return text
@@ -104,7 +104,7 @@ def _pem(path: Path) -> str:
 
 def _headers(path: Path) -> list[tuple[str, str]]:
     headers = []
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(_read_private_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         match = HEADER.fullmatch(line.strip())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class StepDisplay(Protocol):
     """The display of a running step."""
 
-    def reuse(self) -> None:
+    def mark_reused(self) -> None:
         """Record that an earlier run's result is used."""
 
     def note(self, text: str) -> None:
@@ -93,27 +93,27 @@ class StepCache(Generic[Step_co]):
         with self.console.step(title) as step:
             if title in self.again:
                 self._forget()
-            result = self._settled(title, key, leaves) if title in self.settled else self._remembered(key)
+            result = self._last_result(title, key, leaves) if title in self.settled else self._reusable_result(key)
             if result is not None:
-                step.reuse()
+                step.mark_reused()
                 if result.outdated:
                     step.note(OUTDATED)
                 return result
-            self.require_time()
+            self.require_budget_left()
             start = time.monotonic()
             paths_made, detail = do(step)
             paths = {path: files.sha256(path) for path in paths_made}
             seconds = time.monotonic() - start
             record = {"files": {str(path): hashed for path, hashed in paths.items()}, "detail": dict(detail)}
-            self.ledger.record(key, config=self.config, title=title, seconds=seconds, detail=record)
+            self.ledger.store_step(key, config=self.config, title=title, seconds=seconds, detail=record)
             return StepResult(paths=paths, detail=detail, seconds=seconds, reused=False)
 
-    def require_time(self) -> None:
+    def require_budget_left(self) -> None:
         """Raise BudgetSpent when the build is to stop, before or in a step."""
         if self.stop is not None and self.stop.exists():
             raise BudgetSpent("stopped by --budget", hint=CONTINUE)
 
-    def unfinished(self, title: str) -> UsageError:
+    def unfinished_step_error(self, title: str) -> UsageError:
         """Return the error for starting after a step that was never finished, or whose files are gone."""
         return UsageError(
             f"cannot start at {self.again[0]!r}: the step {title!r} before it is not finished",
@@ -121,24 +121,24 @@ class StepCache(Generic[Step_co]):
             hint=f"--from-step {title!r}, or build without --from-step",
         )
 
-    def _settled(self, title: str, key: str, leaves: str) -> StepResult:
+    def _last_result(self, title: str, key: str, leaves: str) -> StepResult:
         """Return a step's last result."""
-        for finished in self.ledger.latest(title, self.config):
-            result = self._remembered(finished.key)
+        for finished in self.ledger.latest_steps(title, self.config):
+            result = self._reusable_result(finished.key)
             if result is not None and (not leaves or leaves in {path.name for path in result.paths}):
                 return replace(result, outdated=finished.key != key)
-        raise self.unfinished(title)
+        raise self.unfinished_step_error(title)
 
     def _forget(self) -> None:
         """Drop earlier results of the steps that run again."""
         for title in self.again:
-            for finished in self.ledger.latest(title, self.config):
+            for finished in self.ledger.latest_steps(title, self.config):
                 if finished.finished < self.began:
                     self.ledger.forget(finished.key)
 
-    def _remembered(self, key: str) -> StepResult | None:
+    def _reusable_result(self, key: str) -> StepResult | None:
         """Return an earlier run's result if all its files are unchanged."""
-        finished = self.ledger.finished(key)
+        finished = self.ledger.finished_step(key)
         if finished is None:
             return None
         try:

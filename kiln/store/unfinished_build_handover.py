@@ -70,12 +70,12 @@ def read_record(folder: Path) -> HandoverRecord | None:
     except FileNotFoundError:
         return None
     try:
-        return _parsed(text)
+        return _parsed_record(text)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenHandover(f"{path} is invalid", why=str(error)[:300], hint=ADVICE) from error
 
 
-def _parsed(text: bytes) -> HandoverRecord:
+def _parsed_record(text: bytes) -> HandoverRecord:
     if len(text) > LONGEST_RECORD:
         raise ValueError(f"it has more than {files.size_text(LONGEST_RECORD)}")
     data = json.loads(text)
@@ -112,7 +112,7 @@ def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> Packed:
             tarfile.open(fileobj=packed, mode="w|") as tar,
         ):
             for name, source in entries:
-                added = _add(tar, name, source)
+                added = _add_member(tar, name, source)
                 if isinstance(added, str):
                     unreadable.append((name, added))
                 elif added is not None:
@@ -124,7 +124,7 @@ def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> Packed:
     return Packed(archive=archive, unreadable=tuple(unreadable))
 
 
-def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
+def _add_member(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
     """Add a file or a link, and return its size; None for a link that leads out, or why it cannot be read."""
     try:
         status = source.lstat()
@@ -140,20 +140,20 @@ def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return "it is not a regular file"
-        member = _member(name, status)
+        member = _tar_member(name, status)
         member.size = status.st_size
         tar.addfile(member, file)
     return member.size
 
 
-def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
+def _tar_member(name: str, status: os.stat_result) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.mtime, member.mode = int(status.st_mtime), 0o755 if status.st_mode & 0o100 else 0o644
     return member
 
 
 def _add_link(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_result) -> int | None:
-    member = _member(name, status)
+    member = _tar_member(name, status)
     member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
     root = source.parents[name.count("/") - 1]
     if not _stays_inside(name, member.linkname) or not _resolves_inside(source, root):
@@ -164,7 +164,7 @@ def _add_link(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_res
 
 def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
-    entries = [(_status(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.entries_of(folder)]
+    entries = [(_file_status(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.entries_of(folder)]
     entries.sort(key=lambda entry: -entry[0].time)
     newest, size = [], 0
     for status, name, path in entries:
@@ -175,24 +175,24 @@ def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int
     return newest, len(entries) - len(newest)
 
 
-class _Status(NamedTuple):
+class _FileStatus(NamedTuple):
     """The size of a file and the time of its last change; zeros for one that vanished."""
 
     size: int
     time: float
 
 
-def _status(path: Path) -> _Status:
+def _file_status(path: Path) -> _FileStatus:
     try:
         status = path.lstat()
     except OSError:
-        return _Status(0, 0.0)
-    return _Status(status.st_size, status.st_mtime)
+        return _FileStatus(0, 0.0)
+    return _FileStatus(status.st_size, status.st_mtime)
 
 
 def size_of(entries: Iterable[tuple[str, Path]]) -> int:
     """Return the bytes of files to pack."""
-    return sum(_status(path).size for _, path in entries)
+    return sum(_file_status(path).size for _, path in entries)
 
 
 def work_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
@@ -231,7 +231,7 @@ def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) 
     if path.is_symlink() or not path.is_file():
         raise BrokenHandover(f"{path} is missing", why=f"{folder / RECORD} names it", hint=ADVICE)
     if archive.unpacked > bound or archive.files > MOST_FILES:
-        raise _too_large(path, archive.unpacked, bound)
+        raise _too_large_error(path, archive.unpacked, bound)
     if files.sha256(path) != archive.sha256:
         raise BrokenHandover(f"{path} has another hash than {RECORD} says", hint=ADVICE)
     files.require_space(target, archive.unpacked, for_what="what the job before has handed on")
@@ -248,7 +248,7 @@ def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) 
         raise BrokenHandover(f"{path} cannot be unpacked", why=str(error)[:300], hint=ADVICE) from error
 
 
-def _too_large(path: Path, size: int, bound: int) -> BrokenHandover:
+def _too_large_error(path: Path, size: int, bound: int) -> BrokenHandover:
     return BrokenHandover(
         f"{path} is too large: {files.size_text(size)}",
         why=f"--handover-size allows {files.size_text(bound)}, and {MOST_FILES} files",
@@ -264,7 +264,7 @@ def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> i
         _require_safe(member)
         size, count = size + member.size, count + 1
         if size > bound or count > MOST_FILES:
-            raise _too_large(path, size, bound)
+            raise _too_large_error(path, size, bound)
         if member.issym():
             if member.name in links:
                 raise ValueError(f"{member.name[:200]!r} is there twice")
@@ -272,7 +272,7 @@ def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> i
             continue
         source = tar.extractfile(member)
         assert source is not None, "a regular file"
-        rejected += not _write(member, source, target / member.name)
+        rejected += not _write_verified(member, source, target / member.name)
     _make_links(links, target)
     return rejected
 
@@ -316,7 +316,7 @@ def _resolves_inside(link: Path, root: Path) -> bool:
     return Path(os.path.realpath(link)).is_relative_to(os.path.realpath(root))
 
 
-def _write(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
+def _write_verified(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
     """Write a file; remove it again and return False when its content is not the one that its name says."""
     expected = (
         disk_cache_folders.expected_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None

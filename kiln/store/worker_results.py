@@ -50,7 +50,7 @@ def collected_packages(
     feedstock: Feedstock, entries: Sequence[RemoteConfig]
 ) -> Mapping[str, tuple[PackageReport, ...]]:
     """Return the packages of the configs that were collected before, if they are unchanged in the channel."""
-    layout = ArtifactLayout.of(feedstock)
+    layout = ArtifactLayout.for_feedstock(feedstock)
     with Ledger(layout.ledger) as ledger:
         return build_cache.finished_configs(ledger, layout, {entry.config: entry.inputs for entry in entries})
 
@@ -62,7 +62,7 @@ def add_to_channel(
 
     Without ``index``, the caller indexes the channel before anything reads it.
     """
-    layout = ArtifactLayout.of(feedstock)
+    layout = ArtifactLayout.for_feedstock(feedstock)
     packages_made = [(report.artifact.path, to_json(report)) for report in packages]
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:

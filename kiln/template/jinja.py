@@ -61,20 +61,20 @@ class StepBudget:
 
     # It takes the context, which it does not need, because Jinja would otherwise evaluate it once at compile time.
     @pass_context
-    def counted(self, _: Context, items: Iterable[Any]) -> Iterator[Any]:
+    def count_iterations(self, _: Context, items: Iterable[Any]) -> Iterator[Any]:
         """Yield the items and spend one step on each."""
         for item in items:
             self.step()
             yield item
 
 
-def insert_spending(tree: nodes.Template) -> None:
+def insert_step_counting(tree: nodes.Template) -> None:
     """Change a template's tree so that it spends its budget on every loop iteration."""
     for loop in tree.find_all(nodes.For):
         loop.iter = nodes.Filter(loop.iter, COUNTED, [], [], None, None, lineno=loop.iter.lineno)
 
 
-class Uses:
+class UndefinedUses:
     """The undefined names that a rendering used other than in a test."""
 
     def __init__(self) -> None:
@@ -84,37 +84,38 @@ class Uses:
 class UndefinedValue(jinja2.Undefined):
     """An undefined value: false, empty, equal to other undefined values; arithmetic on it stays undefined."""
 
-    uses: ClassVar[Uses]
+    uses: ClassVar[UndefinedUses]
 
-    def _used(self) -> None:
+    def _record_use(self) -> None:
         if self._undefined_obj is missing and self._undefined_name:
             self.uses.names.append(self._undefined_name)
 
-    def _again(self, *_: Any, **__: Any) -> UndefinedValue:
-        self._used()
+    def _undefined_result(self, *_: Any, **__: Any) -> UndefinedValue:
+        self._record_use()
         return type(self)(self._undefined_hint, self._undefined_obj, self._undefined_name)
 
-    __add__ = __radd__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _again  # type: ignore[assignment]
-    __mod__ = __rmod__ = __pos__ = __neg__ = __call__ = __getitem__ = __pow__ = __rpow__ = _again  # type: ignore[assignment]
-    __sub__ = __rsub__ = _again  # type: ignore[assignment]
+    __add__ = __radd__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _undefined_result  # type: ignore[assignment]
+    __floordiv__ = __rfloordiv__ = _undefined_result  # type: ignore[assignment]
+    __mod__ = __rmod__ = __pos__ = __neg__ = __call__ = __getitem__ = __pow__ = __rpow__ = _undefined_result  # type: ignore[assignment]
+    __sub__ = __rsub__ = _undefined_result  # type: ignore[assignment]
 
-    def _compared(self, _: Any) -> UndefinedValue:
+    def _undefined_comparison(self, _: Any) -> UndefinedValue:
         return type(self)(self._undefined_hint, self._undefined_obj, self._undefined_name)
 
-    __lt__ = __le__ = __gt__ = __ge__ = _compared  # type: ignore[assignment]
+    __lt__ = __le__ = __gt__ = __ge__ = _undefined_comparison  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        self._used()
+        self._record_use()
         return ""
 
     __repr__ = __str__
 
     def __int__(self) -> int:  # type: ignore[override]
-        self._used()
+        self._record_use()
         return 0
 
     def __float__(self) -> float:  # type: ignore[override]
-        self._used()
+        self._record_use()
         return 0.0
 
 
@@ -122,13 +123,13 @@ class Environment(ImmutableSandboxedEnvironment):
     """A sandbox in which loop iterations and calls spend a budget."""
 
     def __init__(self, load: Callable[[str], str]) -> None:
-        self.uses = Uses()
+        self.uses = UndefinedUses()
         self.budget = StepBudget()
         self._compiled: dict[str, Piece] = {}
         undefined = type("Recorded", (UndefinedValue,), {"uses": self.uses})
         # Not optimized: constants are evaluated when the template runs, where the budget applies, not when it compiles.
         super().__init__(undefined=undefined, loader=jinja2.FunctionLoader(load), cache_size=0, optimized=False)
-        self.filters = {**self.filters, COUNTED: self.budget.counted}
+        self.filters = {**self.filters, COUNTED: self.budget.count_iterations}
         self.globals.pop("lipsum", None)
 
     def piece(self, text: str) -> Piece:
@@ -138,9 +139,9 @@ class Environment(ImmutableSandboxedEnvironment):
             piece = self._compiled[text] = Piece(text, self)
         return piece
 
-    def compiled(self, tree: nodes.Template) -> jinja2.Template:
+    def compile_tree(self, tree: nodes.Template) -> jinja2.Template:
         """Return the template of a syntax tree, after changing the tree to spend its budget."""
-        insert_spending(tree)
+        insert_step_counting(tree)
         return jinja2.Template.from_code(self, self.compile(tree, filename=_FILE), self.globals)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
@@ -162,7 +163,7 @@ class Piece:
         names = [(name.name, name.ctx) for name in tree.find_all(nodes.Name)]
         self.loads = frozenset(name for name, use in names if use == "load")
         self.sets = frozenset(name for name, use in names if use != "load")
-        self.template = environment.compiled(tree)
+        self.template = environment.compile_tree(tree)
 
     def run(self, context: Context) -> str:
         """Return the piece's text; names that it sets stay in the context."""
@@ -176,22 +177,22 @@ class Template:
         self._selected = selected
         self._file = file
         self._environment = environment
-        self._pieces = list(self._compiled(selected.text))
+        self._pieces = list(self._compile_pieces(selected.text))
         pieces = [piece for _, piece in self._pieces if isinstance(piece, Piece)]
         loads = frozenset[str]().union(*(piece.loads for piece in pieces))
         self.names = None if any(piece.includes for piece in pieces) else loads
         self.asked = tuple(sorted(self.names or ()))
         self.sets = frozenset[str]().union(*(piece.sets for piece in pieces))
 
-    def _compiled(self, text: str) -> Iterator[tuple[int, Piece | str]]:
+    def _compile_pieces(self, text: str) -> Iterator[tuple[int, Piece | str]]:
         """Yield the pieces, each with the line (from 0) at which it begins; plain text is not compiled."""
-        self._note(1)
+        self._record_place(1)
         try:
             parts = cut(text)
         except NotSeparable:
             parts = [(0, text, True)]
         for start, part, needed in parts:
-            self._note(start + 1)
+            self._record_place(start + 1)
             try:
                 yield start, self._environment.piece(part) if needed else part
             except jinja2.TemplateSyntaxError as error:
@@ -212,13 +213,13 @@ class Template:
             UnsafeTemplate: it uses what the sandbox does not allow, or too much time or memory.
         """
         environment = self._environment
-        text = "\n".join(part for _, part in self._rendered(context))
+        text = "\n".join(part for _, part in self._render_pieces(context))
         for name in environment.uses.names:
             if name not in self.sets and not known(name):
-                raise self._undefined(name, {*near, *self.sets})
+                raise self._undefined_name_error(name, {*near, *self.sets})
         return text
 
-    def placed(self, context: Mapping[str, Any]) -> SelectedText:
+    def render_with_line_numbers(self, context: Mapping[str, Any]) -> SelectedText:
         """Return the rendered text with the line of the file for each line; a loop's lines count from its first.
 
         Raises:
@@ -227,13 +228,13 @@ class Template:
         lines: list[str] = []
         numbers: list[int] = []
         ends = [*(start for start, _ in self._pieces[1:]), self._selected.text.count("\n") + 1]
-        for end, (start, part) in zip(ends, self._rendered(context), strict=True):
+        for end, (start, part) in zip(ends, self._render_pieces(context), strict=True):
             for index, line in enumerate(part.split("\n")):
                 lines.append(line)
-                numbers.append(self._selected.line_of(min(start + index + 1, end)))
+                numbers.append(self._selected.line_in_file(min(start + index + 1, end)))
         return type(self._selected)(text="\n".join(lines) + "\n", numbers=tuple(numbers))
 
-    def _rendered(self, context: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    def _render_pieces(self, context: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         """Yield the rendered text of each piece, with the line (from 0) at which the piece begins."""
         environment = self._environment
         environment.budget.restart()
@@ -243,41 +244,41 @@ class Template:
             yield start, piece if isinstance(piece, str) else self._run(start, piece, shared)
 
     def _run(self, start: int, piece: Piece, context: Context) -> str:
-        self._note(start + 1)
+        self._record_place(start + 1)
         try:
             return piece.run(context)
         except KilnError as error:
-            at = error.at or self._where(error, start, piece)
+            at = error.at or self._place_of_error(error, start, piece)
             raise type(error)(error.what, at=at, why=error.why, hint=error.hint) from error
         except (MemoryError, limits.OutOfTime) as error:
-            limits.record_place(self._file, self._where(error, start, piece).line)
+            limits.record_place(self._file, self._place_of_error(error, start, piece).line)
             raise
         except (SecurityError, Exhausted, RecursionError) as error:
             why = str(error) or type(error).__name__
-            at = self._where(error, start, piece)
+            at = self._place_of_error(error, start, piece)
             raise UnsafeTemplate("the template does what the sandbox does not allow", at=at, why=why) from error
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            raise TemplateFault("the template fails", at=self._where(error, start, piece), why=why) from error
+            raise TemplateFault("the template fails", at=self._place_of_error(error, start, piece), why=why) from error
 
-    def _undefined(self, name: str, near: Iterable[str]) -> TemplateFault:
+    def _undefined_name_error(self, name: str, near: Iterable[str]) -> TemplateFault:
         inside = re.compile(rf"\{{[{{%][^}}]*?(?<![\w.'\"]){re.escape(name)}(?!\w)")
         at = Place(file=self._file)
         for number, line in enumerate(self._selected.text.split("\n"), 1):
             if match := inside.search(line):
                 column = match.end() - len(name) + 1
-                at = Place(file=self._file, line=self._selected.line_of(number), column=column)
+                at = Place(file=self._file, line=self._selected.line_in_file(number), column=column)
                 break
         hint = did_you_mean(name, near) or "set it with {% set %} or in conda_build_config.yaml"
         return TemplateFault(f"the name {name!r} is undefined", at=at, why="it would become empty text", hint=hint)
 
-    def _note(self, line: int) -> None:
-        limits.record_place(self._file, self._selected.line_of(line))
+    def _record_place(self, line: int) -> None:
+        limits.record_place(self._file, self._selected.line_in_file(line))
 
     def _place(self, line: int) -> Place:
-        return Place(file=self._file, line=self._selected.line_of(line))
+        return Place(file=self._file, line=self._selected.line_in_file(line))
 
-    def _where(self, error: BaseException, start: int, piece: Piece) -> Place:
+    def _place_of_error(self, error: BaseException, start: int, piece: Piece) -> Place:
         trace: TracebackType | None = error.__traceback__
         line = 0
         while trace is not None:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     Doubts = dict[Place, SelectorFault]
 
 
-def _untested_names() -> frozenset[str]:
+def _names_that_may_be_undefined() -> frozenset[str]:
     text = Path(__file__).with_name("may_be_undefined.txt").read_text(encoding="utf-8")
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
 # Names that recipes may test although nothing defines them: to conda-build they are False.
-MAY_BE_UNDEFINED = _untested_names()
+MAY_BE_UNDEFINED = _names_that_may_be_undefined()
 
 
 class Os:
@@ -46,7 +46,7 @@ class Os:
         return self.environ.get(name, default)
 
 
-class Names:
+class Namespace:
     """Every name of one platform and one variant.
 
     As in conda-build, platform names and the environment hide a variant key of the same name, and a variant's value
@@ -80,10 +80,10 @@ class Names:
         if name in self._fixed:
             return self._fixed[name]
         if name in self._variant:
-            return _typed(self._variant[name])
+            return _typed_variant_value(self._variant[name])
         raise MissingName(name)
 
-    def fixed(self, name: str) -> Any:
+    def fixed_value(self, name: str) -> Any:
         """Return the value of a name that is not the variant's.
 
         Raises:
@@ -91,10 +91,12 @@ class Names:
         """
         return self._fixed[name]
 
-    def values_of(self, names: Iterable[str]) -> tuple[object, ...]:
+    def cache_key_values(self, names: Iterable[str]) -> tuple[object, ...]:
         """Return the values of some names, None for those without, as a cache key."""
         fixed, variant = self._fixed, self._variant
-        return tuple([_key(fixed[name]) if name in fixed else _key(variant.get(name)) for name in names])
+        return tuple(
+            [_cache_key_value(fixed[name]) if name in fixed else _cache_key_value(variant.get(name)) for name in names]
+        )
 
     def is_known(self, name: str) -> bool:
         """Return whether a name is valid: it has a value on some platform, or recipes may test it undefined.
@@ -110,11 +112,11 @@ class Names:
         return {*self._fixed, *self._variant, *self._known} - {"False"}
 
 
-def _key(value: object) -> object:
+def _cache_key_value(value: object) -> object:
     return value if isinstance(value, str) or value is None else repr(value)
 
 
-def _typed(value: Any) -> Any:
+def _typed_variant_value(value: Any) -> Any:
     try:
         return int(value)
     except (TypeError, ValueError):

@@ -43,9 +43,9 @@ def cut(text: str) -> list[tuple[int, str, bool]]:
     depth = 0
     pending = ""
     for number, line in enumerate(text.removesuffix("\n").split("\n")):
-        change = _scan(f"{pending}\n{line}" if pending else line)
+        change = _block_level_change(f"{pending}\n{line}" if pending else line)
         if not (open_lines or pending) and change == 0 and not _MARK.search(line):
-            _add_plain(pieces, number, line)
+            _add_plain_line(pieces, number, line)
             continue
         open_lines.append(line)
         if change is None:
@@ -63,7 +63,7 @@ def cut(text: str) -> list[tuple[int, str, bool]]:
     return pieces
 
 
-def _add_plain(pieces: list[tuple[int, str, bool]], number: int, line: str) -> None:
+def _add_plain_line(pieces: list[tuple[int, str, bool]], number: int, line: str) -> None:
     if pieces and not pieces[-1][2]:
         start, before, _ = pieces[-1]
         pieces[-1] = (start, f"{before}\n{line}", False)
@@ -72,7 +72,7 @@ def _add_plain(pieces: list[tuple[int, str, bool]], number: int, line: str) -> N
 
 
 @lru_cache(maxsize=8192)
-def _scan(text: str) -> int | None:
+def _block_level_change(text: str) -> int | None:
     """Return by how many levels a text opens (or closes) blocks; None when it ends inside a construct.
 
     Raises:
@@ -83,7 +83,7 @@ def _scan(text: str) -> int | None:
         end = (
             text.find("#}", opening.end()) + 2
             if opening.group() == "{#"
-            else _end(text, opening.end(), opening.group())
+            else _end_of_construct(text, opening.end(), opening.group())
         )
         if end < 2 or end > len(text):
             return None
@@ -96,7 +96,7 @@ def _scan(text: str) -> int | None:
     return change
 
 
-def _end(text: str, at: int, mark: str) -> int:
+def _end_of_construct(text: str, at: int, mark: str) -> int:
     """Return the index after a construct's closing mark outside of texts and brackets; -1 when it is not closed."""
     depth = 0
     closing = "%}" if mark == "{%" else "}}"

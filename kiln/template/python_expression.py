@@ -90,7 +90,7 @@ def compile_expression(text: str) -> Expression:
         raise Invalid(f"longer than {_MAX_LENGTH} characters")
     try:
         tree = ast.parse(text.lstrip(), mode="eval")
-        steps = _steps(tree.body)
+        steps = _node_evaluator(tree.body)
     except (SyntaxError, ValueError) as error:
         raise Invalid(getattr(error, "msg", "") or str(error)) from error
     except (RecursionError, MemoryError) as error:
@@ -117,7 +117,7 @@ def evaluate(expression: Expression, lookup: Lookup) -> Any:
         raise Invalid(f"{type(error).__name__}: {error}") from error
 
 
-def _steps(node: ast.expr) -> Step:
+def _node_evaluator(node: ast.expr) -> Step:
     """Return the closure that evaluates a node."""
     maker = _MAKERS.get(type(node))
     if maker is None:
@@ -139,7 +139,7 @@ def _name(node: ast.Name) -> Step:
 
 
 def _boolean(node: ast.BoolOp) -> Step:
-    parts = [_steps(part) for part in node.values]
+    parts = [_node_evaluator(part) for part in node.values]
     stop = isinstance(node.op, ast.Or)
 
     def run(lookup: Lookup) -> Any:
@@ -154,7 +154,7 @@ def _boolean(node: ast.BoolOp) -> Step:
 
 
 def _unary(node: ast.UnaryOp) -> Step:
-    operand = _steps(node.operand)
+    operand = _node_evaluator(node.operand)
     if isinstance(node.op, ast.Not):
         return lambda lookup: not operand(lookup)
     if isinstance(node.op, ast.USub):
@@ -163,8 +163,8 @@ def _unary(node: ast.UnaryOp) -> Step:
 
 
 def _compare(node: ast.Compare) -> Step:
-    first = _steps(node.left)
-    rest = [(_COMPARE[type(op)], _steps(part)) for op, part in zip(node.ops, node.comparators, strict=True)]
+    first = _node_evaluator(node.left)
+    rest = [(_COMPARE[type(op)], _node_evaluator(part)) for op, part in zip(node.ops, node.comparators, strict=True)]
 
     def run(lookup: Lookup) -> Any:
         left, result = first(lookup), True
@@ -180,7 +180,7 @@ def _compare(node: ast.Compare) -> Step:
 
 
 def _binary(node: ast.BinOp) -> Step:
-    left, right, op = _steps(node.left), _steps(node.right), type(node.op)
+    left, right, op = _node_evaluator(node.left), _node_evaluator(node.right), type(node.op)
     if op is ast.Add:
         return lambda lookup: left(lookup) + right(lookup)
     if op is ast.Sub:
@@ -199,12 +199,12 @@ def _remainder(left: Any, right: Any) -> Any:
 
 
 def _choice(node: ast.IfExp) -> Step:
-    test, yes, no = _steps(node.test), _steps(node.body), _steps(node.orelse)
+    test, yes, no = _node_evaluator(node.test), _node_evaluator(node.body), _node_evaluator(node.orelse)
     return lambda lookup: yes(lookup) if test(lookup) else no(lookup)
 
 
 def _sequence(node: ast.Tuple | ast.List) -> Step:
-    parts = [_steps(part) for part in node.elts]
+    parts = [_node_evaluator(part) for part in node.elts]
     kind = tuple if isinstance(node, ast.Tuple) else list
     return lambda lookup: kind(part(lookup) for part in parts)
 
@@ -212,19 +212,21 @@ def _sequence(node: ast.Tuple | ast.List) -> Step:
 def _dictionary(node: ast.Dict) -> Step:
     if None in node.keys:
         raise NotAllowed("** is not allowed in a selector")
-    pairs = [(_steps(key), _steps(value)) for key, value in zip(node.keys, node.values, strict=True) if key]
+    pairs = [
+        (_node_evaluator(key), _node_evaluator(value)) for key, value in zip(node.keys, node.values, strict=True) if key
+    ]
     return lambda lookup: {key(lookup): value(lookup) for key, value in pairs}
 
 
 def _subscript(node: ast.Subscript) -> Step:
-    value, index = _steps(node.value), _steps(node.slice)
+    value, index = _node_evaluator(node.value), _node_evaluator(node.slice)
     return lambda lookup: value(lookup)[index(lookup)]
 
 
 def _attribute(node: ast.Attribute) -> Step:
     if node.attr not in _ATTRIBUTES:
         raise NotAllowed(f"the attribute {node.attr!r} is not allowed in a selector")
-    value, name = _steps(node.value), node.attr
+    value, name = _node_evaluator(node.value), node.attr
     return lambda lookup: getattr(value(lookup), name)
 
 
@@ -234,7 +236,7 @@ def _call(node: ast.Call) -> Step:
         raise NotAllowed(f"calling {ast.unparse(node.func)} is not allowed in a selector")
     if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
         raise NotAllowed("only plain arguments are allowed in a selector")
-    function, parts = _steps(node.func), [_steps(part) for part in node.args]
+    function, parts = _node_evaluator(node.func), [_node_evaluator(part) for part in node.args]
     return lambda lookup: function(lookup)(*[part(lookup) for part in parts])
 
 

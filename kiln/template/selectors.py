@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from kiln.template.namespace import Names
+    from kiln.template.namespace import Namespace
 
 _MAX_LENGTH = 50_000
 _KEY = lazy_pattern(r"[\s-]*['\"]?([^\s:'\"]+)['\"]?\s*:")
@@ -63,7 +63,7 @@ class SelectedText:
     text: str
     numbers: tuple[int, ...]
 
-    def line_of(self, line: int) -> int:
+    def line_in_file(self, line: int) -> int:
         """Return the file's line number for a line of the text (both from 1)."""
         return self.numbers[min(line, len(self.numbers)) - 1] if self.numbers else 0
 
@@ -74,13 +74,13 @@ class SelectableText:
     def __init__(self, text: str, file: str) -> None:
         self.text = text
         self.file = file
-        self.lines = lines_of(text)
+        self.lines = lines_with_selectors(text)
         self._names: tuple[str, ...] | None = None
         self._keys: set[str] | None = None
         self._selected: BoundedDict[tuple[object, ...], SelectedText] = BoundedDict(256)
         self._plain = not any(line.selector for line in self.lines)
 
-    def is_selected(self, key: str) -> bool:
+    def is_key_under_selector(self, key: str) -> bool:
         """Return whether a line that sets this key has a selector, so that another line may set it too."""
         if self._keys is None:
             self._keys = {result[1] for line in self.lines if line.selector and (result := _KEY.match(line.text))}
@@ -95,26 +95,26 @@ class SelectableText:
             self._names = tuple(sorted({name for text in texts for name in _names_in(text)}))
         return self._names
 
-    def select(self, names: Names) -> SelectedText:
+    def select(self, names: Namespace) -> SelectedText:
         """Return the text with the selectors applied.
 
         Raises:
             SelectorFault: a selector is not an expression, or uses an undefined name.
             UnsafeTemplate: a selector uses what selectors may not.
         """
-        key = () if self._plain else names.values_of(self.selector_names)
+        key = () if self._plain else names.cache_key_values(self.selector_names)
         selected = self._selected.get(key)
         if selected is None:
             selected = self._selected[key] = self._apply(names)
         return selected
 
-    def _apply(self, names: Names) -> SelectedText:
+    def _apply(self, names: Namespace) -> SelectedText:
         results: dict[str, bool] = {}
         lines = []
         for line in self.lines:
             if line.selector:
                 if line.selector not in results:
-                    results[line.selector] = holds(line, names, self.file)
+                    results[line.selector] = selector_holds(line, names, self.file)
                 if not results[line.selector]:
                     continue
             lines.append(line)
@@ -122,7 +122,7 @@ class SelectableText:
         return SelectedText(text=text, numbers=tuple(line.number for line in lines))
 
 
-def holds(line: SelectorLine, names: Names, file: str) -> bool:
+def selector_holds(line: SelectorLine, names: Namespace, file: str) -> bool:
     """Return whether a line's selector holds; a name without a value counts as False.
 
     Raises:
@@ -138,7 +138,7 @@ def holds(line: SelectorLine, names: Names, file: str) -> bool:
             except MissingName as missing:
                 # The replacement is textual, as in conda-build: without "cuda", "cuda_min" becomes "False_min".
                 if missing.name in compile_expression(line.selector or "").names:
-                    _check_known(missing.name, line, names, at)
+                    _report_unknown_name(missing.name, line, names, at)
                 text = text.replace(missing.name, "False")
     except Invalid as error:
         what = f"the selector [{line.selector}] is not an expression"
@@ -155,7 +155,7 @@ def _flow_list_hint(line: SelectorLine) -> str:
     return f"brackets at a line's end are a selector: give each item of {key[1]} a line of its own, '- ITEM'"
 
 
-def _check_known(name: str, line: SelectorLine, names: Names, at: Place) -> None:
+def _report_unknown_name(name: str, line: SelectorLine, names: Namespace, at: Place) -> None:
     # A bare [word] at a line's end is more often prose than a selector; conda-build drops these lines silently.
     if not line.commented or names.is_known(name):
         return
@@ -180,44 +180,44 @@ def _names_in(text: str) -> Iterator[str]:
         return
 
 
-def lines_of(text: str) -> tuple[SelectorLine, ...]:
+def lines_with_selectors(text: str) -> tuple[SelectorLine, ...]:
     """Return a text's lines, each with its selector."""
-    return tuple([SelectorLine(number=number, **_parsed(raw)) for number, raw in enumerate(text.splitlines(), 1)])
+    return tuple([SelectorLine(number=number, **_parse_line(raw)) for number, raw in enumerate(text.splitlines(), 1)])
 
 
-def select_again(text: str, names: Names, file: str) -> str:
+def select_again(text: str, names: Namespace, file: str) -> str:
     """Return a rendered text with selectors applied again, as conda-build does.
 
     Raises:
         SelectorFault, UnsafeTemplate: as for Selectable.select.
     """
-    unselected = _unselected(text)
+    unselected = _text_if_without_selectors(text)
     if unselected is not None:
         return unselected
     lines = []
     for raw in text.splitlines():
-        parsed = _parsed(raw)
-        if "selector" not in parsed or holds(SelectorLine(number=0, **parsed), names, file):
+        parsed = _parse_line(raw)
+        if "selector" not in parsed or selector_holds(SelectorLine(number=0, **parsed), names, file):
             lines.append(parsed["text"])
     return "\n".join(lines) + "\n"
 
 
 @lru_cache(maxsize=64)
-def _unselected(text: str) -> str | None:
+def _text_if_without_selectors(text: str) -> str | None:
     """Return a text without comment lines, the same at all names; None if a line has a selector."""
-    lines = [_parsed(raw) for raw in text.splitlines()]
+    lines = [_parse_line(raw) for raw in text.splitlines()]
     if any("selector" in line for line in lines):
         return None
     return "\n".join([line["text"] for line in lines]) + "\n"
 
 
 @lru_cache(maxsize=16384)
-def _parsed(raw: str) -> dict[str, Any]:
+def _parse_line(raw: str) -> dict[str, Any]:
     """Return the parts of a line: its text, and its selector's text, column and kind."""
     raw = raw.rstrip()
     if not raw or raw.lstrip().startswith("#"):
         return {"text": ""}
-    bracket = _bracket(raw) if "[" in raw and "]" in raw and len(raw) <= _MAX_LENGTH else None
+    bracket = _selector_bracket(raw) if "[" in raw and "]" in raw and len(raw) <= _MAX_LENGTH else None
     if bracket is None:
         return {"text": raw}
     length, start, end, commented = bracket
@@ -226,29 +226,29 @@ def _parsed(raw: str) -> dict[str, Any]:
     return {"text": text, "selector": raw[start:end], "column": start + 1, "commented": commented}
 
 
-def _bracket(raw: str) -> tuple[int, int, int, bool] | None:
+def _selector_bracket(raw: str) -> tuple[int, int, int, bool] | None:
     """Return a line's selector: the length of the text before it, its start and end, and whether it is commented.
 
     After a ``#``, the last bracket counts that no parenthesis follows (so that Markdown links are not selectors);
     without one, only a bracket that ends the line. Linear in the line's length.
     """
-    pairs = list(_pairs(raw))
+    pairs = list(_bracket_pairs(raw))
     hash_at = raw.find("#", 1)
     after = max(raw.rfind("("), raw.rfind(")"))
     commented = [pair for pair in pairs if pair[1] > after and hash_at != -1 and pair[0] > hash_at]
     bare = [pair for pair in pairs if pair[1] == len(raw) - 1 and pair[0] >= 1]
     choices = []
     if commented:
-        choices.append((_before_space(raw, hash_at), *commented[-1], True))
+        choices.append((_index_before_space(raw, hash_at), *commented[-1], True))
     if bare:
-        choices.append((_before_space(raw, bare[-1][0]), *bare[-1], False))
+        choices.append((_index_before_space(raw, bare[-1][0]), *bare[-1], False))
     if not choices:
         return None
     length, start, end, is_comment = min(choices, key=lambda choice: choice[0])
     return length, start + 1, end, is_comment
 
 
-def _pairs(raw: str) -> Iterator[tuple[int, int]]:
+def _bracket_pairs(raw: str) -> Iterator[tuple[int, int]]:
     """Yield the positions of the brackets of every ``[...]`` that is not empty and has no bracket inside."""
     start = -1
     for index, char in enumerate(raw):
@@ -260,7 +260,7 @@ def _pairs(raw: str) -> Iterator[tuple[int, int]]:
             start = -1
 
 
-def _before_space(raw: str, index: int) -> int:
+def _index_before_space(raw: str, index: int) -> int:
     while index > 1 and raw[index - 1].isspace():
         index -= 1
     return index

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Spec = dict[str, "Any"]
 
 
-def extend_keys_of(spec: Spec) -> frozenset[str]:
+def setting_keys(spec: Spec) -> frozenset[str]:
     """Return the keys that carry settings instead of variants."""
     return frozenset({*EXTEND_KEYS, "zip_keys", *as_list(spec.get("extend_keys"))})
 
@@ -30,22 +30,22 @@ def combine(sources: Sequence[VariantSource]) -> Spec:
         VariantFault: a source replaces a zipped key in a way that leaves its group ambiguous.
     """
     extended = {*EXTEND_KEYS, *(key for source in sources for key in as_list(source.values.get("extend_keys")))}
-    groups = _groups(sources)
+    groups = _distinct_zip_groups(sources)
     spec: Spec = {"zip_keys": [list(group) for group in groups]} if groups else {}
     for source in sources:
         for key, value in source.values.items():
             if key == "zip_keys":
                 continue
             if key in extended:
-                _extend(spec, key, value)
+                _extend_setting(spec, key, value)
             elif isinstance(value, dict):
                 spec[key] = dict(value)
             else:
-                _replace(spec, source, key, value, groups)
+                _replace_key(spec, source, key, value, groups)
     return spec
 
 
-def _groups(sources: Sequence[VariantSource]) -> list[tuple[str, ...]]:
+def _distinct_zip_groups(sources: Sequence[VariantSource]) -> list[tuple[str, ...]]:
     distinct: dict[tuple[str, ...], None] = {}
     for source in sources:
         for group in zip_groups(source.values.get("zip_keys")):
@@ -54,7 +54,7 @@ def _groups(sources: Sequence[VariantSource]) -> list[tuple[str, ...]]:
     return list(distinct)
 
 
-def _extend(spec: Spec, key: str, value: Any) -> None:
+def _extend_setting(spec: Spec, key: str, value: Any) -> None:
     if isinstance(value, dict):
         before = spec.get(key)
         spec[key] = {**before, **value} if isinstance(before, dict) else dict(value)
@@ -62,12 +62,12 @@ def _extend(spec: Spec, key: str, value: Any) -> None:
         spec[key] = list(dict.fromkeys([*as_list(spec.get(key)), *as_list(value)]))
 
 
-def _replace(spec: Spec, source: VariantSource, key: str, value: Any, groups: list[tuple[str, ...]]) -> None:
+def _replace_key(spec: Spec, source: VariantSource, key: str, value: Any, groups: list[tuple[str, ...]]) -> None:
     group = next((group for group in groups if key in group), (key,))
     if all(member in source.values for member in group):
         _replace_group(spec, source, key, value, group)
     elif key in spec:
-        _replace_one(spec, source, key, value, group)
+        _replace_zipped_key(spec, source, key, value, group)
     # Else the group is incomplete and there is nothing to replace: conda-build drops the key.
 
 
@@ -77,14 +77,14 @@ def _replace_group(spec: Spec, source: VariantSource, key: str, value: Any, grou
         if len(values) != len(as_list(value)):
             raise VariantFault(
                 "zipped keys have different numbers of values",
-                at=source.place(member),
+                at=source.place_of_key(member),
                 why=f"{key} has {len(as_list(value))}, {member} has {len(values)}",
                 hint="give every key of the group the same number of values",
             )
         spec[member] = values
 
 
-def _replace_one(spec: Spec, source: VariantSource, key: str, value: Any, group: tuple[str, ...]) -> None:
+def _replace_zipped_key(spec: Spec, source: VariantSource, key: str, value: Any, group: tuple[str, ...]) -> None:
     length = len(as_list(value))
     others = [values[member] for values in (source.values, spec) for member in group if member in values]
     if all(len(as_list(other)) == length for other in others):
@@ -94,7 +94,7 @@ def _replace_one(spec: Spec, source: VariantSource, key: str, value: Any, group:
         absent = [member for member in group if member not in source.values]
         raise VariantFault(
             f"{key} is zipped, and {', '.join(map(repr, unknown))} leaves its group ambiguous",
-            at=source.place(key),
+            at=source.place_of_key(key),
             why=f"the group's other keys ({', '.join(absent)}) are missing, and its present values are {spec[key]}",
             hint=f"give all of {', '.join(group)}, each with {length} value{'s' if length > 1 else ''}",
         )

@@ -26,7 +26,7 @@ def cuda_arch_of(config: BuildConfig) -> str:
     return config.variant.get("cuda_arch_version", (ANY_GPU,))[0]
 
 
-def offered_virtual_packages(virtual_packages: VirtualPackages, config: BuildConfig) -> VirtualPackages:
+def virtual_packages_with_cuda(virtual_packages: VirtualPackages, config: BuildConfig) -> VirtualPackages:
     """Return a machine's virtual packages, for a CUDA config with ``__cuda`` and ``__cuda_arch`` even without a GPU."""
     cuda = cuda_of(config)
     if cuda is None:

@@ -13,7 +13,7 @@ from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
 from kiln.operating_system.file_operations import content_stamp
 from kiln.serialization import mapping_or_empty
-from kiln.template.namespace import Names
+from kiln.template.namespace import Namespace
 from kiln.template.selectors import SelectableText
 from kiln.yamltext import Document, ScalarTypes, parse, read_text
 
@@ -39,11 +39,11 @@ class VariantSource:
     document: Document | None = None
     origins: tuple[VariantSource, ...] = ()
 
-    def place(self, key: str) -> Place | None:
+    def place_of_key(self, key: str) -> Place | None:
         """Return the place of a key in its file; None for values that come from no file."""
         if self.document:
-            return self.document.place(key)
-        return next((source.place(key) for source in reversed(self.origins) if key in source.values), None)
+            return self.document.place_of_key(key)
+        return next((source.place_of_key(key) for source in reversed(self.origins) if key in source.values), None)
 
 
 class VariantFile:
@@ -54,9 +54,9 @@ class VariantFile:
         self.name = name
         self._text = SelectableText(read_text(path, name), name)
         self._parsed: dict[str, Document] = {}
-        self._check_lists()
+        self._refuse_lists_read_as_selectors()
 
-    def _check_lists(self) -> None:
+    def _refuse_lists_read_as_selectors(self) -> None:
         """Raise for ``key: [a, b]`` at a line's end, which conda-build reads as a selector and so drops the values."""
         for line in self._text.lines:
             if line.selector and not line.commented and line.text.endswith((":", "-")):
@@ -72,38 +72,40 @@ class VariantFile:
         """Every key that the file defines on any platform."""
         return frozenset(_KEY.findall(self._text.text))
 
-    def header(self) -> dict[str, Any]:
+    def values_ignoring_selectors(self) -> dict[str, Any]:
         """Return the file's values without regard to selectors, for keys that hold on every platform."""
         lines = "".join(f"{line.text}\n" for line in self._text.lines)
         return mapping_or_empty(parse(lines, self.name, ScalarTypes.TEXT, may_repeat=lambda _: True).value)
 
-    def source(self, platform: Platform, known: frozenset[str]) -> VariantSource:
+    def source_for_platform(self, platform: Platform, known: frozenset[str]) -> VariantSource:
         """Return the file's values on a platform.
 
         Raises:
             KilnError: the file is malformed or contradicts itself.
         """
-        document = self.document(platform, known)
+        document = self.document_for_platform(platform, known)
         source = VariantSource(name=self.name, values=without_empty(document.value), document=document)
-        check(source)
+        check_variant_source(source)
         return source
 
-    def document(self, platform: Platform, known: frozenset[str]) -> Document:
+    def document_for_platform(self, platform: Platform, known: frozenset[str]) -> Document:
         """Return the file's own values, empty ones included."""
-        selected = self._text.select(Names(platform.names({}, platform.subdir), {}, known))
+        selected = self._text.select(Namespace(platform.fixed_names({}, platform.subdir), {}, known))
         document = self._parsed.get(selected.text)
         if document is None:
-            document = parse(selected.text, self.name, ScalarTypes.TEXT, selected.line_of, self._text.is_selected)
+            document = parse(
+                selected.text, self.name, ScalarTypes.TEXT, selected.line_in_file, self._text.is_key_under_selector
+            )
             if document.value is None or document.value == "":
                 document = Document(file=self.name, value={})
             if not isinstance(document.value, dict):
-                raise MalformedYaml("a variant file is a mapping of keys to values", at=document.place())
+                raise MalformedYaml("a variant file is a mapping of keys to values", at=document.place_of_key())
             self._parsed[selected.text] = document
         return document
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, name: str, _stamp: tuple[int, ...]) -> VariantFile:
+def _cached_variant_file(path: Path, name: str, _stamp: tuple[int, ...]) -> VariantFile:
     return VariantFile(path, name)
 
 
@@ -113,7 +115,7 @@ def load_variant_file(path: Path, name: str) -> VariantFile:
         stamp = content_stamp(path)
     except OSError as error:
         raise VariantFault(f"cannot read {name}", why=error.strerror or str(error)) from error
-    return _read(path, name, stamp)
+    return _cached_variant_file(path, name, stamp)
 
 
 def without_empty(values: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def as_list(value: Any) -> list[Any]:
     return [value]
 
 
-def check(source: VariantSource) -> None:
+def check_variant_source(source: VariantSource) -> None:
     """Check a source against the rules for variant files; all faults are raised at once.
 
     Raises:
@@ -164,26 +166,26 @@ def check(source: VariantSource) -> None:
     try:
         groups = zip_groups(source.values.get("zip_keys"))
     except ValueError as error:
-        raise VariantFault("malformed zip_keys", at=source.place("zip_keys"), why=str(error)) from error
+        raise VariantFault("malformed zip_keys", at=source.place_of_key("zip_keys"), why=str(error)) from error
     faults = [
-        *_hidden(source),
-        *_platforms(source),
-        *_nested(source),
-        *_pins(source),
-        *_dashes(source),
-        *_unset(source, groups),
-        *_twice(source, groups),
-        *_lengths(source, groups),
+        *_hidden_character_faults(source),
+        *_target_platform_faults(source),
+        *_nested_value_faults(source),
+        *_pin_run_as_build_faults(source),
+        *_dash_faults(source),
+        *_missing_zipped_key_faults(source, groups),
+        *_repeated_zipped_key_faults(source, groups),
+        *_zip_length_faults(source, groups),
     ]
     raise_all(faults)
 
 
-def _hidden(source: VariantSource) -> list[VariantFault]:
+def _hidden_character_faults(source: VariantSource) -> list[VariantFault]:
     """Return the faults of keys and values with hidden characters, because they become parts of names."""
     return [
         VariantFault(
             f"{str(key)!r} has a control character or one that reorders text",
-            at=source.place(key),
+            at=source.place_of_key(key),
             why=", ".join(repr(text) for text in texts if HIDDEN.search(text))[:200],
             hint="remove the character",
         )
@@ -192,11 +194,11 @@ def _hidden(source: VariantSource) -> list[VariantFault]:
     ]
 
 
-def _platforms(source: VariantSource) -> list[VariantFault]:
+def _target_platform_faults(source: VariantSource) -> list[VariantFault]:
     return [
         VariantFault(
             f"target_platform is {str(value)!r}, which is not a subdir of conda's",
-            at=source.place("target_platform"),
+            at=source.place_of_key("target_platform"),
             why="packages for it are in a channel folder of that name",
             hint=did_you_mean(str(value), PLATFORMS) or f"one of {', '.join(sorted(PLATFORMS))}",
         )
@@ -205,49 +207,53 @@ def _platforms(source: VariantSource) -> list[VariantFault]:
     ]
 
 
-def _nested(source: VariantSource) -> list[VariantFault]:
+def _nested_value_faults(source: VariantSource) -> list[VariantFault]:
     return [
-        VariantFault(f"{key} has a value that is neither text nor number", at=source.place(key), why=str(value)[:80])
+        VariantFault(
+            f"{key} has a value that is neither text nor number", at=source.place_of_key(key), why=str(value)[:80]
+        )
         for key, value in source.values.items()
         if isinstance(value, list) and key != "zip_keys" and any(isinstance(item, (dict, list)) for item in value)
     ]
 
 
-def _pins(source: VariantSource) -> list[VariantFault]:
+def _pin_run_as_build_faults(source: VariantSource) -> list[VariantFault]:
     pins = source.values.get("pin_run_as_build") or {}
     if isinstance(pins, dict) and all(isinstance(pin, dict) or _PIN.fullmatch(str(pin)) for pin in pins.values()):
         return []
     what = "pin_run_as_build is not a mapping of packages to their pins"
     hint = "python: {min_pin: x.x, max_pin: x.x}, or python: x.x"
-    return [VariantFault(what, at=source.place("pin_run_as_build"), hint=hint)]
+    return [VariantFault(what, at=source.place_of_key("pin_run_as_build"), hint=hint)]
 
 
-def _dashes(source: VariantSource) -> list[VariantFault]:
+def _dash_faults(source: VariantSource) -> list[VariantFault]:
     return [
-        VariantFault(f"the key {key!r} has a dash", at=source.place(key), hint=f"write {key.replace('-', '_')!r}")
+        VariantFault(
+            f"the key {key!r} has a dash", at=source.place_of_key(key), hint=f"write {key.replace('-', '_')!r}"
+        )
         for key in source.values
         if "-" in str(key)
     ]
 
 
-def _unset(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
+def _missing_zipped_key_faults(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     return [
-        VariantFault(f"the zipped key {key!r} has no values in {source.name}", at=source.place("zip_keys"))
+        VariantFault(f"the zipped key {key!r} has no values in {source.name}", at=source.place_of_key("zip_keys"))
         for group in groups
         for key in group
         if key not in source.values
     ]
 
 
-def _twice(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
+def _repeated_zipped_key_faults(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     distinct = [key for group in {frozenset(group) for group in groups} for key in group]
     return [
-        VariantFault(f"the key {key!r} is in more than one group of zip_keys", at=source.place("zip_keys"))
+        VariantFault(f"the key {key!r} is in more than one group of zip_keys", at=source.place_of_key("zip_keys"))
         for key in sorted({key for key in distinct if distinct.count(key) > 1})
     ]
 
 
-def _lengths(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
+def _zip_length_faults(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     faults = []
     for group in groups:
         lengths = {key: len(as_list(source.values[key])) for key in group if key in source.values}
@@ -256,6 +262,6 @@ def _lengths(source: VariantSource, groups: list[tuple[str, ...]]) -> list[Varia
             usual = max(lengths.values(), key=list(lengths.values()).count)
             odd = next(key for key, count in lengths.items() if count != usual)
             hint = "give every key of the group the same number of values"
-            at = source.place(odd)
+            at = source.place_of_key(odd)
             faults.append(VariantFault("zipped keys have different numbers of values", at=at, why=why, hint=hint))
     return faults

@@ -32,15 +32,15 @@ class Migration:
 
     file: VariantFile
 
-    def change(self, platform: Platform, known: frozenset[str]) -> tuple[float, dict[str, Any]]:
+    def timestamp_and_values(self, platform: Platform, known: frozenset[str]) -> tuple[float, dict[str, Any]]:
         """Return the migration's time stamp and the values that it changes on a platform."""
-        document = self.file.document(platform, known)
+        document = self.file.document_for_platform(platform, known)
         values = without_empty(document.value)
         stamp = values.pop("migrator_ts", "-1.0")
         try:
             return float(stamp), values
         except (TypeError, ValueError) as error:
-            at = document.place("migrator_ts")
+            at = document.place_of_key("migrator_ts")
             raise VariantFault(f"migrator_ts is {stamp!r}, which is not a number", at=at) from error
 
 
@@ -56,18 +56,18 @@ def applicable(local: Path, pinned: Path | None) -> tuple[Path, ...]:
         return tuple(local_files.values())
     paths = []
     for name, path in local_files.items():
-        stamp, number, use_local = _identity(path, f".ci_support/migrations/{name}")
+        stamp, number, use_local = _migration_identity(path, f".ci_support/migrations/{name}")
         if use_local or stamp is None:
             paths.append(path)
             continue
         pinned_file = pinned / name
-        if pinned_file.is_file() and (other := _identity(pinned_file, pinned_file.name))[0] == stamp:
+        if pinned_file.is_file() and (other := _migration_identity(pinned_file, pinned_file.name))[0] == stamp:
             paths.append(pinned_file if other[1] == number else path)
     return tuple(paths)
 
 
-def _identity(path: Path, name: str) -> tuple[str | None, str, bool]:
-    values = load_variant_file(path, name).header()
+def _migration_identity(path: Path, name: str) -> tuple[str | None, str, bool]:
+    values = load_variant_file(path, name).values_ignoring_selectors()
     about = values.get("__migrator")
     about = about if isinstance(about, dict) else {}
     stamp = values.get("migrator_ts")
@@ -80,7 +80,7 @@ def migrate(spec: Spec, migrations: Sequence[Migration], platform: Platform, kno
     Raises:
         VariantFault: a migration does not fit the specification.
     """
-    changes = [(*migration.change(platform, known), migration) for migration in migrations]
+    changes = [(*migration.timestamp_and_values(platform, known), migration) for migration in migrations]
     changes.sort(key=lambda change: (change[0], str(change[2].file.path)))
     for _, values, migration in changes:
         if values:
@@ -103,10 +103,10 @@ def apply_migration(spec: Spec, change: Mapping[str, Any]) -> Spec:
         return _rows_removed(spec, change, about)
     if operation:
         raise ValueError(f"unknown operation {operation!r}")
-    return _raised(spec, change, about)
+    return _with_values_raised(spec, change, about)
 
 
-def _rank(value: Any, ordering: Sequence[str] | None) -> Any:
+def _comparison_rank(value: Any, ordering: Sequence[str] | None) -> Any:
     """Return the key by which a value is compared: its place in the ordering, its version, or itself."""
     if ordering is not None:
         return ordering.index(value)
@@ -120,11 +120,11 @@ def _newer(left: Sequence[str], right: Sequence[str], ordering: Sequence[str] | 
     """Return the newer value at each position; with an ordering, the newest distinct values instead."""
     if ordering is None:
         newer = [
-            left_value if not _less(left_value, right_value) else right_value
+            left_value if not _is_older_value(left_value, right_value) else right_value
             for left_value, right_value in zip(left, right, strict=False)
         ]
         return [*newer, *left[len(newer) :], *right[len(newer) :]]
-    ranks = sorted({_rank(value, ordering) for value in (*left, *right)})
+    ranks = sorted({_comparison_rank(value, ordering) for value in (*left, *right)})
     longer = max(len(left), len(right))
     if len(ranks) < longer:
         if len(ranks) == 1:
@@ -133,8 +133,8 @@ def _newer(left: Sequence[str], right: Sequence[str], ordering: Sequence[str] | 
     return [ordering[rank] for rank in ranks[-longer:]]
 
 
-def _less(left: Any, right: Any) -> bool:
-    one, other = _rank(left, None), _rank(right, None)
+def _is_older_value(left: Any, right: Any) -> bool:
+    one, other = _comparison_rank(left, None), _comparison_rank(right, None)
     if isinstance(one, Version) is not isinstance(other, Version):
         return False
     return bool(one < other)
@@ -166,7 +166,9 @@ def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any])
         row = tuple(change[key][index] for key in group)
         if row not in rows:
             place = group.index(primary)
-            ranked = sorted(sorted({*rows, row}), key=lambda candidate: _rank(candidate[place], ordering.get(primary)))
+            ranked = sorted(
+                sorted({*rows, row}), key=lambda candidate: _comparison_rank(candidate[place], ordering.get(primary))
+            )
             result |= {key: list(column) for key, column in zip(group, zip(*ranked, strict=True), strict=True)}
     for key in set(ordering) - fresh - {primary}:
         result[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering[key])
@@ -207,7 +209,9 @@ def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any
     if removed_value not in before:
         return spec
     ordering = about.get("ordering", {}).get(primary)
-    remaining = sorted({value for value in before if value != removed_value}, key=lambda value: _rank(value, ordering))
+    remaining = sorted(
+        {value for value in before if value != removed_value}, key=lambda value: _comparison_rank(value, ordering)
+    )
     # conda-smithy aligns the group's other keys with the sorted, distinct values that the removal leaves.
     positions = [before.index(value) for value in remaining]
     result = {**spec, primary: remaining}
@@ -217,11 +221,11 @@ def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any
     return result
 
 
-def _raised(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
+def _with_values_raised(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
     """Raise the keys of both sides to the newer values, and add the keys that only the migration has."""
     ordering = about.get("ordering", {})
     joint = [key for key in spec if key in change]
-    special = _special(spec, change, joint)
+    special = _merged_special_keys(spec, change, joint)
     groups = [*spec.get("zip_keys", []), *change.get("zip_keys", [])]
     raised_values: dict[str, Any] = {}
     handled: set[str] = set()
@@ -235,7 +239,7 @@ def _raised(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> 
     return {**spec, **only, **raised_values, **special}
 
 
-def _special(spec: Spec, change: Mapping[str, Any], joint: Sequence[str]) -> dict[str, Any]:
+def _merged_special_keys(spec: Spec, change: Mapping[str, Any], joint: Sequence[str]) -> dict[str, Any]:
     special: dict[str, Any] = {}
     if "pin_run_as_build" in joint:
         special["pin_run_as_build"] = {**spec["pin_run_as_build"], **change["pin_run_as_build"]}

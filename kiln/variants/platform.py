@@ -49,9 +49,9 @@ class Platform:
         """The ``os`` that selectors and templates see."""
         return Os(self.environ)
 
-    def names(self, variant: Mapping[str, Any], host_subdir: str) -> dict[str, Any]:
+    def fixed_names(self, variant: Mapping[str, Any], host_subdir: str) -> dict[str, Any]:
         """Return the names that do not come from the variant itself."""
-        return self._languages(
+        return self._cached_names(
             str(variant.get("python") or PYTHON),
             str(variant.get("numpy") or NUMPY),
             str(variant.get("perl") or PERL),
@@ -59,11 +59,11 @@ class Platform:
             host_subdir,
         )
 
-    def _languages(self, python: str, numpy: str, perl: str, lua: str, host_subdir: str) -> dict[str, Any]:
+    def _cached_names(self, python: str, numpy: str, perl: str, lua: str, host_subdir: str) -> dict[str, Any]:
         key = (python, numpy, perl, lua, host_subdir)
-        names: dict[str, Any] | None = self._names.get(key)
+        names: dict[str, Any] | None = self._names_cache.get(key)
         if names is None:
-            names = self._names[key] = {
+            names = self._names_cache[key] = {
                 **platform_names(host_subdir),
                 "os": self.os,
                 "environ": self.os.environ,
@@ -74,10 +74,10 @@ class Platform:
         return names
 
     @cached_property
-    def _names(self) -> dict[tuple[str, ...], dict[str, Any]]:
+    def _names_cache(self) -> dict[tuple[str, ...], dict[str, Any]]:
         return {}
 
-    def defaults(self) -> dict[str, Any]:
+    def default_variant(self) -> dict[str, Any]:
         """Return conda-build's default variant."""
         compilers = {f"{language}_compiler": package for language, package in self.compilers.items()}
         windows = {"vc": "14"} if self.system == "win" else {}

@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
-from kiln.variants.combine import Spec, extend_keys_of
+from kiln.variants.combine import Spec, setting_keys
 from kiln.variants.files import as_list, zip_groups
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Dimension:
         if len(self.rows) == 1:
             return self
         place = self.keys.index(key)
-        indexes_by_value = self._rows_of(place)
-        selected_values = _parts(values, self._lengths_of(place)) if isinstance(values, str) else values
+        indexes_by_value = self._row_indexes_by_value(place)
+        selected_values = _substrings_of_lengths(values, self._lengths_of(place)) if isinstance(values, str) else values
         indexes = sorted(
             {index for value in selected_values if value in indexes_by_value for index in indexes_by_value[value]}
         )
@@ -77,34 +77,34 @@ class Dimension:
 
     def values(self, key: str) -> tuple[str, ...]:
         """Return the distinct values of a key, in order."""
-        return tuple(self._rows_of(self.keys.index(key)))
+        return tuple(self._row_indexes_by_value(self.keys.index(key)))
 
-    def _rows_of(self, place: int) -> dict[str, list[int]]:
+    def _row_indexes_by_value(self, place: int) -> dict[str, list[int]]:
         """Return the indexes of the rows for each value of the key at a place."""
-        indexes_by_value = self._indexes.get(place)
+        indexes_by_value = self._row_indexes_cache.get(place)
         if indexes_by_value is None:
-            indexes_by_value = self._indexes[place] = {}
+            indexes_by_value = self._row_indexes_cache[place] = {}
             for index, row in enumerate(self.rows):
                 indexes_by_value.setdefault(row[place], []).append(index)
         return indexes_by_value
 
     def _lengths_of(self, place: int) -> set[int]:
         """Return the lengths of the values of the key at a place."""
-        lengths = self._lengths.get(place)
+        lengths = self._value_lengths_cache.get(place)
         if lengths is None:
-            lengths = self._lengths[place] = {len(value) for value in self._rows_of(place)}
+            lengths = self._value_lengths_cache[place] = {len(value) for value in self._row_indexes_by_value(place)}
         return lengths
 
     @cached_property
-    def _lengths(self) -> dict[int, set[int]]:
+    def _value_lengths_cache(self) -> dict[int, set[int]]:
         return {}
 
     @cached_property
-    def _indexes(self) -> dict[int, dict[str, list[int]]]:
+    def _row_indexes_cache(self) -> dict[int, dict[str, list[int]]]:
         return {}
 
 
-def _parts(text: str, lengths: set[int]) -> Iterator[str]:
+def _substrings_of_lengths(text: str, lengths: set[int]) -> Iterator[str]:
     """Yield the substrings of a text with one of some lengths, lazily: a list of them could fill the memory."""
     for length in lengths:
         if length or not text:
@@ -120,7 +120,7 @@ class SharedPart:
     single: tuple[Dimension, ...]
 
     @cached_property
-    def common(self) -> dict[str, Any]:
+    def common_values(self) -> dict[str, Any]:
         """The values that all variants share."""
         values = dict(self.settings)
         for dimension in self.single:
@@ -136,19 +136,19 @@ class Space:
     varying: tuple[Dimension, ...]
 
     @classmethod
-    def of(cls, spec: Spec) -> Space:
+    def from_spec(cls, spec: Spec) -> Space:
         """Return the space of a combined specification."""
         groups = tuple(zip_groups(spec.get("zip_keys")))
         zipped = {key for group in groups for key in group}
-        passing = ({"replacements"} | extend_keys_of(spec)) - zipped
+        passing = ({"replacements"} | setting_keys(spec)) - zipped
         settings = {key: value for key, value in spec.items() if key in passing and (value or value == "")}
         single = [
-            Dimension(keys=(key,), rows=tuple((item,) for item in dict.fromkeys(as_list(_plain(value)))))
+            Dimension(keys=(key,), rows=tuple((item,) for item in dict.fromkeys(as_list(_keys_if_mapping(value)))))
             for key, value in spec.items()
             if key not in passing and key not in zipped
         ]
         present = filter(None, (tuple(key for key in group if key in spec) for group in groups))
-        tied = [Dimension(keys=group, rows=_rows(group, spec)) for group in present]
+        tied = [Dimension(keys=group, rows=_zipped_rows(group, spec)) for group in present]
         dimensions = [dimension for dimension in (*single, *tied) if dimension.rows]
         frame = SharedPart(settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1))
         return cls(frame=frame, varying=tuple(d for d in dimensions if len(d.rows) > 1))
@@ -156,10 +156,10 @@ class Space:
     @cached_property
     def keys(self) -> frozenset[str]:
         """Every key of the variants, settings included."""
-        return frozenset(self.frame.common) | {key for dimension in self.varying for key in dimension.keys}
+        return frozenset(self.frame.common_values) | {key for dimension in self.varying for key in dimension.keys}
 
     @cached_property
-    def loops(self) -> frozenset[str]:
+    def varying_keys(self) -> frozenset[str]:
         """The keys that take more than one value."""
         return frozenset(key for d in self.varying for key in d.keys if len(d.values(key)) > 1)
 
@@ -184,7 +184,7 @@ class Space:
                     return Space(frame=self.frame, varying=varying)
         return self
 
-    def reduced(self, keep: frozenset[str]) -> Space:
+    def reduced_to_keys(self, keep: frozenset[str]) -> Space:
         """Return the space in which only dimensions with a kept key still vary; the others take their first row."""
         varying = tuple(
             d if len(d.rows) == 1 or not keep.isdisjoint(d.keys) else Dimension(keys=d.keys, rows=d.rows[:1])
@@ -192,7 +192,7 @@ class Space:
         )
         return Space(frame=self.frame, varying=varying)
 
-    def folded(self) -> Space:
+    def with_fixed_dimensions_shared(self) -> Space:
         """Return the same space with the dimensions that no longer vary moved into its frame."""
         fixed = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
         if not fixed:
@@ -216,11 +216,11 @@ class Space:
         for rows in product(*(dimension.rows for dimension in self.varying)):
             yield self._variant(rows)
 
-    def first(self) -> Variant:
+    def first_variant(self) -> Variant:
         """Return the variant of the first row of every dimension."""
         return self._variant([dimension.rows[0] for dimension in self.varying])
 
-    def at(self, variant: Variant, keys: frozenset[str]) -> Space:
+    def restricted_to_variant(self, variant: Variant, keys: frozenset[str]) -> Space:
         """Return the space restricted to a variant's values of some keys."""
         space = self
         for key in sorted(keys):
@@ -231,28 +231,28 @@ class Space:
         own: dict[str, str] = {}
         for dimension, row in zip(self.varying, rows, strict=True):
             own.update(zip(dimension.keys, row, strict=True))
-        return Variant(self.frame.common, own)
+        return Variant(self.frame.common_values, own)
 
 
-def _plain(value: Any) -> Any:
+def _keys_if_mapping(value: Any) -> Any:
     return list(value) if isinstance(value, dict) else value
 
 
-def _rows(group: tuple[str, ...], spec: Spec) -> tuple[tuple[str, ...], ...]:
-    return tuple(zip(*(as_list(_plain(spec[key])) for key in group), strict=False))
+def _zipped_rows(group: tuple[str, ...], spec: Spec) -> tuple[tuple[str, ...], ...]:
+    return tuple(zip(*(as_list(_keys_if_mapping(spec[key])) for key in group), strict=False))
 
 
-def from_specification(spec: Spec, sources: Iterable[Mapping[str, Any]]) -> Space:
+def space_narrowed_to_sources(spec: Spec, sources: Iterable[Mapping[str, Any]]) -> Space:
     """Return the space of a combined specification, narrowed to the values of its sources, the last source first.
 
     A source that repeats a key selects from the space; where nothing would remain, the source overrode the key and the
     space is unchanged. ``sources`` are in ascending precedence, without the built-in defaults.
     """
-    space = Space.of(spec)
-    handled = set(extend_keys_of(spec))
+    space = Space.from_spec(spec)
+    handled = set(setting_keys(spec))
     for source in reversed(list(sources)):
         for key, values in source.items():
             if key not in handled:
                 handled.add(key)
                 space = space.where(key, values)
-    return space.folded()
+    return space.with_fixed_dimensions_shared()

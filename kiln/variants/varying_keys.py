@@ -32,7 +32,7 @@ class Axis:
         """The key's readable name."""
         return NAMES.get(self.key, self.key.replace("_", " "))
 
-    def of(self, variant: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    def value_of(self, variant: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         """Return the value of a variant."""
         return variant.get(self.key, ("-",))
 
@@ -51,7 +51,7 @@ def axes(configs: Sequence[str], variants: Variants) -> tuple[Axis, ...]:
     # A single config differs from nothing; the first keys describe it.
     distinct_keys = [key for key in FIRST[:2] if key in keys] if len(configs) == 1 else []
     count = 1
-    for key in sorted(keys, key=lambda key: _rank(key, len(set(values[key])))):
+    for key in sorted(keys, key=lambda key: _axis_sort_key(key, len(set(values[key])))):
         with_key = len(set(zip(*(values[other] for other in (*distinct_keys, key)), strict=True)))
         if with_key > count:
             distinct_keys.append(key)
@@ -59,11 +59,11 @@ def axes(configs: Sequence[str], variants: Variants) -> tuple[Axis, ...]:
     return tuple(_axis(key, values[key]) for key in distinct_keys)
 
 
-def labels(configs: Sequence[str], variants: Variants) -> dict[str, str]:
+def config_labels(configs: Sequence[str], variants: Variants) -> dict[str, str]:
     """Return a distinct name for each config, such as ``CUDA 12.9 · Python 3.10``; else the config's own name."""
     varying_axes = axes(configs, variants)
     names = (
-        {config: " · ".join(axis.label(axis.of(variants[config])) for axis in varying_axes) for config in configs}
+        {config: " · ".join(axis.label(axis.value_of(variants[config])) for axis in varying_axes) for config in configs}
         if varying_axes
         else {}
     )
@@ -71,22 +71,22 @@ def labels(configs: Sequence[str], variants: Variants) -> dict[str, str]:
     return names if unique else {config: config for config in configs}
 
 
-def _rank(key: str, values: int) -> tuple[int, int, str]:
+def _axis_sort_key(key: str, values: int) -> tuple[int, int, str]:
     return (FIRST.index(key) if key in FIRST else len(FIRST), -values, key)
 
 
 def _axis(key: str, values: Iterable[tuple[str, ...]]) -> Axis:
-    ordered = sorted(set(values), key=_natural)
-    short = {value: ", ".join(_short(item) for item in value) for value in ordered}
+    ordered = sorted(set(values), key=_natural_sort_key)
+    short = {value: ", ".join(_short_value(item) for item in value) for value in ordered}
     distinct = len(set(short.values())) == len(ordered)
     return Axis(key=key, values=short if distinct else {value: ", ".join(value) for value in ordered})
 
 
-def _short(value: str) -> str:
+def _short_value(value: str) -> str:
     return "none" if value == "None" else _PIN.sub("", value) or value
 
 
-def _natural(value: tuple[str, ...]) -> list[tuple[int, int, str]]:
+def _natural_sort_key(value: tuple[str, ...]) -> list[tuple[int, int, str]]:
     """Return a sort key that orders numbers by size, and words, such as ``None``, before them."""
     parts = [part for item in value for part in re.findall(r"\d+|\D+", item)]
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -20,14 +20,14 @@ class _Dumper(yaml.SafeDumper):
     """A dumper that keeps the order of nested mappings and writes true and false unquoted."""
 
 
-def _text(dumper: yaml.SafeDumper, data: str) -> Node:
+def _represent_text(dumper: yaml.SafeDumper, data: str) -> Node:
     # Variant files hold text only; conda-smithy writes these two words as the booleans that they were.
     if data in {"true", "false"}:
         return dumper.represent_bool(data == "true")
     return dumper.represent_str(data)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(dict, lambda dumper, data: dumper.represent_dict(data.items()))
 _Dumper.add_representer(tuple, lambda dumper, data: dumper.represent_list(data))
 
@@ -41,19 +41,19 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_frozen(item) for item in value)
     if isinstance(value, TypedText):
-        return _Typed((type(value.typed).__name__, value.typed))
+        return _FrozenTypedValue((type(value.typed).__name__, value.typed))
     if isinstance(value, str):
         return value
-    return _Pairs((key, _frozen(item)) for key, item in value.items())
+    return _FrozenMapping((key, _frozen(item)) for key, item in value.items())
 
 
-class _Pairs(tuple):  # type: ignore[type-arg]
+class _FrozenMapping(tuple):  # type: ignore[type-arg]
     """A mapping that can be hashed."""
 
     __slots__ = ()
 
 
-class _Typed(tuple):  # type: ignore[type-arg]
+class _FrozenTypedValue(tuple):  # type: ignore[type-arg]
     """A number or a truth value with the name of its type, for 1 and true are the same to a memory."""
 
     __slots__ = ()
@@ -65,8 +65,8 @@ def _entry(key: str, value: Any) -> str:
 
 
 def _thawed(value: Any) -> Any:
-    if isinstance(value, _Typed):
+    if isinstance(value, _FrozenTypedValue):
         return value[1]
-    if isinstance(value, _Pairs):
+    if isinstance(value, _FrozenMapping):
         return {key: _thawed(item) for key, item in value}
     return [_thawed(item) for item in value] if isinstance(value, tuple) else value

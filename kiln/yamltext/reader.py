@@ -79,7 +79,7 @@ class Document:
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     repeated: tuple[Any, ...] = ()
 
-    def place(self, key: str = "") -> Place:
+    def place_of_key(self, key: str = "") -> Place:
         """Return the place of a key of the outermost mapping; the file alone when the key is absent."""
         line, column = self.marks.get(key, (0, 0))
         return Place(file=self.file, line=line, column=column)
@@ -139,12 +139,12 @@ def parse(
     event: Any = None
     try:
         for event in yaml.parse(text, Loader=_LOADER):
-            builder.take(event)
+            builder.add_event(event)
     except (MemoryError, limits.OutOfTime):
         limits.record_place(file, builder.line_of(event.start_mark.line + 1) if event else 0)
         raise
     except yaml.MarkedYAMLError as error:
-        raise builder.malformed(error.problem or "not YAML", error.problem_mark, error.context or "") from error
+        raise builder.malformed_error(error.problem or "not YAML", error.problem_mark, error.context or "") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, int(error.position)) + 1
         at = Place(file=file, line=builder.line_of(line))
@@ -157,7 +157,7 @@ def parse(
 _NO_KEY = object()
 
 
-class _Level:
+class _OpenCollection:
     """An open mapping or sequence."""
 
     __slots__ = ("anchor", "key", "merges", "size", "value")
@@ -188,60 +188,60 @@ class _Builder:
         self.line_of = line_of
         self.root: Any = None
         self.marks: dict[str, tuple[int, int]] = {}
-        self._stack: list[_Level] = []
+        self._stack: list[_OpenCollection] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._expanded = 0
         self._documents = 0
 
-    def malformed(self, problem: str, mark: Any, context: str = "") -> MalformedYaml:
+    def malformed_error(self, problem: str, mark: Any, context: str = "") -> MalformedYaml:
         """Return the error for a problem at the parser's position."""
         at = Place(file=self.file)
         if mark is not None:
             at = Place(file=self.file, line=self.line_of(mark.line + 1), column=mark.column + 1)
-        return MalformedYaml(problem, at=at, why=context, hint=_hint(problem))
+        return MalformedYaml(problem, at=at, why=context, hint=_problem_hint(problem))
 
-    def take(self, event: Any) -> None:
+    def add_event(self, event: Any) -> None:
         """Add the contents of one event."""
         kind = type(event)
         if kind is yaml.ScalarEvent:
             self._scalar(event)
         elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
-            self._open(event, {} if kind is yaml.MappingStartEvent else [])
+            self._open_collection(event, {} if kind is yaml.MappingStartEvent else [])
         elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-            self._close(event)
+            self._close_collection(event)
         elif kind is yaml.AliasEvent:
             self._alias(event)
         elif kind is yaml.DocumentStartEvent:
             self._documents += 1
             if self._documents > 1:
-                raise self.malformed("a second document begins", event.start_mark)
+                raise self.malformed_error("a second document begins", event.start_mark)
 
-    def _open(self, event: Any, value: dict[Any, Any] | list[Any]) -> None:
+    def _open_collection(self, event: Any, value: dict[Any, Any] | list[Any]) -> None:
         self._check_tag(event)
         if len(self._stack) >= _MAX_DEPTH:
-            raise self.malformed(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
+            raise self.malformed_error(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
         if self._stack and type(self._stack[-1].value) is dict and self._stack[-1].key is _NO_KEY:
-            raise self.malformed("a list or mapping in the place of a key", event.start_mark)
-        self._stack.append(_Level(value, event.anchor))
+            raise self.malformed_error("a list or mapping in the place of a key", event.start_mark)
+        self._stack.append(_OpenCollection(value, event.anchor))
 
-    def _close(self, event: Any) -> None:
+    def _close_collection(self, event: Any) -> None:
         level = self._stack.pop()
         for merged in level.merges:
             for key, value in merged.items():
                 level.value.setdefault(key, value)  # type: ignore[union-attr]
         if level.anchor:
             self._anchors[level.anchor] = (level.value, level.size)
-        self._add(level.value, level.size, event)
+        self._add_value(level.value, level.size, event)
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
-            raise self.malformed(f"undefined anchor &{event.anchor}", event.start_mark)
+            raise self.malformed_error(f"undefined anchor &{event.anchor}", event.start_mark)
         value, size = self._anchors[event.anchor]
         self._expanded += size
         if self._expanded > _MAX_EXPANSION:
             why = "nested aliases expand exponentially"
-            raise self.malformed(f"aliases expand to more than {_MAX_EXPANSION:,} values", event.start_mark, why)
-        self._add(value, size, event)
+            raise self.malformed_error(f"aliases expand to more than {_MAX_EXPANSION:,} values", event.start_mark, why)
+        self._add_value(value, size, event)
 
     def _scalar(self, event: Any) -> None:
         if event.tag is not None:
@@ -254,9 +254,9 @@ class _Builder:
             value = PlacedText(value, line, column, plain=bool(event.implicit[0]))
         if event.anchor:
             self._anchors[event.anchor] = (value, 1)
-        self._add(value, 1, event)
+        self._add_value(value, 1, event)
 
-    def _add(self, value: Any, size: int, event: Any) -> None:
+    def _add_value(self, value: Any, size: int, event: Any) -> None:
         if not self._stack:
             self.root = value
             return
@@ -265,18 +265,18 @@ class _Builder:
         if type(level.value) is list:
             level.value.append(value)
         elif level.key is _NO_KEY:
-            self._key(level, value, event)
+            self._set_key(level, value, event)
         else:
-            self._pair(level, value, event)
+            self._add_pair(level, value, event)
 
-    def _key(self, level: _Level, key: Any, event: Any) -> None:
+    def _set_key(self, level: _OpenCollection, key: Any, event: Any) -> None:
         if isinstance(key, (dict, list)):
-            raise self.malformed("a list or mapping in the place of a key", event.start_mark)
+            raise self.malformed_error("a list or mapping in the place of a key", event.start_mark)
         level.key = key
         if len(self._stack) == 1:
             self.marks[key] = (self.line_of(event.start_mark.line + 1), event.start_mark.column + 1)
 
-    def _pair(self, level: _Level, value: Any, event: Any) -> None:
+    def _add_pair(self, level: _OpenCollection, value: Any, event: Any) -> None:
         key, level.key = level.key, _NO_KEY
         if self.words and key == "<<" and isinstance(value, (dict, list)):
             level.merges.extend(part for part in (value if isinstance(value, list) else [value]) if type(part) is dict)
@@ -286,7 +286,7 @@ class _Builder:
             return
         if key in level.value and level.value[key] != value and not self.may_repeat(str(key)):
             why = "the later value would silently override the earlier one"
-            raise self.malformed(f"duplicate key {key!r}", event.start_mark, why)
+            raise self.malformed_error(f"duplicate key {key!r}", event.start_mark, why)
         level.value[key] = value
 
     def _check_tag(self, event: Any) -> None:
@@ -297,7 +297,7 @@ class _Builder:
         raise UnsafeTemplate(f"the tag {tag!r} is not allowed", at=at, why="it names an object to construct")
 
 
-def _hint(problem: str) -> str:
+def _problem_hint(problem: str) -> str:
     """Return the hint for a problem that the parser reports."""
     if "\\t" in problem or "tab" in problem:
         return "indent with spaces; YAML allows no tabs there"

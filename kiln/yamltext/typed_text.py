@@ -39,14 +39,14 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def variant_value(value: Any) -> Any:
+def typed_variant_value(value: Any) -> Any:
     """Return the value that a text of a variant stands for in recipe.yaml."""
     return value.typed if isinstance(value, TypedText) else value
 
 
-def with_truth_values(value: Any) -> Any:
+def variant_value_with_booleans(value: Any) -> Any:
     """Return the same, with the words true and false as truth values: conda-smithy hands them over as such."""
-    return _TRUTH.get(value, value) if type(value) is str else variant_value(value)
+    return _TRUTH.get(value, value) if type(value) is str else typed_variant_value(value)
 
 
 def scalar_value(source: PlacedText) -> Any:

@@ -8,7 +8,7 @@ import os
 import platform
 from importlib import import_module
 
-from kiln.__main__ import leave
+from kiln.__main__ import flush_and_exit
 from kiln.console.text import table
 from kiln.job.host_machine_facts import processor
 
@@ -45,7 +45,7 @@ def main() -> None:
     print(f"{dt.datetime.now(tz=dt.timezone.utc):%Y-%m-%d}, {processor()}, {os.cpu_count()} cores,")
     print(f"Python {platform.python_version()}\n")
     print(table(("what", "measured", "may take"), rows, right=(1, 2)))
-    leave(0)
+    flush_and_exit(0)
 
 
 if __name__ == "__main__":

@@ -48,13 +48,13 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
     feedstock = feedstock_loader.load(root)
     config = cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
-    shop = RehearsalLayout(config=ArtifactLayout.of(feedstock, rehearsal=True).work(config.name))
+    shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work(config.name))
     return shop.channel.root, build.plan_rehearsal(
-        render.finalise(render.render(feedstock, config)),
+        render.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=bare / "work",
         channels=((bare / "channel").as_uri(),),
-        wheel=parts.upstream_wheel(parts.rehearsal_wheels(python=python_of(config)), shop.wheels),
+        wheel=parts.upstream_wheel(parts.plan_from_locks(python=python_of(config)), shop.wheels),
     )
 
 

@@ -25,7 +25,7 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         place = Path(folder) / "ledger.sqlite"
         with Ledger(place) as ledger:
-            run = ledger.begin(report())
+            run = ledger.begin_run(report())
             took = written(place, run)
             changes = ledger.changes(run)
     kept = sum(ordered([state for config, state, _ in changes if config == name]) for name in names())

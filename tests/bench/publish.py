@@ -60,7 +60,7 @@ def publish(packages: list[Path], folder: Path) -> None:
 def judge(packages: list[Path]) -> None:
     """Read packages as the gate does."""
     for package in packages:
-        package_inspection.read(package, package_inspection.forbidden_texts([str(ROOT)]))
+        package_inspection.inspect_package(package, package_inspection.forbidden_texts([str(ROOT)]))
 
 
 def copied_and_hashed(packages: list[Path], folder: Path) -> None:

@@ -52,7 +52,7 @@ def built(pool: Pool, folder: Path, workers: int) -> CompileReport:
     folder.mkdir()
     (folder / "WORKSPACE").touch()
     (folder / "BUILD").write_text(BUILD.replace("WORKERS", str(workers)))
-    flags.write(folder, pool.url, remote_executor_credentials.read(pool.credentials))
+    flags.write(folder, pool.url, remote_executor_credentials.encode_credentials_folder(pool.credentials))
     words = ("docker", "run", "--rm", "--network", "host", "--volume", f"{folder}:{folder}", "--workdir", str(folder))
     script = (
         f"bazel --output_user_root=/tmp/out --bazelrc={folder}/bazelrc build --build_event_json_file=events.json :all"
@@ -64,6 +64,6 @@ def built(pool: Pool, folder: Path, workers: int) -> CompileReport:
     assert ended.returncode == 0, ended.stderr
     file = EventFile(folder / "events.json")
     file.read()
-    report = file.report()
+    report = file.compile_report()
     assert report is not None
     return report

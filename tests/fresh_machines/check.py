@@ -87,7 +87,7 @@ def image_of(suite: str) -> str:
         hooks=(*AFTER[:2], f'chroot "$1" useradd --create-home --uid {ORDINARY} ordinary'),
         name="kiln-fresh",
     )
-    archive = CACHE / what.file
+    archive = CACHE / what.archive_name
     old = archive.exists() and time.time() - archive.stat().st_mtime > WEEK
     with tempfile.TemporaryDirectory() as scratch:
         # A mirror that stands still for weeks is good enough here. Its signatures are checked all the same.

@@ -93,7 +93,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreTarget]:
     from moto.server import ThreadedMotoServer
 
     from kiln.publish.stores.store_publication import StoreTarget
-    from kiln.publish.targets import target
+    from kiln.publish.targets import parse_target
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
@@ -105,7 +105,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreTarget]:
     try:
         urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
         boto3.client("s3").create_bucket(Bucket="wheels", ACL="public-read")
-        channel = target("s3://wheels/channel", os.environ, journals=Path("unused"))
+        channel = parse_target("s3://wheels/channel", os.environ, journals=Path("unused"))
         assert isinstance(channel, StoreTarget)
         yield channel
     finally:

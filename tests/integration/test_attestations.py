@@ -73,7 +73,7 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
     sigstore, config, requests = instance
     package = release_package(tmp_path, "small")
     sha256 = files.sha256(package)
-    made = KeylessSigner(config=config).bundles(
+    made = KeylessSigner(config=config).sign_statements(
         [
             statements.publication_statement(package.name, sha256, CHANNEL),
             statements.slsa_statement(package.name, sha256, {"buildDefinition": {}, "runDetails": {}}),
@@ -86,11 +86,11 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
         sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[signer]
     )
     assert attested.signer == f"{WORKFLOW} ({GITHUB})"
-    own = KeylessSigner(config=config).signer(WORKFLOW)
+    own = KeylessSigner(config=config).trusted_signer(WORKFLOW)
     assert own is not None
     again = attestation_check.attested_facts(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own])
     assert again.signer == attested.signer
-    assert KeylessSigner(config=config).signer("") is None, "an unknown identity has signed nothing"
+    assert KeylessSigner(config=config).trusted_signer("") is None, "an unknown identity has signed nothing"
     assert attested.provenance == {"buildDefinition": {}, "runDetails": {}}
     needs("conda_sigstore")
     place = tmp_path / "sidecar"
@@ -111,21 +111,23 @@ def test_a_job_without_an_identity_and_an_instance_that_is_away_are_told_apart(
         __import__("sigstore")
     except ModuleNotFoundError:
         with pytest.raises(MissingTool, match="sigstore is needed"):
-            KeylessSigner(config=config).bundles([b"{}"])
+            KeylessSigner(config=config).sign_statements([b"{}"])
         needs("sigstore")
     for name in ("GITHUB_ACTIONS", "GITLAB_CI", "SIGSTORE_ID_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(TokenRefused, match="no identity"):
-        KeylessSigner(config=config).bundles([b"{}"])
+        KeylessSigner(config=config).sign_statements([b"{}"])
     monkeypatch.setenv("GITLAB_CI", "true")
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.token(exp=1))
     with pytest.raises(TokenRefused, match="refused"):
-        KeylessSigner(config=config).bundles([b"{}"])
+        KeylessSigner(config=config).sign_statements([b"{}"])
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.token())
     away = tmp_path / "away.json"
     away.write_text(json.dumps(sigstore_server.trust_config(FakeSigstore(), "http://127.0.0.1:9")))
     with pytest.raises(UploadFailed, match="did not sign"):
-        KeylessSigner(config=away).bundles([statements.publication_statement("a-1-0.conda", "ab" * 32, CHANNEL)])
+        KeylessSigner(config=away).sign_statements(
+            [statements.publication_statement("a-1-0.conda", "ab" * 32, CHANNEL)]
+        )
     assert requests == []
 
 
@@ -186,7 +188,9 @@ def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -
     words = ("verify", str(package), "--require-attestation", str(key))
     assert "attestation 1 of" not in kiln(*words)[1], "all are of one signer"
     sidecar = channel / "noarch" / "app-1-0.conda.sigs"
-    theirs = other.bundle(statements.publication_statement(package.name, files.sha256(package), channel.as_uri()))
+    theirs = other.sign_statement(
+        statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
+    )
     sidecar.write_bytes(bundles.extended_sidecar(sidecar.read_bytes(), [theirs]))
     assert kiln("publish", "--to", str(channel), "--reindex")[0] == 0
     code, facts, notes = kiln(*words)
@@ -231,7 +235,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in (channel / "noarch").glob("*-1.0-*"):
         statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
         package.with_name(f"{package.name}.sigs").write_bytes(
-            bundles.sidecar_content([publishing.KEY.bundle(statement)])
+            bundles.sidecar_content([publishing.KEY.sign_statement(statement)])
         )
     return channel
 
@@ -266,7 +270,9 @@ def test_a_package_without_a_record_beside_others_with_records_is_verified_by_it
     assert code == ProvenanceBroken.exit_code
     assert "has records of other packages alone" in error
     statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
-    package.with_name(f"{package.name}.sigs").write_bytes(bundles.sidecar_content([publishing.KEY.bundle(statement)]))
+    package.with_name(f"{package.name}.sigs").write_bytes(
+        bundles.sidecar_content([publishing.KEY.sign_statement(statement)])
+    )
     code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
     assert code == 0, error
     assert "the file is the attested one" in facts

@@ -160,7 +160,7 @@ def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Pa
     path = root.recipe_v1 if root.recipe_v1.is_file() else root.meta
     text = path.read_text()
     name = case.parent.name.partition("-20")[0]
-    plan: BumpPlan = limits.run_bounded(lambda: planning.of_version(root, text, SPELLINGS.get(name, "77.6.5")))
+    plan: BumpPlan = limits.run_bounded(lambda: planning.plan_version_bump(root, text, SPELLINGS.get(name, "77.6.5")))
     assert plan.new == SPELLINGS.get(name, "77.6.5").replace("-", ".")
     assert {number % 50 for number in plan.numbers[1]} == {0}
     assert bool(plan.downloads) is (name not in PINNED)
@@ -170,7 +170,7 @@ def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Pa
     assert all(re.fullmatch("[0-9a-f]{64}", literal.text) for literal in hashes)
     lines = [line for line in changed_lines(plan).values() if not re.search(r"77|number|build", line)]
     assert lines == []
-    following: BumpPlan = limits.run_bounded(lambda: planning.of_build(root, text))
+    following: BumpPlan = limits.run_bounded(lambda: planning.plan_build_bump(root, text))
     assert following.numbers[1] == tuple(number + 1 for number in following.numbers[0])
     assert len(changed_lines(following)) == len(following.edits)
 
@@ -178,8 +178,8 @@ def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Pa
 @pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
 def test_a_real_feedstock_is_bumped_without_its_configs(tmp_path: Path) -> None:
     root = tree(next(case for case in CASES if "tensorflow-2021" in str(case)), tmp_path / "f")
-    shutil.rmtree(root.configs)
-    plan: BumpPlan = limits.run_bounded(lambda: planning.of_version(root, root.meta.read_text(), "77.6.5"))
+    shutil.rmtree(root.config_folder)
+    plan: BumpPlan = limits.run_bounded(lambda: planning.plan_version_bump(root, root.meta.read_text(), "77.6.5"))
     assert len(plan.downloads) == 2
     recipe = planning.open_recipe(root, plan.changed_text)
     assert version_literals.current(recipe, recipe.views(plan.changed_text)) == "77.6.5"

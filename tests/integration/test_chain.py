@@ -124,7 +124,7 @@ def bazel_image() -> None:
         pytest.skip(missing.what)
     if not apt_sources.sources("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
-    recipe = image.recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
+    recipe = image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 

@@ -148,7 +148,7 @@ def test_the_wheel_has_the_tag_of_its_binaries_and_works_in_a_plain_venv(
         "cuda13.0/tensorflow-2.0.1-cp311-cp311-manylinux_2_NN_x86_64.whl",
     ]
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        (known,) = ledger.latest("config", CUDA_12_PY_313)
+        (known,) = ledger.latest_steps("config", CUDA_12_PY_313)
         told = known.detail["packages"][-1]
         kept = ledger.artifact(told["artifact"]["path"])
     assert kept is not None

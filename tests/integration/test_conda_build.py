@@ -60,9 +60,11 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     ended = build(small, *for_cpu)
     assert ended.returncode == 0, ended.stderr
     feedstock = feedstock_loader.load(small)
-    configs = sorted(file.stem for file in feedstock.configs.glob("*None*.yaml"))
+    configs = sorted(file.stem for file in feedstock.config_folder.glob("*None*.yaml"))
     assert len(configs) == 2
-    rendered = [render.finalise(render.render(feedstock, expand.read(feedstock, config))) for config in configs]
+    rendered = [
+        render.close_static_pins(render.render(feedstock, expand.read(feedstock, config))) for config in configs
+    ]
     outputs = {package_file_name(output): output for item in rendered for output in item.outputs}
     made = {file.name: file for file in (small / "build_artifacts" / "linux-64").glob("*.conda")}
     assert made.keys() == outputs.keys()

@@ -59,7 +59,7 @@ def run(engine: Engine, plan: ContainerRun) -> ContainerResult:
 
 def names(engine: Engine) -> set[str]:
     """The containers of kiln's that exist."""
-    return set(engine.ask("ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}").stdout.split())
+    return set(engine.run_command("ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}").stdout.split())
 
 
 def test_an_engine_that_answers_is_found(engine: Engine) -> None:
@@ -193,7 +193,7 @@ def test_time_runs_out_for_the_program_too(engine: Engine, plan: Line) -> None:
     with Container(engine, plan("echo begun; sleep 600")) as container:
         ended = container.run(timeout=3)
         assert ended.exit_code == 124
-        state = engine.ask("inspect", "--format", "{{.State.Running}}", container.name)
+        state = engine.run_command("inspect", "--format", "{{.State.Running}}", container.name)
     assert state.stdout.strip() == "false"
 
 
@@ -202,7 +202,7 @@ def test_nothing_is_left_when_the_block_fails(engine: Engine, plan: Line) -> Non
 
     def fail_inside() -> None:
         with container:
-            assert engine.ask("start", container.name).ok
+            assert engine.run_command("start", container.name).ok
             assert container.name in names(engine)
             raise ZeroDivisionError
 
@@ -285,19 +285,19 @@ def test_the_container_of_a_machine_that_restarted_is_removed_and_another_machin
 ) -> None:
     earlier, elsewhere = (f"{Container(engine, plan('true')).name}-{word}" for word in ("earlier", "elsewhere"))
     owners = {
-        earlier: dataclasses.replace(Owner.here(), boot="earlier"),
-        elsewhere: dataclasses.replace(Owner.here(), machine="elsewhere", pid=1 << 22),
+        earlier: dataclasses.replace(Owner.of_this_process(), boot="earlier"),
+        elsewhere: dataclasses.replace(Owner.of_this_process(), machine="elsewhere", pid=1 << 22),
     }
     try:
         for name, owner in owners.items():
-            result = engine.ask(*create(engine, plan("true"), name=name, labels={LABEL: str(owner)})[1:])
+            result = engine.run_command(*create(engine, plan("true"), name=name, labels={LABEL: str(owner)})[1:])
             assert result.ok, result.tail
         remove_leftovers(engine)  # or another process of kiln has, that has begun meanwhile
         assert earlier not in names(engine)
         assert elsewhere in names(engine)
     finally:
         for name in owners:
-            engine.ask("rm", "--force", name)
+            engine.run_command("rm", "--force", name)
 
 
 def test_a_missing_image_is_an_error_with_a_hint(engine: Engine) -> None:

@@ -40,7 +40,7 @@ def check_with_rattler_build(feedstock: Feedstock) -> None:
     asked = [
         {
             "recipe": str(feedstock.recipe_v1),
-            "files": [*beside, str(feedstock.configs / f"{config.name}.yaml")],
+            "files": [*beside, str(feedstock.config_folder / f"{config.name}.yaml")],
             "target": config.platform,
             "build": build_platform(feedstock, config.platform),
         }

@@ -208,7 +208,7 @@ def feedstock(channel: Channel, tmp_path: Path) -> Feedstock:
     )
     result = written(tmp_path / "feedstock", META, variants, FORGE, SOURCES)
     expand.write(result, [config for config in expand.configs(result) if config.name == CONFIG])
-    assert [file.stem for file in result.configs.glob("*.yaml")] == [CONFIG]
+    assert [file.stem for file in result.config_folder.glob("*.yaml")] == [CONFIG]
     return result
 
 

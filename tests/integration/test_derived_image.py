@@ -43,7 +43,7 @@ def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: En
         with Container(engine, ContainerRun(image=TAG, argv=("ls", MADE))) as container:
             assert container.run().tail == MADE
     finally:
-        engine.ask("image", "rm", TAG)
+        engine.run_command("image", "rm", TAG)
 
 
 def test_an_image_without_yum_is_refused_unless_the_caller_has_chosen_it(

@@ -68,8 +68,8 @@ def broken(folder: Path, dice: random.Random) -> Feedstock:
     name = dice.choice(NAMES)
     feedstock = copied(name, folder)
     for file, text in list(expected(name)["ci_support"].items())[:1]:
-        (feedstock.configs / file).parent.mkdir(exist_ok=True)
-        (feedstock.configs / file).write_text(text)
+        (feedstock.config_folder / file).parent.mkdir(exist_ok=True)
+        (feedstock.config_folder / file).write_text(text)
     settings = [path for path in feedstock.root.rglob("*.y*ml") if path != feedstock.meta]
     victim = feedstock.meta if dice.random() < 0.6 else dice.choice(settings)
     victim.write_text(mutated(victim.read_text(), dice))
@@ -89,10 +89,10 @@ def read(feedstock: Feedstock) -> None:
     """Everything that reads a feedstock."""
     for config in expand.configs(feedstock, PINNING):
         expand.text(config)
-    for path in sorted(feedstock.configs.glob("*.yaml"))[:1]:
+    for path in sorted(feedstock.config_folder.glob("*.yaml"))[:1]:
         result = render.render(feedstock, expand.read(feedstock, path.stem))
         render.as_plain_data(result)
-        render.finalise(result)
+        render.close_static_pins(result)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -65,7 +65,7 @@ def empty_noarch(channel: Path) -> None:
 
 def gate(package: Path) -> None:
     """Judge a package as one that is to be published."""
-    read = package_inspection.read(package, WANTED)
+    read = package_inspection.inspect_package(package, WANTED)
     told = candidate("app", index=read.index, about=read.about, paths=read.paths, escapes=read.escapes)
     assert all(str(reason) for reason in reasons(release(told)))
 

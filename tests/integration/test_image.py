@@ -33,15 +33,17 @@ def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_
     """Without mmdebstrap on PATH, the image can only come from the archive."""
     tag = f"localhost/kiln-test-again:{os.getpid()}"
     folder = Feedstock(root=ROOT).artifacts / "images"
-    if not (folder / image.recipe().file).exists():
+    if not (folder / image.base_image_recipe().archive_name).exists():
         pytest.skip("the image was in the engine before, its archive is gone")
     try:
         with shared_inputs.turn("images"):
-            made = image.provide_image(engine, image.recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)})
+            made = image.provide_image(
+                engine, image.base_image_recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)}
+            )
         assert not made.reused
         assert images.labels(engine, tag) == images.labels(engine, base_image)
     finally:
-        engine.ask("rmi", tag)
+        engine.run_command("rmi", tag)
 
 
 def test_a_build_script_has_what_it_expects_as_any_user(engine: Engine, base_image: str) -> None:
@@ -70,7 +72,7 @@ def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Pa
     from kiln.image.build_container_image import write_archive
 
     with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
-        write_archive(image.recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
+        write_archive(image.base_image_recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
     assert "nosuchsuite" in caught.value.why
     assert list((tmp_path / "images").iterdir()) == []
 
@@ -80,7 +82,7 @@ def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installe
     from kiln.image.build_container_image import write_archive
 
     said: list[str] = []
-    expected = image.recipe("bookworm", ["gcc-kiln-nosuch", "make"])
+    expected = image.base_image_recipe("bookworm", ["gcc-kiln-nosuch", "make"])
     with pytest.raises(UsageError, match=r"Debian bookworm has no package gcc-kiln-nosuch\n"):
         write_archive(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
     assert any("--dry-run" in line for line in said)

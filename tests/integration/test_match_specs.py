@@ -62,7 +62,7 @@ def test_a_recipe_may_use_any_form(channel: Channel, tmp_path: Path) -> None:
     feedstock = written(tmp_path / "feedstock", META.format(channel=channel.url))
     (config,) = expand.configs(feedstock)
     (step,) = build.plan_outputs(
-        render.finalise(render.render(feedstock, config)),
+        render.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=tmp_path / "work",
         channels=(channel.url,),

@@ -34,8 +34,8 @@ def package_of(folder: Path, word: str) -> Path:
     """Write a feedstock whose test looks for a word; return the package that it renders."""
     feedstock = written(folder / "feedstock", META.replace("{word}", word))
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
-    config = read(feedstock, next(feedstock.configs.glob("*.yaml")).stem)
-    output = render.finalise(render.render(feedstock_loader.load(feedstock.root), config)).outputs[0]
+    config = read(feedstock, next(feedstock.config_folder.glob("*.yaml")).stem)
+    output = render.close_static_pins(render.render(feedstock_loader.load(feedstock.root), config)).outputs[0]
     return release_package(folder / "built", "little", build=output.build_string)
 
 

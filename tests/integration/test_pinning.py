@@ -60,7 +60,7 @@ def rerendered(feedstock: Feedstock, *words: str) -> int:
 
 
 def config(feedstock: Feedstock) -> str:
-    (file,) = feedstock.configs.glob("*.yaml")
+    (file,) = feedstock.config_folder.glob("*.yaml")
     return file.read_text()
 
 
@@ -74,7 +74,7 @@ def test_the_newest_pinning_is_fetched_where_keys_have_no_value(
 
 
 def test_its_migrations_apply(feedstock: Feedstock, channel: Channel) -> None:
-    migrations = feedstock.configs / "migrations"
+    migrations = feedstock.config_folder / "migrations"
     migrations.mkdir(parents=True)
     (migrations / "alpha9.yaml").write_bytes(MIGRATION)
     assert rerendered(feedstock, "--pinning-channel", str(channel.root)) == 0
@@ -108,7 +108,7 @@ def test_without_a_channel_nothing_is_written_and_the_keys_are_listed(
     feedstock: Feedstock, channel: Channel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rerendered(feedstock, "-e", OLD, "--pinning-channel", channel.url) == 0
-    shutil.rmtree(feedstock.configs)
+    shutil.rmtree(feedstock.config_folder)
     shutil.rmtree(channel.root)
     assert rerendered(feedstock, "--pinning-channel", channel.url) == PinningNeeded.exit_code
     message = capsys.readouterr().err
@@ -116,7 +116,7 @@ def test_without_a_channel_nothing_is_written_and_the_keys_are_listed(
     assert "recipe/meta.yaml:6:7" in message
     assert "cannot fetch the newest conda-forge-pinning" in message
     assert f"try: -e {OLD}, which was fetched before" in message
-    assert not feedstock.configs.exists()
+    assert not feedstock.config_folder.exists()
 
 
 def test_a_channel_without_it_has_none(

@@ -140,7 +140,7 @@ def step_of(folder: Path, run: list[str]) -> BuildStep:
     channel = channel_of(folder)
     feedstock = written(folder / "feedstock", recipe_of(run), PINS)
     (config,) = expand.configs(feedstock)
-    rendered = render.finalise(render.render(feedstock, config))
+    rendered = render.close_static_pins(render.render(feedstock, config))
     (step,) = build.plan_outputs(
         rendered,
         recipe_folder=feedstock.recipe,

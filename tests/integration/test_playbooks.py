@@ -537,7 +537,7 @@ def audited(
     site = PlaybookSite(
         folder=run, playbooks=ROOT / "ansible", python=python, variables=more, environment={**os.environ, **env}
     )
-    session = PlaybookSession.of(site)
+    session = PlaybookSession.from_site(site)
     probed = provider_operations.probe(session, Probe(workers=()))
     return probed, provider_operations.terminate(session, Terminate(worker=f"{name}-surplus", id=identity))
 

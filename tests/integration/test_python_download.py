@@ -25,7 +25,7 @@ SHOW = "import sys, ssl, sqlite3, ctypes; print(sys.prefix)"
 @pytest.fixture(scope="session")
 def interpreter() -> Interpreter:
     """The newest Python of this machine that a rehearsal can use."""
-    result = rehearse.first_available(env=ENV)
+    result = rehearse.first_available_interpreter(env=ENV)
     if result is None:
         pytest.skip("this machine has no Python that TensorFlow has wheels for")
     return result
@@ -45,18 +45,20 @@ def channel(interpreter: Interpreter, tmp_path_factory: pytest.TempPathFactory) 
 def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
     interpreter: Interpreter, channel: Channel, tmp_path: Path
 ) -> None:
-    request = PythonRequest(python=interpreter.python, folder=tmp_path / "pythons", channel=channel.url)
-    (request.folder / f".{interpreter.python}.1-0123abcd.part" / "half").mkdir(parents=True)  # of a killed run
+    request = PythonRequest(python=interpreter.minor_version, folder=tmp_path / "pythons", channel=channel.url)
+    (request.folder / f".{interpreter.minor_version}.1-0123abcd.part" / "half").mkdir(parents=True)  # of a killed run
     said: list[str] = []
     fetched = rehearse.fetch_python(request, env=ENV, say=said.append)
-    assert said == [f"no usable Python {interpreter.python} on this machine: fetching it from {channel.url}"]
-    assert (fetched.version, fetched.base_prefix) == (interpreter.version, request.folder / interpreter.python)
+    assert said == [f"no usable Python {interpreter.minor_version} on this machine: fetching it from {channel.url}"]
+    assert (fetched.version, fetched.base_prefix) == (interpreter.version, request.folder / interpreter.minor_version)
     ran = subprocess.run((fetched.executable, "-I", "-c", SHOW), capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == str(fetched.base_prefix)
-    assert [path.resolve() for path in rehearse.fetched_pythons(interpreter.python, request.folder)] == [
+    assert [path.resolve() for path in rehearse.fetched_pythons(interpreter.minor_version, request.folder)] == [
         fetched.executable
     ]
-    assert [entry.name for entry in request.folder.iterdir()] == [interpreter.python], "the packages are not kept twice"
+    assert [entry.name for entry in request.folder.iterdir()] == [interpreter.minor_version], (
+        "the packages are not kept twice"
+    )
     names = [package.name for package in rehearse.python_packages(fetched, tmp_path / "made", env=ENV)]
     assert [name.split("-")[0] for name in names] == ["python", "python_abi"]
 
@@ -64,18 +66,18 @@ def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
 def test_what_another_process_has_fetched_meanwhile_is_taken(
     interpreter: Interpreter, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = PythonRequest(python=interpreter.python, folder=tmp_path / "pythons", channel=channel.url)
+    request = PythonRequest(python=interpreter.minor_version, folder=tmp_path / "pythons", channel=channel.url)
     others: list[Interpreter] = []
 
     def solve_late(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr("kiln.solve_and_install.solve", solve)
         others.append(rehearse.fetch_python(request, env=ENV))
-        (request.folder / interpreter.python / "in-use").touch()
+        (request.folder / interpreter.minor_version / "in-use").touch()
         return solve(*args, **options)
 
     monkeypatch.setattr("kiln.solve_and_install.solve", solve_late)
     assert rehearse.fetch_python(request, env=ENV).executable == others[0].executable
-    assert (request.folder / interpreter.python / "in-use").exists(), "it was neither removed nor fetched again"
+    assert (request.folder / interpreter.minor_version / "in-use").exists(), "it was neither removed nor fetched again"
 
 
 def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
@@ -99,7 +101,7 @@ def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
 
 def test_a_python_of_uv_is_in_kilns_own_folder(interpreter: Interpreter, tmp_path: Path) -> None:
     """The substitute for uv puts an interpreter below the folder that a variable names, as uv does."""
-    python, uv = interpreter.python, tmp_path / "bin" / "uv"
+    python, uv = interpreter.minor_version, tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     place = f'"$UV_PYTHON_INSTALL_DIR"/cpython-{interpreter.version}-linux-x86_64-gnu/bin'
     uv.write_text(

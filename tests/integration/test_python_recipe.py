@@ -74,7 +74,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
     interpreter = rehearse.probe(Path(sys.executable), env=os.environ)
     pip = pip_wheel()
     made = rehearse.python_packages(interpreter, folder / "made", env=os.environ)
-    target = PackageTarget(python=interpreter.python)
+    target = PackageTarget(python=interpreter.minor_version)
     made += convert_all([(pip, files.sha256(pip))], folder / "made", target)
     channel = Channel(root=folder / "channel")
     channel.add((package, rehearse.SUBDIR) for package in made)
@@ -95,7 +95,7 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: Channel, tmp
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     (package,) = (feedstock.root / "build_artifacts").glob("linux-64/standard-*.conda")
-    read = package_inspection.read(
+    read = package_inspection.inspect_package(
         package, package_inspection.forbidden_texts([str(feedstock.root), str(channel.root)])
     )
     assert [str(leak) for leak in read.leaks] == []

@@ -70,7 +70,7 @@ def assert_rendered_as_by_rattler_build(result: Feedstock, configs: list[BuildCo
     asked = [
         {
             "recipe": str(result.recipe_v1),
-            "files": [*beside, str(result.configs / f"{config.name}.yaml")],
+            "files": [*beside, str(result.config_folder / f"{config.name}.yaml")],
             "target": config.platform,
             "build": render.build_platform(result, config.platform),
         }
@@ -85,7 +85,7 @@ def assert_rendered_as_by_rattler_build(result: Feedstock, configs: list[BuildCo
 @pytest.mark.parametrize("name", NAMES)
 def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_path: Path) -> None:
     result = feedstock(name, tmp_path)
-    configs = [expand.read(result, path.stem) for path in sorted(result.configs.glob("*.yaml"))]
+    configs = [expand.read(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
     assert_rendered_as_by_rattler_build(result, configs)
 
 
@@ -96,12 +96,12 @@ def test_a_real_feedstock_is_rendered_as_rattler_build_renders_it(case: str, tmp
     shutil.copytree(GOLDEN / case, root, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
     result = feedstock_loader.load(root)
-    for path in result.configs.glob("*.yaml") if case in NARROWED else ():
+    for path in result.config_folder.glob("*.yaml") if case in NARROWED else ():
         path.write_text(re.sub(r"(?m)^(- .*\n)(?:- .*\n)+", r"\1", path.read_text()))
-    configs = [expand.read(result, path.stem) for path in sorted(result.configs.glob("*.yaml"))]
+    configs = [expand.read(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
     assert_rendered_as_by_rattler_build(result, configs)
 
 
 def test_the_recipes_have_more_than_one_config_and_output(tmp_path: Path) -> None:
-    counts = {name: len(list(feedstock(name, tmp_path / name).configs.glob("*.yaml"))) for name in NAMES}
+    counts = {name: len(list(feedstock(name, tmp_path / name).config_folder.glob("*.yaml"))) for name in NAMES}
     assert counts == {"functions": 24, "noarch": 1, "outputs": 7, "pins": 5, "single": 22}

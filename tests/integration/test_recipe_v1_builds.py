@@ -135,12 +135,12 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
     )
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
     feedstock = feedstock_loader.load(root)
-    configs = sorted(path.stem for path in feedstock.configs.glob("linux_64*.yaml"))[:MOST]
+    configs = sorted(path.stem for path in feedstock.config_folder.glob("linux_64*.yaml"))[:MOST]
     recipe_support.require(feedstock, configs)
     recipes: list[Any] = []
     expected: list[list[str]] = []
     for config in configs:
-        plan = render.finalise(render.render(feedstock, expand.read(feedstock, config)))
+        plan = render.close_static_pins(render.render(feedstock, expand.read(feedstock, config)))
         folder, recipe = Path("/work"), feedstock.recipe
         for staging in plan.stagings:
             step = build.plan_compile(
@@ -155,7 +155,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
             rattler_build_worker.copy_test_files(
                 package.packed, recipe, tmp_path / "step" / rattler_build_worker.RECIPE
             )
-            recipes.append(engine_secrets.recipe_with_secrets(package))
+            recipes.append(engine_secrets.recipe_with_merged_secrets(package))
             output = package.output
             expected.append([output.name, output.version, output.build_string])
     assert configs

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-OWN = rehearse.first_available(first=[Path(sys.executable)], env=os.environ, pythons=[RUNNING, *PYTHONS[::-1]])
-PYTHON = "" if OWN is None else OWN.python  # of the config that is rehearsed here when none is named
+OWN = rehearse.first_available_interpreter(
+    first=[Path(sys.executable)], env=os.environ, pythons=[RUNNING, *PYTHONS[::-1]]
+)
+PYTHON = "" if OWN is None else OWN.minor_version  # of the config that is rehearsed here when none is named
 PRODUCT = "import tensorflow as tf; print(float(tf.reduce_sum(tf.matmul(tf.ones([3, 4]), tf.ones([4, 5])))))"
 INSTALL = """
 import os, sys
@@ -81,7 +83,7 @@ def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> 
 
 def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, Any]) -> None:
     feedstock = feedstock_loader.load(ROOT)
-    rendered = render.finalise(render.render(feedstock, read(feedstock, report["config"])))
+    rendered = render.close_static_pins(render.render(feedstock, read(feedstock, report["config"])))
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     assert {output.name for output in rendered.outputs if not output.skip} - paths.keys() == {"libtensorflow"}
     for output in (output for output in rendered.outputs if output.name in paths):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
-MACHINE = rehearse.first_available(first=[Path(sys.executable)], env=os.environ)
+MACHINE = rehearse.first_available_interpreter(first=[Path(sys.executable)], env=os.environ)
 VARIANTS = """\
 c_compiler:
   - gcc
@@ -148,7 +148,7 @@ def package_of(report: str) -> tuple[dict[str, Any], Path]:
 
 
 def test_a_python_feedstock_is_rehearsed_from_wheels_and_from_its_source_on_an_index(tmp_path: Path) -> None:
-    archive, python = source_archive(), MACHINE.python if MACHINE else ""
+    archive, python = source_archive(), MACHINE.minor_version if MACHINE else ""
     sha256 = hashlib.sha256(archive).hexdigest()
     index = tmp_path / "index" / "hello-words"
     index.mkdir(parents=True)
@@ -184,7 +184,7 @@ def test_a_c_feedstock_is_rehearsed_with_this_machines_compiler(tmp_path: Path) 
 
 
 def test_what_cannot_be_had_is_listed_before_anything_is_built(tmp_path: Path) -> None:
-    meta = NOARCH.format(sha256="0" * 64, python=MACHINE.python if MACHINE else "")
+    meta = NOARCH.format(sha256="0" * 64, python=MACHINE.minor_version if MACHINE else "")
     meta = meta.replace("    - setuptools\n", "    - setuptools\n    - libwhatever\n    - hello-words-of-nobody >=3\n")
     feedstock = written(tmp_path / "feedstock", meta)
     assert kiln(feedstock.root, "rerender", "--no-pinning").returncode == 0

@@ -9,12 +9,12 @@ import pytest
 from packaging.version import Version
 
 from kiln import expand, feedstock_loader, render
-from kiln.conda_package.writer import PackageFacts, write_metadata_package
+from kiln.conda_package.writer import PackageMetadata, write_metadata_package
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
 from kiln.rehearse.stand_in_writer import cuda_metadata
-from kiln.rehearse.wheel_locks import rehearsal_wheels
+from kiln.rehearse.wheel_locks import plan_from_locks
 from kiln.rehearse.wheel_package import PackageTarget, run_exports
 from kiln.solve_and_install import solve
 
@@ -36,7 +36,7 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
                 if conda_names.exporting_package(wheel.name) == name
                 else {}
             )
-            facts = PackageFacts(
+            facts = PackageMetadata(
                 name=name,
                 version=wheel.version,
                 build=target.cuda_tag,
@@ -48,7 +48,7 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path, cuda: str) -> None:
-    wheels, target = rehearsal_wheels(python="3.12", cuda=cuda).dependencies, PackageTarget(python="3.12", cuda=cuda)
+    wheels, target = plan_from_locks(python="3.12", cuda=cuda).dependencies, PackageTarget(python="3.12", cuda=cuda)
     (tmp_path / "made").mkdir()
     made = tmp_path / "made"
     dev_packages = (write_metadata_package(made, facts) for facts in cuda_metadata(wheels, target))
@@ -59,7 +59,7 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
     config = next(config for config in expand.configs(feedstock) if f"version{cuda}python3.12" in config.name)
     (framework,) = (
         output
-        for output in render.finalise(render.render(feedstock, config)).outputs
+        for output in render.close_static_pins(render.render(feedstock, config)).outputs
         if output.name == "libtensorflow_framework"
     )
     host = [strict(spec) for spec in framework.requirements.host]

@@ -20,7 +20,7 @@ from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import Channel
 from kiln.rehearse import wheel_download
 from kiln.rehearse.plan_types import LockedWheel
-from kiln.rehearse.wheel_locks import PYTHONS, rehearsal_wheels
+from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def some(python: str) -> tuple[LockedWheel, ...]:
-    return tuple(wheel for wheel in rehearsal_wheels(python=python).dependencies if wheel.name in SOME)
+    return tuple(wheel for wheel in plan_from_locks(python=python).dependencies if wheel.name in SOME)
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def interpreters() -> list[Path]:
     for python in PYTHONS:
         for first in ([], [Path(f"/usr/bin/python{python}")]):
             try:
-                interpreter = rehearse.find(python, first=first, env=ENV)
+                interpreter = rehearse.find_interpreter(python, first=first, env=ENV)
             except UnsupportedPython:
                 continue
             result[interpreter.executable] = interpreter.executable
@@ -113,18 +113,18 @@ def ran(prefix: Path, *words: str) -> str:
 @pytest.mark.parametrize("executable", interpreters(), ids=str)
 def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, store: Path, tmp_path: Path) -> None:
     interpreter = rehearse.probe(executable, env=ENV)
-    chosen = some(interpreter.python)
+    chosen = some(interpreter.minor_version)
     paths = wheel_download.fetch(chosen, store, env=ENV)
     made = rehearse.python_packages(interpreter, tmp_path / "made", env=ENV)
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
-    made += convert_all(fetched, tmp_path / "made", PackageTarget(python=interpreter.python))
+    made += convert_all(fetched, tmp_path / "made", PackageTarget(python=interpreter.minor_version))
     prefix = installed(made, tmp_path)
 
     answer: dict[str, Any] = json.loads(ran(prefix, "python", "-c", STANDARD_LIBRARY))
     assert answer["prefix"] == [str(prefix)] * 3
     for path in (*answer["path"], *answer["paths"], *answer["modules"]):
         assert Path(path).is_relative_to(prefix), path
-    assert "lib/python" + interpreter.python + "/site-packages" in " ".join(answer["path"])
+    assert "lib/python" + interpreter.minor_version + "/site-packages" in " ".join(answer["path"])
     assert ran(prefix, "python", "-m", "pip", "check") == "No broken requirements found.\n"
     assert str(prefix) in ran(prefix, "pip", "--version")
     assert ran(prefix, "normalizer", "--version").startswith("Charset-Normalizer")

@@ -66,7 +66,7 @@ def build(bazel: Path, folder: Path, url: str, credentials: Path) -> subprocess.
     folder.mkdir()
     (folder / "WORKSPACE").touch()
     (folder / "BUILD").write_text(BUILD)
-    flags.write(folder, url, remote_executor_credentials.read(credentials))
+    flags.write(folder, url, remote_executor_credentials.encode_credentials_folder(credentials))
     start = (str(bazel), f"--output_user_root={folder / 'output'}", f"--bazelrc={folder / 'bazelrc'}")
     try:
         more = ("--remote_retries=0", "--color=no", "--curses=no")

@@ -13,7 +13,7 @@ import pytest
 
 from kiln import build, expand, feedstock_loader, render
 from kiln.conda_package.reader import read_json
-from kiln.conda_package.writer import PackageFacts, write_metadata_package
+from kiln.conda_package.writer import PackageMetadata, write_metadata_package
 from kiln.local_channel import Channel
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
@@ -60,7 +60,7 @@ def packaged(
     feedstock = feedstock_loader.load(SERVING)
     config = expand.read(feedstock, config_name)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
-    rendered = render.finalise(render.render(feedstock, here))
+    rendered = render.close_static_pins(render.render(feedstock, here))
     (output,) = (item for item in rendered.outputs if item.name == name)
     # The license is in the sources, of which nothing is compiled here.
     about = {key: value for key, value in output.about.items() if key != "license_file"}
@@ -116,13 +116,13 @@ def stand_in(folder: Path) -> Path:
 def host_packages(folder: Path) -> Channel:
     """Return a channel with the host requirements of the CUDA config, without files; one has run exports."""
     feedstock = feedstock_loader.load(SERVING)
-    rendered = render.finalise(render.render(feedstock, expand.read(feedstock, CUDA_CONFIG)))
+    rendered = render.close_static_pins(render.render(feedstock, expand.read(feedstock, CUDA_CONFIG)))
     channel, packages = Channel(root=folder / "host"), []
     (folder / "packages").mkdir()
     for name in (spec.split()[0] for spec in rendered.outputs[0].requirements.host):
         exports = {"weak": ("libcublas >=99.1,<100.0a0",)} if name == "libcublas-dev" else {}
         version = "12.9" if name == "cuda-version" else "99.1"
-        facts = PackageFacts(name=name, version=version, build="0", run_exports=exports)
+        facts = PackageMetadata(name=name, version=version, build="0", run_exports=exports)
         packages.append((write_metadata_package(folder / "packages", facts), "linux-64"))
     channel.add(packages)
     return channel

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import process_runner
-from kiln.conda_package.writer import PackageFacts, write_package
+from kiln.conda_package.writer import PackageMetadata, write_package
 from kiln.container import Engine, engine_workarounds, images
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt_sources, content_assembly, slim_image, slim_image_kinds
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.needs("mmdebstrap"), pytest.mark.needs("gcc")]
 def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
     """A channel with a package like TensorFlow Serving's, around the stand-in for its program."""
     folder = tmp_path_factory.mktemp("serving")
-    facts = PackageFacts(name="tensorflow-serving", version="2.20.0", build="cpu_h0_0", license="Apache-2.0")
+    facts = PackageMetadata(name="tensorflow-serving", version="2.20.0", build="cpu_h0_0", license="Apache-2.0")
     subprocess.run(("gcc", "-Wall", "-Werror", "-o", folder / "server", SERVER), check=True)
     with write_package(folder, facts) as archive:
         archive.add_bytes("bin/tensorflow_model_server", (folder / "server").read_bytes(), executable=True)
@@ -76,7 +76,7 @@ def loaded(engine: Engine, base_image: str, archive: slim_image.SlimImage) -> It
     """The engine, as it works here, with the image in it."""
     images.load_archive(engine, archive.path)
     yield engine_workarounds.workable_engine(engine, base_image)
-    engine.ask("rmi", "--force", archive.tag)
+    engine.run_command("rmi", "--force", archive.tag)
 
 
 def test_the_same_packages_give_the_same_image(channel: Channel, archive: slim_image.SlimImage, tmp_path: Path) -> None:
@@ -156,21 +156,23 @@ def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
     words = ("--name", named, *loaded.options, "--network", "none", "--cap-drop", "all", "--read-only")
     as_user = () if user == "65532" else ("--user", f"{user}:0")
     settings = ("--env", "MODEL_NAME=half_plus_two", "--env", "BATCHING_PARAMETERS_FILE=/models/batching")
-    started = loaded.ask("run", "--detach", *words, *as_user, *settings, archive.tag, "--grpc_max_threads=4")
+    started = loaded.run_command("run", "--detach", *words, *as_user, *settings, archive.tag, "--grpc_max_threads=4")
     assert started.ok, started.tail
     try:
-        until(lambda: loaded.ask("exec", named, "/usr/bin/models-are-served").ok, "models are served", pause=0.2)
-        until(lambda: len(loaded.ask("logs", named).stdout.split()) >= len(EXPECTED), "the engine has the log")
-        assert tuple(loaded.ask("logs", named).stdout.split()) == EXPECTED
+        until(
+            lambda: loaded.run_command("exec", named, "/usr/bin/models-are-served").ok, "models are served", pause=0.2
+        )
+        until(lambda: len(loaded.run_command("logs", named).stdout.split()) >= len(EXPECTED), "the engine has the log")
+        assert tuple(loaded.run_command("logs", named).stdout.split()) == EXPECTED
         shell = 'while read -r key value _; do [[ $key != Uid: ]] || echo "$value"; done </proc/1/status'
-        asked = loaded.ask("exec", named, "/usr/bin/bash", "-c", shell)
+        asked = loaded.run_command("exec", named, "/usr/bin/bash", "-c", shell)
         assert asked.stdout.strip() == user
         # Killed after half a minute, it would have another exit code than that of the signal that asks it to end.
-        assert loaded.ask("stop", "--time", "30", named).ok
-        (state,) = json.loads(loaded.ask("inspect", named).stdout)
+        assert loaded.run_command("stop", "--time", "30", named).ok
+        (state,) = json.loads(loaded.run_command("inspect", named).stdout)
         assert state["State"]["ExitCode"] == 128 + signal.SIGTERM
     finally:
-        loaded.ask("rm", "--force", named)
+        loaded.run_command("rm", "--force", named)
 
 
 def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage) -> None:
@@ -195,7 +197,7 @@ def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_pa
     """The channel has both builds; without a GPU the same request gets the other one."""
     made = Channel(root=tmp_path / "channel")
     for build, depends in (("cpu_h0_0", ()), ("cuda129h0_200", ("__cuda >=12",))):
-        facts = PackageFacts(
+        facts = PackageMetadata(
             name="tensorflow-serving",
             version="2.20.0",
             build=build,
@@ -229,7 +231,7 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
     library, program = tmp_path / "libkilnnowhere.so", tmp_path / "x"
     subprocess.run(("gcc", "-shared", "-fPIC", "-o", library, tmp_path / "none.c"), check=True)
     subprocess.run(("gcc", "-o", program, tmp_path / "x.c", library), check=True)
-    facts = PackageFacts(name="tensorflow-serving", version="1", build="0", license="MIT")
+    facts = PackageMetadata(name="tensorflow-serving", version="1", build="0", license="MIT")
     with write_package(folder, facts) as archive:
         archive.add_bytes("bin/tensorflow_model_server", program.read_bytes(), executable=True)
     channel = Channel(root=tmp_path / "channel")
@@ -308,14 +310,14 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
         assert saved.ok, saved.tail
         assert (models / "sum" / "saved_model.pb").is_file()
         assert (models / "sum" / "saved_model.pb").stat().st_uid == 65532
-        started = engine.ask("run", "--detach", "--name", named, *safe, *mounts, tag, "/inference.py", "serve")
+        started = engine.run_command("run", "--detach", "--name", named, *safe, *mounts, tag, "/inference.py", "serve")
         assert started.ok, started.tail
         answers: list[str] = []
 
         def answered() -> bool:
-            (state,) = json.loads(engine.ask("inspect", named).stdout)
-            assert state["State"]["Running"], engine.ask("logs", named).tail
-            asked = engine.ask("exec", named, "/opt/conda/bin/python", "-c", ASK)
+            (state,) = json.loads(engine.run_command("inspect", named).stdout)
+            assert state["State"]["Running"], engine.run_command("logs", named).tail
+            asked = engine.run_command("exec", named, "/opt/conda/bin/python", "-c", ASK)
             answers.append(asked.stdout if asked.ok else "")
             return asked.ok
 
@@ -323,5 +325,5 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
         assert json.loads(answers[-1]) == {"predictions": [[6.0], [15.0]]}
         assert (images.labels(engine, tag))["kiln.rehearsal"] == "true"
     finally:
-        engine.ask("rm", "--force", named)
-        engine.ask("rmi", "--force", tag)
+        engine.run_command("rm", "--force", named)
+        engine.run_command("rmi", "--force", tag)

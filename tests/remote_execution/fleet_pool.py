@@ -155,7 +155,7 @@ def require() -> None:
         pytest.skip("this machine's apt knows no mirror of Debian")
     engine = choose("docker", env=os.environ).engine
     assert engine is not None
-    recipe = image.recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
+    recipe = image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 
@@ -186,7 +186,9 @@ class Client:
         command = f"echo {name} %d >/dev/null; sleep {seconds}; hostname >$@"
         rules = f'[genrule(name = "a%d" % n, outs = ["%d" % n], cmd = "{command}" % n) for n in range({actions})]\n'
         (folder / "BUILD").write_text(rules)
-        flags.write(folder, f"grpcs://{self.server}", remote_executor_credentials.read(credentials))
+        flags.write(
+            folder, f"grpcs://{self.server}", remote_executor_credentials.encode_credentials_folder(credentials)
+        )
         return self.thread.submit(self._build, folder)
 
     def _build(self, folder: Path) -> Result:

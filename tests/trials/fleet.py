@@ -125,7 +125,7 @@ def leftovers(root: Path) -> list[str]:
     """Return what is left of the runs of a feedstock."""
     left: list[str] = []
     with FleetLedger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        runs = ledger.fleets()
+        runs = ledger.fleet_runs()
     for run in runs:
         folder = root / "build_artifacts" / "fleet" / run.id
         asked = ("docker", "ps", "--all", "--quiet", "--filter", f"label=kiln-run={run.id}")

@@ -168,7 +168,7 @@ def kill_in_actions(root: Path, workers: int, *, running: Any) -> None:
     while not ledger.exists() and running():
         time.sleep(0.5)
     with FleetLedger(ledger) as fleets:
-        (run,) = (fleet.id for fleet in fleets.fleets())
+        (run,) = (fleet.id for fleet in fleets.fleet_runs())
     first, last = f"kiln-{run}-pool-1", f"kiln-{run}-pool-{workers}"
     fleet_pool.kill_in_action(first, "kiln-pool", seconds=1800)
     print(f"{first} was killed in an action", flush=True)

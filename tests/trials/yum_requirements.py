@@ -127,15 +127,15 @@ def trial(name: str) -> list[str]:
                 faults.append(f"{name}: a package that does not exist ended with {code}:\n{output}")
     finally:
         for tag in derived(engine) - before:
-            engine.ask("image", "rm", tag)
-        engine.ask("image", "rm", REPOSITORY)
+            engine.run_command("image", "rm", tag)
+        engine.run_command("image", "rm", REPOSITORY)
     return faults
 
 
 def prepare(engine: Engine) -> None:
     """Make the image with the repository."""
     folder = Feedstock(root=ROOT).artifacts / "images"
-    image.provide_image(engine, image.recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ)
+    image.provide_image(engine, image.base_image_recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ)
     with Container(engine, ContainerRun(image=BASE, argv=("sh", "-c", MAKE))) as container:
         result = container.run()
         assert result.ok, result.tail
@@ -171,7 +171,7 @@ def kiln(feedstock: Feedstock, *words: str) -> tuple[int, str]:
 def derived(engine: Engine) -> set[str]:
     """Return the names of the derived images."""
     words = ("image", "ls", "--filter", f"label={derived_image.LABEL}", "--format", "{{.Repository}}:{{.Tag}}")
-    return set(engine.ask(*words).stdout.split())
+    return set(engine.run_command(*words).stdout.split())
 
 
 def of_image(engine: Engine, tag: str) -> Iterator[str]:

@@ -23,36 +23,36 @@ from kiln import channel_url_credentials, masking
     ],
 )
 def test_a_channel_is_named_without_its_credentials(given: str, bare: str) -> None:
-    assert channel_url_credentials.register((given,)) == (bare,)
+    assert channel_url_credentials.register_credentials((given,)) == (bare,)
     assert given == bare or channel_url_credentials.with_credentials((bare,)) == (given,)
 
 
 def test_credentials_are_sent_to_their_channel_alone() -> None:
-    channel_url_credentials.register(
+    channel_url_credentials.register_credentials(
         ("https://me:p%40ss-word@one.example/private", "https://two.example/t/tok-98765/lab")
     )
     header = {"Authorization": f"Basic {base64.b64encode(b'me:p@ss-word').decode()}"}
-    assert channel_url_credentials.headers("https://one.example/private/noarch/repodata.json") == header
+    assert channel_url_credentials.request_headers("https://one.example/private/noarch/repodata.json") == header
     for other in ("https://one.example/private-too/x", "https://one.example/", "https://x.example/private/x"):
-        assert channel_url_credentials.headers(other) == {}
+        assert channel_url_credentials.request_headers(other) == {}
     url = "https://two.example/lab/noarch/repodata.json"
     assert channel_url_credentials.address_with_token(url) == "https://two.example/t/tok-98765/lab/noarch/repodata.json"
     assert channel_url_credentials.address_with_token("https://two.example/labs/x") == "https://two.example/labs/x"
 
 
 def test_rattler_gets_them_in_a_file_of_its_form() -> None:
-    channels = channel_url_credentials.register(
+    channels = channel_url_credentials.register_credentials(
         ("https://me:pw-12345@file.example/c", "https://token.example/t/tok-55555/c", "x")
     )
-    assert channel_url_credentials.for_rattler(channels) == {
+    assert channel_url_credentials.rattler_auth_file_content(channels) == {
         "file.example": {"BasicHTTP": {"username": "me", "password": "pw-12345"}},
         "token.example": {"CondaToken": "tok-55555"},
     }
-    assert channel_url_credentials.for_rattler(("conda-forge",)) == {}
+    assert channel_url_credentials.rattler_auth_file_content(("conda-forge",)) == {}
 
 
 def test_they_are_masked_from_then_on_and_not_shown_by_accident() -> None:
-    (bare,) = channel_url_credentials.register(("https://me:pw-of-mine@masked.example/c",))
+    (bare,) = channel_url_credentials.register_credentials(("https://me:pw-of-mine@masked.example/c",))
     assert masking.masked(f"cannot open {bare} with pw-of-mine") == f"cannot open {bare} with ***"
     assert "pw-of-mine" not in repr(
         channel_url_credentials.ChannelCredentials.of_channel("https://me:pw-of-mine@masked.example/c")

@@ -67,7 +67,7 @@ def test_the_registered_interpreter_of_a_platform_is_returned(registry: Path) ->
     arm, mainframe = (emulation.interpreter(name, registry) for name in ("linux-aarch64", "linux-s390x"))
     assert arm is not None
     assert mainframe is not None
-    assert (str(arm.program), arm.in_containers) == ("/usr/bin/qemu-aarch64-static", True)
+    assert (str(arm.program), arm.works_in_containers) == ("/usr/bin/qemu-aarch64-static", True)
     assert str(mainframe.program) == "/usr/bin/qemu-s390x-static"
     for subdir in ("linux-ppc64le", "linux-64", "osx-arm64", "noarch"):
         assert emulation.interpreter(subdir, registry) is None
@@ -96,13 +96,13 @@ def test_an_interpreter_that_is_opened_late_serves_no_container(
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(emulation.interpreter, "__defaults__", (registry,))
     (registry / "qemu").write_text(AARCH64.replace("OCF", "OC").replace("/usr/bin/qemu-aarch64-static", "/bin/sh"))
-    assert emulation.runs("linux-aarch64", in_container=False)
-    assert not emulation.runs("linux-aarch64", in_container=True)
+    assert emulation.can_run_platform("linux-aarch64", in_container=False)
+    assert not emulation.can_run_platform("linux-aarch64", in_container=True)
     (registry / "qemu").write_text(AARCH64)
-    assert emulation.runs("linux-aarch64", in_container=True)
-    assert emulation.runs("linux-64", in_container=True)
-    assert emulation.runs("noarch", in_container=True)
-    assert not emulation.runs("osx-64", in_container=False)
+    assert emulation.can_run_platform("linux-aarch64", in_container=True)
+    assert emulation.can_run_platform("linux-64", in_container=True)
+    assert emulation.can_run_platform("noarch", in_container=True)
+    assert not emulation.can_run_platform("osx-64", in_container=False)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_qemu_user_is_the_static_one_if_both_are_there(tmp_path: Path) -> None:
 
 
 def test_the_libraries_are_those_of_debians_packages(tmp_path: Path) -> None:
-    assert emulation.system_libraries("linux-aarch64", tmp_path) is None
+    assert emulation.cross_libc_folder("linux-aarch64", tmp_path) is None
     (tmp_path / "aarch64-linux-gnu" / "lib").mkdir(parents=True)
-    assert emulation.system_libraries("linux-aarch64", tmp_path) is None
+    assert emulation.cross_libc_folder("linux-aarch64", tmp_path) is None
     (tmp_path / "aarch64-linux-gnu" / "lib" / "ld-linux-aarch64.so.1").touch()
-    assert emulation.system_libraries("linux-aarch64", tmp_path) == tmp_path / "aarch64-linux-gnu"
+    assert emulation.cross_libc_folder("linux-aarch64", tmp_path) == tmp_path / "aarch64-linux-gnu"

@@ -172,7 +172,7 @@ def test_a_folder_is_changed_as_a_whole_and_a_failure_changes_nothing(tmp_path: 
     (folder / "link").symlink_to("kept")
 
     def fail() -> None:
-        with files.changing_folder(folder) as part:
+        with files.atomic_folder_change(folder) as part:
             (part / "conda-meta/record.json").write_text("half")
             (part / "kept").unlink()
             raise ZeroDivisionError
@@ -180,7 +180,7 @@ def test_a_folder_is_changed_as_a_whole_and_a_failure_changes_nothing(tmp_path: 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert (folder / "conda-meta/record.json").read_text() == "old"
-    with files.changing_folder(folder) as part:
+    with files.atomic_folder_change(folder) as part:
         (part / "conda-meta/record.json").write_text("new")
         assert (folder / "conda-meta/record.json").read_text() == "old", "until the end"
     assert (folder / "conda-meta/record.json").read_text() == "new"
@@ -212,13 +212,13 @@ def test_a_folder_may_itself_be_reached_by_a_link(tmp_path: Path) -> None:
     [(errno.EROFS, NotWritable), (errno.EPERM, NotWritable), (errno.EDQUOT, DiskFull), (errno.EISDIR, SystemFault)],
 )
 def test_what_the_system_refuses_is_a_failure_that_names_the_file(number: int, kind: type[KilnError]) -> None:
-    result = files.refusal(OSError(number, os.strerror(number), "/a/file"))
+    result = files.os_error_as_kiln_error(OSError(number, os.strerror(number), "/a/file"))
     assert isinstance(result, kind)
     assert "/a/file" in result.what
 
 
 def test_reserved_space_has_no_name_and_is_freed(tmp_path: Path) -> None:
-    reserve = files.Reserve(tmp_path / "new", 1 << 16)
+    reserve = files.DiskReserve(tmp_path / "new", 1 << 16)
     assert names(tmp_path / "new") == []
     reserve.release()
 

@@ -21,4 +21,4 @@ def test_packages_for_all_platforms_are_found(tmp_path: Path) -> None:
     for place in ("linux-64/a-1-0.conda", "linux-aarch64/b-1-0.conda", "noarch/c-1-0.conda", "logs/d-1-0.conda"):
         (tmp_path / place).parent.mkdir()
         (tmp_path / place).touch()
-    assert Channel(root=tmp_path).names() == {"a", "b", "c"}
+    assert Channel(root=tmp_path).package_names() == {"a", "b", "c"}

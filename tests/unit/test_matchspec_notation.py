@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import rattler
 
-from kiln.matchspec_notation import fault, legacy, package_name, strict
+from kiln.matchspec_notation import invalid_spec_reason, legacy, package_name, strict
 
 PAIRS = [
     ("numpy", "numpy"),
@@ -90,7 +90,7 @@ FORMS = [
 
 @pytest.mark.parametrize(("form", "engine", "package"), FORMS)
 def test_every_form_of_conda_is_understood(form: str, engine: str, package: str) -> None:
-    assert (strict(form), legacy(form), fault(form)) == (engine, package, "")
+    assert (strict(form), legacy(form), invalid_spec_reason(form)) == (engine, package, "")
     assert strict(strict(form)) == engine
     assert package_name(form) in {"six", "python", "tensorflow", "x264"}
 
@@ -120,7 +120,7 @@ def test_the_engine_understands_the_same_as_rattler_does_of_the_form_itself(form
     ],
 )
 def test_what_is_no_match_spec_is_reported_with_the_reason(text: str, why: str) -> None:
-    assert fault(text) == why
+    assert invalid_spec_reason(text) == why
     assert strict(text) == " ".join(text.split())
 
 
@@ -128,7 +128,7 @@ def test_what_is_no_match_spec_is_reported_with_the_reason(text: str, why: str) 
     "address", ["https://h/c/linux-64/six-1-0.conda", "/c/six-1-0.tar.bz2", "file:///c/six-1-0.conda"]
 )
 def test_the_address_of_a_package_stays(address: str) -> None:
-    assert (fault(address), strict(address)) == ("", address)
+    assert (invalid_spec_reason(address), strict(address)) == ("", address)
 
 
 # The answers of conda 26.7's MatchSpec.
@@ -144,9 +144,9 @@ a 1%; a 1&2; a "1"; a '>1'; a/b; a >=1,<2|; pillow-heif  >=0.10.0,<1.0.0<py312|>
 
 @pytest.mark.parametrize("spec", VALID.replace("\n", "; ").split("; "))
 def test_a_match_spec_of_conda_is_valid(spec: str) -> None:
-    assert fault(spec) == ""
+    assert invalid_spec_reason(spec) == ""
 
 
 @pytest.mark.parametrize("spec", INVALID.replace("\n", "; ").split("; "))
 def test_what_conda_refuses_as_a_match_spec_is_invalid(spec: str) -> None:
-    assert fault(spec) != ""
+    assert invalid_spec_reason(spec) != ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_a_name_of_condas_is_a_package_name(name: str) -> None:
-    assert not names.fault(name, "package name")
+    assert not names.invalid_name_reason(name, "package name")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_name_of_condas_is_a_package_name(name: str) -> None:
     ["..", ".", "--help", "-n", "a\n", "a b", "a/b", "__glibc", "a--b", "a..b", "A", "ä", "a\u202eb", "x" * 65, ""],
 )
 def test_an_invalid_name_is_refused(name: str) -> None:
-    assert names.fault(name, "package name")
+    assert names.invalid_name_reason(name, "package name")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_an_invalid_name_is_refused(name: str) -> None:
     ],
 )
 def test_versions_and_build_strings_have_the_characters_of_cep_26(text: str, what: str, *, good: bool) -> None:
-    assert bool(names.fault(text, what)) is not good
+    assert bool(names.invalid_name_reason(text, what)) is not good
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_folders_of_a_channel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "-rf", "--help", "", "a\nb", "a\x1b[2J", "a\u202eb", "a/b"])
 def test_a_file_with_an_invalid_name_is_not_a_config(name: str) -> None:
-    assert not names.is_config(name)
+    assert not names.is_config_name(name)
 
 
 def test_hidden_characters_are_shown_as_escapes() -> None:

@@ -578,7 +578,9 @@ def test_a_pool_has_certificates_of_its_run_only(tmp_path: Path) -> None:
     keys = [path for path in tmp_path.rglob("*") if path.suffix == ".key" or path.is_dir()]
     assert all(path.stat().st_mode & 0o077 == 0 for path in keys if "pool-" in path.name or path.suffix)
     assert not (tmp_path / "pool-client" / "ca.key").exists()
-    assert remote_executor_credentials.is_variable(remote_executor_credentials.read(fresh_client(tmp_path / "third")))
+    assert remote_executor_credentials.is_encoded_credentials(
+        remote_executor_credentials.encode_credentials_folder(fresh_client(tmp_path / "third"))
+    )
 
 
 def fresh_client(folder: Path) -> Path:

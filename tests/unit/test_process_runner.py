@@ -160,7 +160,7 @@ def test_a_child_in_the_background_does_not_delay_the_result() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="waits for a child without collecting it")
 def test_lines_between_a_read_and_the_end_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read finds nothing, then the program prints its last line and ends: as on a machine with too much to do."""
-    ready = PipeReader.ready
+    ready = PipeReader.read_available
     reads: list[float] = []
 
     def late(reader: PipeReader, timeout: float) -> list[tuple[IO[bytes], bytes]]:
@@ -170,7 +170,7 @@ def test_lines_between_a_read_and_the_end_are_not_lost(monkeypatch: pytest.Monke
             return []
         return ready(reader, timeout)
 
-    monkeypatch.setattr(PipeReader, "ready", late)
+    monkeypatch.setattr(PipeReader, "read_available", late)
     assert process_runner.run(("sh", "-c", "echo the last line"), env=os.environ).tail == "the last line"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import process_table
-from kiln.process_table import end_orphans, held_memory, memory_kills, parse
+from kiln.process_table import end_orphans, oom_kill_count, parse, process_tree_memory
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -49,20 +49,20 @@ def test_an_orphan_is_killed_and_a_shell_in_its_folder_is_not(tmp_path: Path) ->
 
 def test_memory_is_that_of_a_process_and_all_below_it() -> None:
     holding = "x = bytearray(b'x' * 50_000_000); print(flush=True); input()"
-    before = held_memory(os.getpid())
+    before = process_tree_memory(os.getpid())
     with subprocess.Popen((sys.executable, "-c", holding), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert held_memory(child.pid) > 50_000_000
-        assert held_memory(os.getpid()) > before + 25_000_000, (
+        assert process_tree_memory(child.pid) > 50_000_000
+        assert process_tree_memory(os.getpid()) > before + 25_000_000, (
             "what this process itself holds may become less meanwhile"
         )
         child.kill()
-    assert held_memory(1 << 30) == 0
+    assert process_tree_memory(1 << 30) == 0
 
 
 def test_the_kernels_count_is_a_number() -> None:
-    assert memory_kills() >= 0
+    assert oom_kill_count() >= 0
 
 
 def test_a_process_is_parsed_whatever_its_name() -> None:

@@ -55,7 +55,7 @@ def test_the_password_of_an_address_is_sent_in_a_header(tmp_path: Path, monkeypa
         requests.append((url, headers))
         yield Response(DATA)
 
-    monkeypatch.setattr(http_client, "opened", opened)
+    monkeypatch.setattr(http_client, "send_request", opened)
     source_download.fetch_and_hash("https://me:p%40ss@example.org:8080/a.tgz?x=1", tmp_path, algorithms=())
     ((url, headers),) = requests
     assert url == "https://example.org:8080/a.tgz?x=1"
@@ -66,6 +66,6 @@ def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: p
     def opened(_url: str, **_more: object) -> None:
         raise http_client.HttpError("<urlopen error [Errno -2] Name or service not known>")
 
-    monkeypatch.setattr(http_client, "opened", opened)
+    monkeypatch.setattr(http_client, "send_request", opened)
     with pytest.raises(DownloadFailed, match=r"example\.org cannot be reached: Name or service not known"):
         source_download.fetch_and_hash("https://example.org/a.tgz", tmp_path, algorithms=())

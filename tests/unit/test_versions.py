@@ -7,7 +7,7 @@ import rattler
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kiln.versions import Version, pinned, version_or_none
+from kiln.versions import Version, pinned_range, version_or_none
 
 # From the documentation of conda's VersionOrder, each smaller than the next.
 ASCENDING = [
@@ -70,7 +70,7 @@ def test_no_versions(text: str) -> None:
     ],
 )
 def test_a_pin_makes_a_range(version: str, min_pin: str | None, max_pin: str | None, wanted: str) -> None:
-    assert pinned(version, min_pin, max_pin) == wanted
+    assert pinned_range(version, min_pin, max_pin) == wanted
 
 
 WORDS = ("0", "1", "2", "10", "007", "a", "b", "rc", "dev", "post", "DEV")

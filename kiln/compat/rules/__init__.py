@@ -24,18 +24,18 @@ RULES: tuple[Rule, ...] = (
     tensorflow.tensorflow_and_python,
     tensorflow.tensorflow_and_bazel,
     tensorflow.tensorflow_and_compiler,
-    tensorflow_serving.serving_and_the_rest,
+    tensorflow_serving.serving_and_tensorflow_cuda_cudnn,
     tensorflow_serving.serving_and_bazel,
     tensorflow_serving.serving_and_python,
     gpu.cuda_and_gpu,
-    gpu.cuda_and_built_for,
-    gpu.built_for_and_gpu,
+    gpu.cuda_and_target_capabilities,
+    gpu.target_capabilities_and_gpu,
     gpu.known_failure,
     gpu.cuda_and_host_compiler,
     driver.cuda_and_driver,
     driver.driver_and_ptx,
     driver.driver_and_gpu,
-    driver.driver_and_kernel,
+    driver.driver_and_kernel_module,
     cudnn.cudnn_and_cuda,
     cudnn.cudnn_and_machine,
     tensorflow.wheel_and_glibc,
@@ -59,7 +59,7 @@ def iter_findings(combination: Combination) -> Iterator[Finding]:
             has_findings = True
             yield finding
     if not has_findings:
-        yield from single_parts.facts(combination)
+        yield from single_parts.single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from single_parts.releases(combination, RULES)
+        yield from single_parts.accepting_releases(combination, RULES)
     yield from single_parts.discontinued_machines(combination)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
-from kiln.compat.results import CANNOT, UNKNOWN, WORKS, finding_of, unknown
+from kiln.compat.results import CANNOT, UNKNOWN, WORKS, finding_of, unknown_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
     if combination.cudnn is None or combination.cuda is None:
         return
     rule, what = "cuDNN and CUDA", f"cuDNN {combination.cudnn} and CUDA {combination.cuda}"
-    rows = tables.cudnn(combination.cudnn, combination.cuda)
+    rows = tables.cudnn_rows(combination.cudnn, combination.cuda)
     working = [row for row in rows if row["works"] == "yes"]
     if working:
         yield finding_of(rule, WORKS, f"{what} are made for each other", working[0])
@@ -30,14 +30,14 @@ def cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
     elif tested := _tested_together(combination.cudnn, combination.cuda):
         yield finding_of(rule, WORKS, f"{what} are tested together", tested)
     else:
-        yield unknown(rule, f"no table has {what} together")
+        yield unknown_finding(rule, f"no table has {what} together")
 
 
 def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN by the GPUs and the driver that it requires with a CUDA."""
     if combination.cudnn is None or combination.cuda is None:
         return
-    rows = [row for row in tables.cudnn(combination.cudnn, combination.cuda) if row["works"] == "yes"]
+    rows = [row for row in tables.cudnn_rows(combination.cudnn, combination.cuda) if row["works"] == "yes"]
     for gpu in combination.gpus if rows else ():
         yield _cudnn_and_gpu(combination, rows, gpu)
     least = min(
@@ -54,13 +54,13 @@ def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
 def _cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
     rule, number = "cuDNN and GPU", bare_capability(gpu.capability)
     stated = [row for row in rows if row["capability_min"]]
-    holding = [row for row in stated if _reach(row)[0] <= number <= _reach(row)[1]]
+    holding = [row for row in stated if _capability_range(row)[0] <= number <= _capability_range(row)[1]]
     if holding:
         return finding_of(rule, WORKS, f"cuDNN {combination.cudnn} has kernels for {gpu.text}", holding[0], *gpu.rows)
     what = f"cuDNN {combination.cudnn} for CUDA {combination.cuda}"
     if len(stated) < len(rows):
-        return unknown(rule, f"no table has the GPUs of {what}")
-    if all(number < _reach(row)[0] for row in stated):
+        return unknown_finding(rule, f"no table has the GPUs of {what}")
+    if all(number < _capability_range(row)[0] for row in stated):
         return finding_of(
             rule, CANNOT, f"{what} has no kernels for {gpu.text}, which is older than all of its GPUs", stated[0]
         )
@@ -69,7 +69,7 @@ def _cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Findi
     )
 
 
-def _reach(row: Row) -> tuple[int, float]:
+def _capability_range(row: Row) -> tuple[int, float]:
     highest = row["capability_max"]
     return bare_capability(row["capability_min"]), bare_capability(highest) if highest else float("inf")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_release_cuda
-from kiln.compat.rules.gpu import built_for_and_gpu, cuda_and_gpu
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown_finding, with_release_cuda
+from kiln.compat.rules.gpu import cuda_and_gpu, target_capabilities_and_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +21,13 @@ def cuda_and_driver(combination: Combination) -> Iterator[Finding]:
     combination = with_release_cuda(combination)
     if combination.cuda is None or combination.driver is None:
         return
-    row, least, rule = tables.driver(combination.cuda), tables.minor_version_driver(combination.cuda), "CUDA and driver"
+    row, least, rule = (
+        tables.oldest_driver_row(combination.cuda),
+        tables.minor_compatibility_driver_row(combination.cuda),
+        "CUDA and driver",
+    )
     if row is None:
-        yield unknown(rule, f"no table has the driver of CUDA {combination.cuda}")
+        yield unknown_finding(rule, f"no table has the driver of CUDA {combination.cuda}")
     elif version_ranges.at_least(combination.driver, row["driver"]):
         yield finding_of(
             rule, WORKS, f"CUDA {combination.cuda} came with driver {row['driver']}, and newer ones run it", row
@@ -50,10 +54,10 @@ def driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     combination = with_release_cuda(combination)
     if combination.cuda is None or combination.driver is None:
         return
-    row = tables.driver(combination.cuda)
+    row = tables.oldest_driver_row(combination.cuda)
     if row is None or version_ranges.at_least(combination.driver, row["driver"]):
         return
-    for finding in (*cuda_and_gpu(combination), *built_for_and_gpu(combination)):
+    for finding in (*cuda_and_gpu(combination), *target_capabilities_and_gpu(combination)):
         if finding.verdict is COSTS:
             reason = (
                 f"the driver has to compile PTX of CUDA {combination.cuda}, which only {row['driver']} and newer "
@@ -67,7 +71,7 @@ def driver_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Refuse a GPU that the driver's branch has dropped; a driver older than the GPU's first CUDA is unknown."""
     for gpu in combination.gpus if combination.driver else ():
         first, final = tables.first_cuda(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
-        row = tables.driver(first["first"]) if first else None
+        row = tables.oldest_driver_row(first["first"]) if first else None
         assert combination.driver is not None, "checked above"
         if (
             final is not None
@@ -76,7 +80,7 @@ def driver_and_gpu(combination: Combination) -> Iterator[Finding]:
             reason = f"drivers after {final['driver']} do not serve {gpu.text}, and {combination.driver} is one of them"
             yield finding_of("driver and GPU", CANNOT, reason, final, *gpu.rows)
         elif first is None or row is None:
-            yield unknown("driver and GPU", f"no table has a CUDA for {gpu.text}")
+            yield unknown_finding("driver and GPU", f"no table has a CUDA for {gpu.text}")
         elif version_ranges.at_least(combination.driver, row["driver"]):
             reason = (
                 f"driver {combination.driver} is not older than that of the first CUDA for {gpu.text}, {first['first']}"
@@ -90,7 +94,7 @@ def driver_and_gpu(combination: Combination) -> Iterator[Finding]:
             yield finding_of("driver and GPU", UNKNOWN, reason, first, row, *gpu.rows)
 
 
-def driver_and_kernel(combination: Combination) -> Iterator[Finding]:
+def driver_and_kernel_module(combination: Combination) -> Iterator[Finding]:
     """Refuse a driver's library and kernel module of different versions."""
     if combination.driver is None or combination.loaded is None:
         return

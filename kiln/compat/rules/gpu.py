@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability, dotted_capability
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_release_cuda
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown_finding, with_release_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +21,9 @@ def cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
     combination = with_release_cuda(combination)
     if combination.cuda is None:
         return
-    row, rule = tables.compiler(combination.cuda), "CUDA and GPU"
+    row, rule = tables.cuda_compiler_row(combination.cuda), "CUDA and GPU"
     if row is None and combination.gpus:
-        yield unknown(rule, f"no table has the GPUs of CUDA {combination.cuda}")
+        yield unknown_finding(rule, f"no table has the GPUs of CUDA {combination.cuda}")
         return
     for gpu in combination.gpus:
         assert row is not None, "checked above, when there is a GPU"
@@ -34,7 +34,7 @@ def _cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     capabilities = [int(number) for number in row["capabilities"].split()]
     number = bare_capability(gpu.capability)
     if tables.first_cuda(number) is None:
-        return unknown(rule, f"no table has a CUDA that compiles for {gpu.text}")
+        return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
     lowest, highest = (dotted_capability(str(capabilities[index])) for index in (0, -1))
     reach = f"CUDA {cuda} compiles for {lowest} to {highest}"
     if number in capabilities:
@@ -52,13 +52,13 @@ def _cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     return finding_of(rule, COSTS, reason, row, *gpu.rows)
 
 
-def cuda_and_built_for(combination: Combination) -> Iterator[Finding]:
+def cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
     """Refuse a capability that CUDA's compiler does not know."""
     if combination.cuda is None or not combination.built_for:
         return
-    row, rule = tables.compiler(combination.cuda), "CUDA and what is built"
+    row, rule = tables.cuda_compiler_row(combination.cuda), "CUDA and what is built"
     if row is None:
-        yield unknown(rule, f"no table has the GPUs of CUDA {combination.cuda}")
+        yield unknown_finding(rule, f"no table has the GPUs of CUDA {combination.cuda}")
         return
     capabilities = {int(number) for number in row["capabilities"].split()}
     refused = [name for name in combination.built_for if bare_capability(name) not in capabilities]
@@ -68,9 +68,9 @@ def cuda_and_built_for(combination: Combination) -> Iterator[Finding]:
         yield finding_of(rule, WORKS, f"CUDA {combination.cuda} compiles for all that is built", row)
 
 
-def built_for_and_gpu(combination: Combination) -> Iterator[Finding]:
+def target_capabilities_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a build by its machine code of the GPU's generation, or its PTX for the GPU or an older one."""
-    for name, capabilities, rows in _built_for(combination):
+    for name, capabilities, rows in _capabilities_to_judge(combination):
         for gpu in combination.gpus:
             yield _build_and_gpu(name, capabilities, rows, gpu)
 
@@ -78,7 +78,7 @@ def built_for_and_gpu(combination: Combination) -> Iterator[Finding]:
 def _build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
     rule, number, listed = "what is built and GPU", bare_capability(gpu.capability), ",".join(capabilities)
     if tables.first_cuda(number) is None:
-        return unknown(rule, f"no table has a CUDA that compiles for {gpu.text}")
+        return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
     if any(bare_capability(code) // 10 == number // 10 and bare_capability(code) <= number for code in capabilities):
         return finding_of(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
     if any(not code.startswith("sm_") and bare_capability(code) <= number for code in capabilities):
@@ -92,24 +92,24 @@ def _build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ..
     )
 
 
-def _built_for(combination: Combination) -> Iterator[tuple[str, tuple[str, ...], tuple[Row, ...]]]:
+def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tuple[str, ...], tuple[Row, ...]]]:
     """Yield the list of capabilities to judge: the combination's, else Serving's, else upstream's wheel's."""
     if combination.built_for:
         yield "the build", combination.built_for, ()
-    elif combination.serving and (row := tables.serving(combination.serving)):
+    elif combination.serving and (row := tables.serving_row(combination.serving)):
         yield f"Serving {combination.serving} as released", tuple(row["capabilities"].split(",")), (row,)
     elif (
         combination.tf
-        and (row := tables.newest(tables.rows_including(tables.table("upstream"), combination.tf)))
-        and _is_default(row, combination)
+        and (row := tables.newest_row(tables.rows_including(tables.table("upstream"), combination.tf)))
+        and _is_upstream_build(row, combination)
     ):
         yield f"upstream's TensorFlow {combination.tf}", tuple(row["capabilities"].split(",")), (row,)
 
 
 def known_failure(combination: Combination) -> Iterator[Finding]:
     """Refuse upstream's wheels on the GPUs on which they are known to fail, whatever their lists of targets say."""
-    own = tables.tensorflow(combination.tf) if combination.tf else None
-    if combination.tf is None or combination.built_for or own is None or not _is_default(own, combination):
+    own = tables.tensorflow_row(combination.tf) if combination.tf else None
+    if combination.tf is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
         return
     for gpu in combination.gpus:
         rows = [
@@ -141,7 +141,7 @@ def _failing_on_older(tf: str, gpu: Gpu) -> list[Row]:
     return [row for row in failures if bare_capability(row["capability_last"]) < bare_capability(gpu.capability)]
 
 
-def _is_default(row: Row, combination: Combination) -> bool:
+def _is_upstream_build(row: Row, combination: Combination) -> bool:
     """Return whether a combination is upstream's build: another CUDA means another build."""
     return combination.cuda is None or version_ranges.agree(row["cuda"], combination.cuda)
 
@@ -151,9 +151,9 @@ def cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
     host = combination.host or combination.compiler
     if combination.cuda is None or host is None or not host.startswith("gcc "):
         return
-    row, rule, version = tables.compiler(combination.cuda), "CUDA and host compiler", host.split()[1]
+    row, rule, version = tables.cuda_compiler_row(combination.cuda), "CUDA and host compiler", host.split()[1]
     if row is None:
-        yield unknown(rule, f"no table has the host compilers of CUDA {combination.cuda}")
+        yield unknown_finding(rule, f"no table has the host compilers of CUDA {combination.cuda}")
     elif not row["gcc_below"]:
         yield finding_of(rule, UNKNOWN, f"no table has the host compilers of CUDA {combination.cuda}", row)
     elif version_ranges.below(version, row["gcc_below"]):

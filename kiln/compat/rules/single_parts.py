@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability, dotted_capability
-from kiln.compat.results import COSTS, WORKS, finding_of, unknown
+from kiln.compat.results import COSTS, WORKS, finding_of, unknown_finding
 from kiln.compat.rules.driver import cuda_and_driver
-from kiln.compat.rules.gpu import cuda_and_built_for, cuda_and_host_compiler
+from kiln.compat.rules.gpu import cuda_and_host_compiler, cuda_and_target_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,18 +20,23 @@ if TYPE_CHECKING:
     Rule = Callable[[Combination], Iterator[Finding]]
 
 
-def facts(combination: Combination) -> Iterator[Finding]:
+def single_part_findings(combination: Combination) -> Iterator[Finding]:
     """Yield a finding for each part that no rule combines with another."""
     yield from _cuda(combination)
     yield from _gpus(combination)
     if combination.driver is not None:
-        yield from _range("driver", f"driver {combination.driver} runs", cuda_and_driver, combination)
+        yield from _accepted_cuda_range("driver", f"driver {combination.driver} runs", cuda_and_driver, combination)
     compiler = combination.host or combination.compiler
     if compiler is not None and compiler.startswith("gcc "):
-        yield from _range("host compiler", f"{compiler} is accepted by nvcc of", cuda_and_host_compiler, combination)
+        yield from _accepted_cuda_range(
+            "host compiler", f"{compiler} is accepted by nvcc of", cuda_and_host_compiler, combination
+        )
     if combination.built_for:
-        yield from _range(
-            "what is built", f"{','.join(combination.built_for)} is compiled by", cuda_and_built_for, combination
+        yield from _accepted_cuda_range(
+            "what is built",
+            f"{','.join(combination.built_for)} is compiled by",
+            cuda_and_target_capabilities,
+            combination,
         )
 
 
@@ -47,10 +52,10 @@ def discontinued_machines(combination: Combination) -> Iterator[Finding]:
 def _cuda(combination: Combination) -> Iterator[Finding]:
     if combination.cuda is None:
         return
-    compiler, driver = tables.compiler(combination.cuda), tables.driver(combination.cuda)
-    least = tables.minor_version_driver(combination.cuda)
+    compiler, driver = tables.cuda_compiler_row(combination.cuda), tables.oldest_driver_row(combination.cuda)
+    least = tables.minor_compatibility_driver_row(combination.cuda)
     if compiler is None or driver is None:
-        yield unknown("CUDA", f"no table has CUDA {combination.cuda}")
+        yield unknown_finding("CUDA", f"no table has CUDA {combination.cuda}")
         return
     capabilities = compiler["capabilities"].split()
     generations = f"{dotted_capability(capabilities[0])} to {dotted_capability(capabilities[-1])}"
@@ -67,7 +72,7 @@ def _gpus(combination: Combination) -> Iterator[Finding]:
         number, last = str(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
         rows = [row for row in tables.table("cuda_compiler") if number in row["capabilities"].split()]
         if not rows:
-            yield unknown("GPU", f"no table has a CUDA that compiles for {gpu.text}")
+            yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
             continue
         ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}"
         yield finding_of("GPU", WORKS, ends, *dict.fromkeys((rows[0], rows[-1])), *gpu.rows)
@@ -75,7 +80,7 @@ def _gpus(combination: Combination) -> Iterator[Finding]:
             yield finding_of("GPU", WORKS, f"the last drivers for {gpu.text} are those of {last['driver']}", last)
 
 
-def _range(name: str, words: str, rule: Rule, combination: Combination) -> Iterator[Finding]:
+def _accepted_cuda_range(name: str, words: str, rule: Rule, combination: Combination) -> Iterator[Finding]:
     """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest."""
     accepted = [
         (cuda, finding)
@@ -84,22 +89,22 @@ def _range(name: str, words: str, rule: Rule, combination: Combination) -> Itera
         if finding.verdict is WORKS
     ]
     if not accepted:
-        yield unknown(name, f"{words} no CUDA that the tables have")
+        yield unknown_finding(name, f"{words} no CUDA that the tables have")
         return
     (newest, first), (oldest, last) = accepted[0], accepted[-1]
     rows = dict.fromkeys((*first.rows, *last.rows))
     yield finding_of(name, WORKS, f"{words} CUDA {oldest} to {newest}", *rows)
 
 
-def releases(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
+def accepting_releases(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
     """Yield the releases of TensorFlow that accept all parts; without one, that this is not documented."""
     if (
         combination.tf is not None
         or combination.serving is not None
-        or not (combination.given() or combination.gpus or combination.built_for)
+        or not (combination.specified_versions() or combination.gpus or combination.built_for)
     ):
         return
-    if combination.cuda is not None and tables.driver(combination.cuda) is None:
+    if combination.cuda is not None and tables.oldest_driver_row(combination.cuda) is None:
         return  # the tables do not have that CUDA
     verdicts = [(row, _verdict_with(combination, row, rules)) for row in tables.table("tensorflow")]
     for good, words in ((WORKS, "as upstream tests them"), (COSTS, "with a cost")):
@@ -110,16 +115,16 @@ def releases(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Find
             )
             return
     newest = tables.table("tensorflow")[0]
-    if cuda := _other_cuda(combination, newest, rules):
+    if cuda := _newest_accepted_cuda(combination, newest, rules):
         reason = (
             f"TensorFlow {newest['tf']} accepts it when it is built with CUDA {cuda}, which upstream's wheel is not"
         )
         yield finding_of("releases", COSTS, reason, newest)
         return
-    yield unknown("releases", "no release of TensorFlow in the tables is known to accept all of it")
+    yield unknown_finding("releases", "no release of TensorFlow in the tables is known to accept all of it")
 
 
-def _other_cuda(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> str | None:
+def _newest_accepted_cuda(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> str | None:
     """Return the newest CUDA, of the major version of a release's, with which it accepts the GPUs and other parts."""
     if combination.cuda is not None or not combination.gpus:
         return None

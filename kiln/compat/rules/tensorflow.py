@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def tested_versions(combination: Combination) -> Iterator[Finding]:
     """Yield the versions that a release is tested with, where nothing else is given."""
-    if combination.tf is None or [name for name, _ in combination.given()] != ["tf"] or combination.gpus:
+    if combination.tf is None or [name for name, _ in combination.specified_versions()] != ["tf"] or combination.gpus:
         return
-    row, rule = tables.tensorflow(combination.tf), "TensorFlow"
+    row, rule = tables.tensorflow_row(combination.tf), "TensorFlow"
     if row is None:
-        yield unknown(rule, f"no table has TensorFlow {combination.tf}")
+        yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
     else:
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row.text.partition(', ')[2]}", row)
 
@@ -33,12 +33,12 @@ def tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
     """Accept upstream's tested pair; another minor version is untested, another major version another library."""
     if combination.tf is None or combination.cuda is None:
         return
-    row, rule = tables.tensorflow(combination.tf), "TensorFlow and CUDA"
+    row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and CUDA"
     if row is None:
-        yield unknown(rule, f"no table has TensorFlow {combination.tf}")
+        yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
     elif version_ranges.agree(row["cuda"], combination.cuda):
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
-    elif builds := _builds_with_cuda(combination):
+    elif builds := _third_party_builds_with_cuda(combination):
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
         yield finding_of(rule, COSTS, reason, row, *builds)
@@ -61,9 +61,9 @@ def tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN: TensorFlow needs the major version that it was compiled with, and no older minor version."""
     if combination.tf is None or combination.cudnn is None:
         return
-    row, rule = tables.tensorflow(combination.tf), "TensorFlow and cuDNN"
+    row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and cuDNN"
     if row is None:
-        yield unknown(rule, f"no table has TensorFlow {combination.tf}")
+        yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
         return
     tested = row["cudnn"]
     if version_ranges.numbers(tested)[0] != version_ranges.numbers(combination.cudnn)[0]:
@@ -91,14 +91,14 @@ def tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
     """Refuse a Python that a release has dropped; a newer one than upstream's may have been built by others."""
     if combination.tf is None or combination.python is None:
         return
-    row, rule = tables.tensorflow(combination.tf), "TensorFlow and Python"
+    row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and Python"
     if row is None or not row["python"]:
-        yield unknown(rule, f"no table has the Pythons of TensorFlow {combination.tf}")
+        yield unknown_finding(rule, f"no table has the Pythons of TensorFlow {combination.tf}")
         return
     what = f"TensorFlow {combination.tf} is for Python {row['python']}"
     builds = [
         row
-        for row in _builds(combination)
+        for row in _third_party_builds(combination)
         if row["python"] and version_ranges.in_ranges(combination.python, row["python"])
     ]
     if version_ranges.in_ranges(combination.python, row["python"]):
@@ -117,7 +117,7 @@ def tensorflow_and_bazel(combination: Combination) -> Iterator[Finding]:
     """Judge a Bazel: the sources name the one that they are tested with."""
     if combination.tf is None or combination.bazel is None:
         return
-    row = tables.tensorflow(combination.tf)
+    row = tables.tensorflow_row(combination.tf)
     tested = (
         "" if row is None else (row["bazel_cpu"] if combination.cuda is None and row["bazel_cpu"] else row["bazel"])
     )
@@ -128,9 +128,9 @@ def tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:
     """Judge a compiler: another one than upstream's is untested."""
     if combination.tf is None or combination.compiler is None:
         return
-    row, rule = tables.tensorflow(combination.tf), "TensorFlow and compiler"
+    row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and compiler"
     if row is None or not row["compiler"]:
-        yield unknown(rule, f"no table has the compiler of TensorFlow {combination.tf}")
+        yield unknown_finding(rule, f"no table has the compiler of TensorFlow {combination.tf}")
         return
     (name, version), (tested, tested_version) = combination.compiler.split(), row["compiler"].split()
     if name == tested and version_ranges.numbers(version)[0] == version_ranges.numbers(tested_version)[0]:
@@ -144,7 +144,7 @@ def tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:
         )
 
 
-def _builds(combination: Combination) -> list[Row]:
+def _third_party_builds(combination: Combination) -> list[Row]:
     """Return the known builds of a release by others than upstream."""
     return [
         row
@@ -153,9 +153,11 @@ def _builds(combination: Combination) -> list[Row]:
     ]
 
 
-def _builds_with_cuda(combination: Combination) -> list[Row]:
+def _third_party_builds_with_cuda(combination: Combination) -> list[Row]:
     return [
-        row for row in _builds(combination) if combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
+        row
+        for row in _third_party_builds(combination)
+        if combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
     ][:1]
 
 
@@ -163,9 +165,9 @@ def wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     """Accept the glibc in the file name of upstream's wheel, and newer ones."""
     if combination.tf is None or combination.glibc is None:
         return
-    row, rule = tables.newest(tables.rows_including(tables.table("wheel"), combination.tf)), "wheel and glibc"
+    row, rule = tables.newest_row(tables.rows_including(tables.table("wheel"), combination.tf)), "wheel and glibc"
     if row is None:
-        yield unknown(rule, f"no table has the glibc of TensorFlow {combination.tf}")
+        yield unknown_finding(rule, f"no table has the glibc of TensorFlow {combination.tf}")
     elif version_ranges.at_least(combination.glibc, row["glibc"]):
         yield finding_of(
             rule, WORKS, f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']} or newer", row

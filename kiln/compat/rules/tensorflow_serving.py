@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown_finding
 from kiln.compat.rules.tensorflow import tensorflow_and_python
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from kiln.compat.tables import Row
 
 
-def serving_and_the_rest(combination: Combination) -> Iterator[Finding]:
+def serving_and_tensorflow_cuda_cudnn(combination: Combination) -> Iterator[Finding]:
     """Judge the TensorFlow, CUDA and cuDNN of a release of Serving, which is built with one of each."""
     if combination.serving is None:
         return
-    row, rule = tables.serving(combination.serving), "Serving"
+    row, rule = tables.serving_row(combination.serving), "Serving"
     if row is None:
-        yield unknown(rule, f"no table has Serving {combination.serving}")
+        yield unknown_finding(rule, f"no table has Serving {combination.serving}")
         return
     yield from _serving_and_tensorflow(combination.serving, combination.tf, row)
     for name, title in (("cuda", "CUDA"), ("cudnn", "cuDNN")):
@@ -35,11 +35,11 @@ def serving_and_the_rest(combination: Combination) -> Iterator[Finding]:
             )
         else:
             yield finding_of(
-                f"{rule} and {title}", *_other_version(combination.serving, title, version, row[name]), row
+                f"{rule} and {title}", *_version_mismatch_verdict(combination.serving, title, version, row[name]), row
             )
 
 
-def _other_version(serving: str, title: str, version: str, own: str) -> tuple[Verdict, str]:
+def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) -> tuple[Verdict, str]:
     if version_ranges.numbers(version)[0] == version_ranges.numbers(own)[0]:
         return (
             COSTS,
@@ -53,9 +53,9 @@ def _serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[
     if tf and version_ranges.numbers(tf)[:2] != version_ranges.numbers(serving)[:2]:
         yield finding_of(rule, CANNOT, f"Serving {serving} contains TensorFlow of its own minor version, not {tf}", row)
         return
-    own = tables.tensorflow(serving)
+    own = tables.tensorflow_row(serving)
     if own is None:
-        yield unknown(rule, f"no table has TensorFlow {serving}, which Serving {serving} would contain")
+        yield unknown_finding(rule, f"no table has TensorFlow {serving}, which Serving {serving} would contain")
         return
     differ = [
         f"{title} {row[name]} (TensorFlow: {own[name]})"
@@ -81,7 +81,7 @@ def serving_and_python(combination: Combination) -> Iterator[Finding]:
     if (
         combination.serving is not None
         and combination.tf is None
-        and tables.tensorflow(combination.serving) is not None
+        and tables.tensorflow_row(combination.serving) is not None
     ):
         yield from tensorflow_and_python(combination.with_versions(tf=".".join(combination.serving.split(".")[:2])))
 
@@ -90,7 +90,7 @@ def serving_and_bazel(combination: Combination) -> Iterator[Finding]:
     """Judge the Bazel of Serving, which need not be TensorFlow's."""
     if combination.serving is None or combination.bazel is None:
         return
-    row = tables.serving(combination.serving)
+    row = tables.serving_row(combination.serving)
     yield bazel_finding(
         "Serving and Bazel", f"Serving {combination.serving}", row["bazel"] if row else "", combination.bazel, row
     )

@@ -79,12 +79,12 @@ def read(path: Path) -> RunKey:
             why=str(error),
             hint=f"kiln fleet run --detach writes it: build_artifacts/fleet/RUN/{NAME}",
         ) from error
-    if fault := _fault(key):
+    if fault := _invalid_key_reason(key):
         raise UsageError(f"{path} is not the key of a detached run", why=fault)
     return key
 
 
-def _fault(key: RunKey) -> str:
+def _invalid_key_reason(key: RunKey) -> str:
     """Return why a key is invalid: its fields become arguments of ssh, and names of files."""
     if not RUN.fullmatch(key.run):
         return f"invalid run {key.run!r}"
@@ -109,7 +109,7 @@ def find_all(feedstock: Feedstock) -> tuple[RunKey, ...]:
     return tuple(keys)
 
 
-def of_run(feedstock: Feedstock, run: str | None) -> RunKey:
+def key_of_run(feedstock: Feedstock, run: str | None) -> RunKey:
     """Return the key of a feedstock's detached run; without a name, of the only one.
 
     Raises:

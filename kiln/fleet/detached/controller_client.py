@@ -32,27 +32,27 @@ class Controller:
 
     def state(self) -> dict[str, Any]:
         """Return the state of the run."""
-        return self._ask("state")
+        return self._request_json("state")
 
-    def export(self) -> dict[str, Any]:
+    def export_results(self) -> dict[str, Any]:
         """Have the results gathered for `fetch`, and return the state of the run."""
-        return self._ask("export")
+        return self._request_json("export")
 
-    def request(self, what: str) -> None:
+    def send_request(self, what: str) -> None:
         """Have something done, such as the run stopped (``stop``)."""
-        self._run(what)
+        self._run_request(what)
 
-    def end(self) -> bool:
+    def confirm_collected(self) -> bool:
         """Say that all is collected, which ends the controller; return whether it waits for others who fetch it."""
-        return json_messages.decode(self._run("collected").stdout.strip() or "{}") == {"waits": True}
+        return json_messages.decode(self._run_request("collected").stdout.strip() or "{}") == {"waits": True}
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         """Return whether the controller still lets the run's key in."""
         return process_runner.capture((*self.words, "state"), env=self.environment, timeout=SECONDS).ok
 
     def log(self, config: str, on_line: Callable[[str], None]) -> None:
         """Send the lines of a config's latest log; raises MachinesUnknown."""
-        self._checked(
+        self._require_success(
             process_runner.run((*self.words, f"log {shlex.quote(config)}"), env=self.environment, on_line=on_line)
         )
 
@@ -76,11 +76,11 @@ class Controller:
         shell, host = shlex.join(self.words[:-1]), self.words[-1]
         options = ("--recursive", "--times", "--partial", "--timeout=120", f"--rsh={shell}")
         argv = ("rsync", *options, f"{host}:export/", f"{folder}/")
-        self._checked(process_runner.capture(argv, env=self.environment))
+        self._require_success(process_runner.capture(argv, env=self.environment))
 
-    def _ask(self, request: str) -> dict[str, Any]:
+    def _request_json(self, request: str) -> dict[str, Any]:
         try:
-            answer = json.loads(self._run(request).stdout)
+            answer = json.loads(self._run_request(request).stdout)
         except ValueError as error:
             what = f"the controller of the run {self.key.run} sent an invalid answer"
             raise BrokenPackage(what, why=str(error)) from error
@@ -88,10 +88,12 @@ class Controller:
             raise BrokenPackage(f"the controller of the run {self.key.run} sent an invalid answer")
         return answer
 
-    def _run(self, request: str) -> process_runner.Result:
-        return self._checked(process_runner.capture((*self.words, request), env=self.environment, timeout=SECONDS))
+    def _run_request(self, request: str) -> process_runner.Result:
+        return self._require_success(
+            process_runner.capture((*self.words, request), env=self.environment, timeout=SECONDS)
+        )
 
-    def _checked(self, result: process_runner.Result) -> process_runner.Result:
+    def _require_success(self, result: process_runner.Result) -> process_runner.Result:
         if result.ok:
             return result
         where = f"{self.key.address}:{self.key.port}"
@@ -103,7 +105,7 @@ class Controller:
 
 
 @contextlib.contextmanager
-def connected(key: RunKey, environment: Mapping[str, str]) -> Iterator[Controller]:
+def controller_connection(key: RunKey, environment: Mapping[str, str]) -> Iterator[Controller]:
     """Yield a run's controller; its private key is in a folder of its own meanwhile."""
     with tempfile.TemporaryDirectory(prefix="kiln-key-") as name:
         folder = Path(name)

@@ -19,7 +19,7 @@ TEMPORARY = {"aws": ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"), "openstack": ("
 HINT = "take a longer session of the role, or keys of a user for this alone, or more --workers"
 
 
-def require_lasting(
+def require_lasting_credentials(
     provider: str,
     environment: Mapping[str, str],
     *,
@@ -37,7 +37,7 @@ def require_lasting(
         UsageError: when they expire before.
     """
     text = environment.get(EXPIRY.get(provider, ""), "").strip()
-    expiry = _moment(text)
+    expiry = _parse_time(text)
     if expiry is not None and expiry < end:
         remaining, needed = (expiry - begin) / 3600, (end - begin) / 3600
         when = f"expire in {remaining:.1f} h" if remaining > 0 else f"expired {-remaining:.1f} h ago"
@@ -51,7 +51,7 @@ def require_lasting(
 
 def _expiry_note(provider: str, environment: Mapping[str, str], text: str, *, begin: float, limit: float | None) -> str:
     """Return why credentials may expire before the end of a run whose plan they outlast; empty if nothing says so."""
-    expiry = _moment(text)
+    expiry = _parse_time(text)
     if expiry is not None:
         if limit is None or expiry >= limit:
             return ""
@@ -68,7 +68,7 @@ def _expiry_note(provider: str, environment: Mapping[str, str], text: str, *, be
     return f"the credentials are temporary ({temporary}){known}: they may expire before the run ends"
 
 
-def _moment(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     """Return a time in seconds since the epoch; None for a text that is none."""
     try:
         moment = dt.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)

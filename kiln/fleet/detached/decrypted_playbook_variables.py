@@ -40,13 +40,13 @@ class Loader(yaml.SafeLoader):
     """Reads values that Ansible Vault has encrypted as `Encrypted`."""
 
 
-def _encrypted(loader: yaml.SafeLoader, node: yaml.Node) -> Encrypted:
+def _construct_encrypted(loader: yaml.SafeLoader, node: yaml.Node) -> Encrypted:
     assert isinstance(node, yaml.ScalarNode), "its tag is for texts"
     return Encrypted(loader.construct_scalar(node))
 
 
-Loader.add_constructor("!vault", _encrypted)
-Loader.add_constructor("!vault-encrypted", _encrypted)
+Loader.add_constructor("!vault", _construct_encrypted)
+Loader.add_constructor("!vault-encrypted", _construct_encrypted)
 
 
 class VaultDecryption:
@@ -77,7 +77,7 @@ class VaultDecryption:
         return result.stdout
 
 
-def names_of_playbooks(folder: Path, provider: str) -> frozenset[str]:
+def variables_read_by_playbooks(folder: Path, provider: str) -> frozenset[str]:
     """Return the variables of kiln that the playbooks in a folder read with the workers of a provider."""
     names: set[str] = set()
     for path in sorted(folder.rglob("*")):
@@ -87,7 +87,7 @@ def names_of_playbooks(folder: Path, provider: str) -> frozenset[str]:
     return frozenset(name for name in names if not name.startswith(others)) - HERE
 
 
-def variable_files(
+def variable_files_to_send(
     paths: Sequence[Path],
     names: Collection[str],
     vault: VaultDecryption,
@@ -114,11 +114,11 @@ def variable_files(
         for table, path, target in zip(tables, paths, sent, strict=True):
             if name in table:
                 target[name] = _decrypted(table[name], path, vault)
-                pending |= (set(_mentioned(target[name])) & known) - done
+                pending |= (set(_template_words(target[name])) & known) - done
     files: dict[str, str] = {}
     for number, (path, table) in enumerate(zip(paths, sent, strict=True)):
         if isinstance(hosts := table.get("kiln_static_hosts"), list) and hosts:
-            table["kiln_static_hosts"] = [host for host in hosts if not _is_at(host, controller)]
+            table["kiln_static_hosts"] = [host for host in hosts if not _has_address(host, controller)]
             if not table["kiln_static_hosts"]:
                 raise UsageError(f"kiln_static_hosts in {path} has no host besides the controller", hint=ANOTHER)
         for host in table.get("kiln_static_hosts") or ():
@@ -158,20 +158,20 @@ def _decrypted(value: Any, path: Path, vault: VaultDecryption) -> Any:
     return value
 
 
-def _mentioned(value: Any) -> Iterator[str]:
+def _template_words(value: Any) -> Iterator[str]:
     """Return the words of the templates in a value, the names of other variables among them."""
     match value:
         case str() if "{{" in value or "{%" in value:
             yield from WORD.findall(value)
         case dict():
             for item in value.values():
-                yield from _mentioned(item)
+                yield from _template_words(item)
         case list():
             for item in value:
-                yield from _mentioned(item)
+                yield from _template_words(item)
 
 
-def _is_at(host: Any, place: tuple[str, int] | None) -> bool:
+def _has_address(host: Any, place: tuple[str, int] | None) -> bool:
     """Return whether an existing host is reached at an address and a port."""
     if place is None or not isinstance(host, dict):
         return False

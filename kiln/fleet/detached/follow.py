@@ -46,7 +46,7 @@ class RunFollower:
         self.is_over = False
         self.is_heard = False
 
-    def take(self, message: Mapping[str, Any]) -> None:
+    def show_message(self, message: Mapping[str, Any]) -> None:
         """Show a message.
 
         Raises:
@@ -54,30 +54,30 @@ class RunFollower:
         """
         self.is_heard = True
         try:
-            self._take(message)
+            self._dispatch_message(message)
         except (KeyError, TypeError, ValueError) as error:
             raise BrokenPackage("the controller sent an invalid message", why=str(error)) from error
 
-    def _take(self, message: Mapping[str, Any]) -> None:
+    def _dispatch_message(self, message: Mapping[str, Any]) -> None:
         match message["kind"]:
             case "run" | "state":
-                self._take_run(message)
+                self._update_run(message)
             case "config":
-                self._take_config(record_from_json(ConfigRun, message["config"]), *message.get("expected", NEVER))
+                self._update_config(record_from_json(ConfigRun, message["config"]), *message.get("expected", NEVER))
             case "line" if self._view is not None:
                 self._view.config_line(str(message["config"]), str(message["step"]), str(message["text"]))
             case "shown" if self._view is None and self._report is not None:
                 self._view = self._make_view(self.last["labels"])
-                self._view.run_began(self._current())
-                self._shown_cost = self._current().cost
+                self._view.run_began(self._current_report())
+                self._shown_cost = self._current_report().cost
             case "shown":
                 self._show_cost()
             case "over":
                 self.is_over = True
                 if self._view is not None and self._report is not None:
-                    self._view.run_ended(self._current())
+                    self._view.run_ended(self._current_report())
 
-    def _take_run(self, message: Mapping[str, Any]) -> None:
+    def _update_run(self, message: Mapping[str, Any]) -> None:
         self.last = dict(message)
         if message.get("report") is None:
             lines = message.get("output") or [f"the controller is {message['process']}"]
@@ -87,12 +87,12 @@ class RunFollower:
 
     def _show_cost(self) -> None:
         """Show the cost, once the expected times of all configs have arrived."""
-        cost = None if self._report is None else self._current().cost
+        cost = None if self._report is None else self._current_report().cost
         if self._view is not None and cost is not None and cost != self._shown_cost:
             self._shown_cost = cost
             self._view.run_cost(cost)
 
-    def _take_config(self, config: ConfigRun, start: float | None, end: float | None) -> None:
+    def _update_config(self, config: ConfigRun, start: float | None, end: float | None) -> None:
         for times, moment in ((self._starts, start), (self._ends, end)):
             times.pop(config.config, None)
             if moment is not None:
@@ -102,7 +102,7 @@ class RunFollower:
         if self._view is not None and previous != config:
             self._view.config_changed(config)
 
-    def _current(self) -> MatrixReport:
+    def _current_report(self) -> MatrixReport:
         assert self._report is not None, "a run was reported"
         cost = self._report.cost
         if cost is not None:
@@ -115,7 +115,7 @@ class RunFollower:
             self._said = text
             self._say(text)
 
-    def note_lost(self, reason: str) -> None:
+    def report_lost_connection(self, reason: str) -> None:
         """Say that the connection is lost."""
         self._say_once(f"no connection to the controller, trying again: {reason}")
 
@@ -140,7 +140,7 @@ def follow(
     failures, was_heard, since = 0, False, clock()
     while True:
         follower.is_heard = False
-        result = controller.follow(follower.take)
+        result = controller.follow(follower.show_message)
         if follower.is_over:
             return
         if follower.is_heard:
@@ -153,7 +153,7 @@ def follow(
                 raise _gone_error(controller.key)
             if not was_heard or clock() - since >= LONGEST:
                 raise _silent_error(controller.key, lines[-1])
-        follower.note_lost(lines[-1][:200])
+        follower.report_lost_connection(lines[-1][:200])
         pause(PAUSE)
 
 

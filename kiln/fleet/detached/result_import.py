@@ -45,11 +45,11 @@ def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
         fleet = from_json_values(FleetRun, state["fleet"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BrokenPackage("the controller sent an invalid state of the run", why=str(error)) from error
-    configs = tuple(_config(folder, config) for config in report.configs)
+    configs = tuple(_with_checked_files(folder, config) for config in report.configs)
     return dataclasses.replace(report, configs=configs), fleet
 
 
-def _config(folder: Path, config: ConfigRun) -> ConfigRun:
+def _with_checked_files(folder: Path, config: ConfigRun) -> ConfigRun:
     log = folder / "logs" / f"{config.config}.log"
     packages = tuple(accept_package(folder / "packages", package, sender="controller") for package in config.packages)
     is_log = log.is_file() and log.parent.resolve() == (folder / "logs").resolve()
@@ -68,23 +68,23 @@ def store(
 
     ``inputs`` are those with which the configs were sent: where the recipe has changed since, they are built again.
     """
-    configs = tuple(_stored(feedstock, config, inputs) for config in report.configs)
+    configs = tuple(_add_packages_to_channel(feedstock, config, inputs) for config in report.configs)
     now = time.time()  # until now the controller is charged for; its packages have waited there
-    cost = costs.of_run(dataclasses.replace(fleet, lives=False), report.cost, now, is_controlled=True) or report.cost
+    cost = costs.run_cost(dataclasses.replace(fleet, lives=False), report.cost, now, is_controlled=True) or report.cost
     report = dataclasses.replace(report, configs=configs, cost=cost)
-    known = ledger.fleet(fleet.id)  # by a collection that was interrupted, perhaps before it had stored all
-    number = ledger.begin(report) if known is None else known.number
+    known = ledger.fleet_run(fleet.id)  # by a collection that was interrupted, perhaps before it had stored all
+    number = ledger.begin_run(report) if known is None else known.number
     if cost is not None:
         ledger.update_cost(number, cost)
     ledger.begin_fleet(dataclasses.replace(fleet, number=number))
     for config in configs:
         ledger.update_config(number, config)
     ledger.end_fleet(fleet.id)
-    ledger.end(number, at=report.finished)
+    ledger.end_run(number, at=report.finished)
     return dataclasses.replace(report, run=number)
 
 
-def _stored(feedstock: Feedstock, config: ConfigRun, inputs: Mapping[str, ConfigInputs]) -> ConfigRun:
+def _add_packages_to_channel(feedstock: Feedstock, config: ConfigRun, inputs: Mapping[str, ConfigInputs]) -> ConfigRun:
     known = inputs.get(config.config)
     if not config.packages or known is None:
         return config

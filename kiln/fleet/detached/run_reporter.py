@@ -21,7 +21,7 @@ from kiln.fleet.playbook_runner import read_json
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.names import terminal_text
-from kiln.report import labels
+from kiln.report import config_labels
 from kiln.serialization import to_json
 from kiln.store.layout import ArtifactLayout
 
@@ -45,7 +45,7 @@ class LogPlace:
     offset: int = 0
     step: str = ""
 
-    def take(self, lines: list[str]) -> list[tuple[str, str]]:
+    def lines_with_steps(self, lines: list[str]) -> list[tuple[str, str]]:
         """Return lines with their steps; that which begins a step is empty."""
         result = []
         for line in lines:
@@ -60,17 +60,17 @@ class Reporter:
 
     def __init__(self, root: Path, folder: Path, run: str) -> None:
         self.feedstock = Feedstock(root=root)
-        self.layout = ArtifactLayout.of(self.feedstock)
+        self.layout = ArtifactLayout.for_feedstock(self.feedstock)
         self.folder = folder
         self.run = run
 
     def state(self) -> dict[str, Any]:
         """Return the state of the run, with its report and its workers as the ledger has them."""
-        process, exit_code, until = self._process()
-        report, fleet = self._stored()
+        process, exit_code, until = self._process_state()
+        report, fleet = self._ledger_records()
         configs = [] if report is None else [config.config for config in report.configs]
         entries = expand.read_all(self.feedstock, configs) if configs else ()
-        names = labels(configs, {entry.name: entry.variant for entry in entries})
+        names = config_labels(configs, {entry.name: entry.variant for entry in entries})
         return {
             "kind": "state",
             "run": self.run,
@@ -83,7 +83,7 @@ class Reporter:
             "output": tail(self.folder / "output.log"),
         }
 
-    def _process(self) -> tuple[str, int | None, float | None]:
+    def _process_state(self) -> tuple[str, int | None, float | None]:
         """Return the state of the run's process, its exit code, and until when its packages are kept."""
         ended = read_json(self.folder / "ended.json")
         if ended:
@@ -92,19 +92,19 @@ class Reporter:
         result = process_runner.capture(("systemctl", "is-active", UNIT), env=os.environ)
         return ("failed" if result.stdout.strip() == "failed" else "running"), None, None
 
-    def _stored(self) -> tuple[MatrixReport | None, FleetRun | None]:
+    def _ledger_records(self) -> tuple[MatrixReport | None, FleetRun | None]:
         if not self.layout.ledger.exists():
             return None, None
         with FleetLedger(self.layout.ledger) as ledger:
-            fleet = ledger.fleet(self.run)
+            fleet = ledger.fleet_run(self.run)
             return (None if fleet is None else ledger.report(fleet.number)), fleet
 
-    def log(self, config: str) -> Path | None:
+    def latest_log(self, config: str) -> Path | None:
         """Return the latest log of a config: of its build, or of its tests on a worker."""
         return max(self._logs(config), key=lambda path: path.stat().st_mtime, default=None)
 
     def _logs(self, config: str) -> list[Path]:
-        folder = self.layout.place("fleet", self.run, "logs")
+        folder = self.layout.safe_path("fleet", self.run, "logs")
         return [path for path in folder.glob("*.log") if path.name.rpartition(".log")[0].rpartition(".")[0] == config]
 
     def follow(self) -> None:
@@ -134,7 +134,7 @@ class Reporter:
 
     def _new_lines(self, config: str, logs: dict[Path, LogPlace]) -> list[tuple[str, str]]:
         """Return the new lines of a config's log with their steps; of a log that is new to the reader its last step."""
-        path = self.log(config)
+        path = self.latest_log(config)
         if path is None:
             return []
         is_new = path not in logs
@@ -146,7 +146,7 @@ class Reporter:
             data = file.read(size - start)
         whole = data[: data.rfind(b"\n") + 1]
         place.offset = start + len(whole)
-        lines = place.take(whole.decode("utf-8", "replace").splitlines())
+        lines = place.lines_with_steps(whole.decode("utf-8", "replace").splitlines())
         return [(place.step, "")] if is_new else lines[-LINES:]
 
     def export(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Reporter:
             for name, log in last.items():
                 link_result(log, target / "logs" / name)
         link_result(self.folder / "output.log", target / "output.log")
-        link_result(self.layout.place("fleet", self.run, "playbooks.log"), target / "playbooks.log")
+        link_result(self.layout.safe_path("fleet", self.run, "playbooks.log"), target / "playbooks.log")
         text, path = json.dumps(state), target / "state.json"
         if not (path.exists() and path.read_text(encoding="utf-8") == text):
             files.write_text(path, text)
@@ -241,7 +241,7 @@ def main(words: list[str]) -> int:
             send(json.dumps(reporter.export()))
         case ["follow"]:
             reporter.follow()
-        case ["log", config] if path := reporter.log(config):
+        case ["log", config] if path := reporter.latest_log(config):
             with path.open("rb") as file:
                 shutil.copyfileobj(file, sys.stdout.buffer)
         case ["log", config]:

@@ -107,6 +107,8 @@ def start(site: PlaybookSite, settings: ControllerSettings) -> None:
     config = site.folder / "ssh" / f"{name}.config"
     words = ("ssh", "-F", str(config), name, shlex.join(("sudo", "kiln-controller", "install")))
     secrets = (*site.secrets, *settings.secrets)
-    result = process_runner.run(words, env=site.marked, stdin=settings.as_json(), timeout=SECONDS, secrets=secrets)
+    result = process_runner.run(
+        words, env=site.marked_environment, stdin=settings.as_json(), timeout=SECONDS, secrets=secrets
+    )
     if not result.ok:
         raise MachinesUnknown("the run could not be started on its controller", why=result.tail[-500:])

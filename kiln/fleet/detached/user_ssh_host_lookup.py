@@ -25,7 +25,7 @@ def static_host(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
     result = process_runner.capture(("ssh", "-G", text), env=environment)
     if not result.ok:
         raise UsageError(f"ssh does not accept the host {text!r}", why=result.tail)
-    settings = settings_of(result.stdout)
+    settings = parse_ssh_settings(result.stdout)
     keys = [Path(name).expanduser() for name in settings.get("identityfile", ())]
     key = next((path for path in keys if path.is_file()), None)
     if key is None:
@@ -42,7 +42,7 @@ def static_host(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def settings_of(text: str) -> dict[str, list[str]]:
+def parse_ssh_settings(text: str) -> dict[str, list[str]]:
     """Return what ``ssh -G`` prints: the values of each setting, which may have several."""
     settings: dict[str, list[str]] = {}
     for line in text.splitlines():

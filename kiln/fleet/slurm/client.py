@@ -52,7 +52,7 @@ class QueuedJob:
     reason: str
 
     @property
-    def run(self) -> str:
+    def run_id(self) -> str:
         """The run of the fleet that has submitted the job; empty for other jobs."""
         is_ours = len(self.comment) > 1 and self.comment[0] == MARK and self.name.startswith(f"kiln-{self.comment[1]}-")
         return self.comment[1] if is_ours else ""
@@ -62,9 +62,9 @@ class QueuedJob:
         """True while the job waits or runs."""
         return self.state in ACTIVE
 
-    def is_of(self, run: str, config: str, attempt: int) -> bool:
+    def is_attempt_of(self, run: str, config: str, attempt: int) -> bool:
         """Return whether the job is this attempt of a config."""
-        return self.run == run and self.comment[2:4] == (config, str(attempt))
+        return self.run_id == run and self.comment[2:4] == (config, str(attempt))
 
 
 def parsed_jobs(text: str) -> tuple[QueuedJob, ...]:

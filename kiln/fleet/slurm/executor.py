@@ -71,7 +71,7 @@ class SlurmSession(EventSession):
     submitting: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, site: SlurmSite) -> SlurmSession:
+    def from_site(cls, site: SlurmSite) -> SlurmSession:
         """Return a new session of a site."""
         return cls(site=site, client=SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll))
 
@@ -81,7 +81,7 @@ class SlurmExecutor(CommandThreads):
 
     def __init__(self, site: SlurmSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
-        self.session = SlurmSession.of(site)
+        self.session = SlurmSession.from_site(site)
         super().__init__(self.session, site.folder, {**HANDLERS, Collect: partial(follow.fetch_results, keep=keep)})
 
     def submit(self, command: Command) -> None:

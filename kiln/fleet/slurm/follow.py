@@ -48,7 +48,7 @@ def query_jobs(session: SlurmSession, command: QueryJobs) -> Event:
         return CommandUndelivered(command=command, reason="squeue did not answer")
     states = {}
     for config, key in command.keys.items():
-        attempt = AttemptFolder.latest(session.site, config)
+        attempt = AttemptFolder.latest_of_config(session.site, config)
         if attempt is None or (attempt.state.get("key") or key) != key:
             continue
         job = _job_of(session, attempt, jobs, config)
@@ -60,7 +60,7 @@ def query_jobs(session: SlurmSession, command: QueryJobs) -> Event:
 def _job_of(session: SlurmSession, attempt: AttemptFolder, jobs: Sequence[QueuedJob], config: str) -> QueuedJob | None:
     """Return the job of an attempt as Slurm lists it; its number is stored if a killed process has not done so."""
     number = int(attempt.folder.name)
-    job = next((job for job in jobs if job.is_of(session.site.run, config, number)), None)
+    job = next((job for job in jobs if job.is_attempt_of(session.site.run, config, number)), None)
     if job is not None and not attempt.id:
         attempt.store_id(job.id)
     return job
@@ -69,13 +69,13 @@ def _job_of(session: SlurmSession, attempt: AttemptFolder, jobs: Sequence[Queued
 def follow(session: SlurmSession, command: FollowBuild) -> BuildFinished | None:
     """Follow a build until it has ended, or is cancelled; return how it ended."""
     session.configs[command.worker] = command.config
-    attempt = AttemptFolder.latest(session.site, command.config)
+    attempt = AttemptFolder.latest_of_config(session.site, command.config)
     if attempt is None:
         reason = "its files are gone from the shared folder"
         return BuildFinished(worker=command.worker, config=command.config, exit_code=None, reason=reason)
     with LogStream(command.log) as log:
         follower = Follower(session, command, attempt, log)
-        while session.follows(command.worker):
+        while session.needs_following(command.worker):
             end = follower.poll()
             if end is not None:
                 session.events.put(end)  # before the end of another that depended on it
@@ -106,35 +106,35 @@ class Follower:
         self._session.events.put(Unreachable(worker=worker) if jobs is None else Heartbeat(worker=worker))
         job = None if jobs is None else _job_of(self._session, self._attempt, jobs, config)
         self._report(state, job)
-        for step, text in self._log.read(self._attempt.log(config)):
+        for step, text in self._log.append_from_file(self._attempt.log(config)):
             self._session.events.put(LogLine(config=config, step=step, text=text))
-        return None if self._log.more else self._end(state, job, answered=jobs is not None)
+        return None if self._log.more else self._finished_event(state, job, answered=jobs is not None)
 
-    def _end(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> BuildFinished | None:
+    def _finished_event(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> BuildFinished | None:
         is_finished = has_result(self._attempt.folder)
         if not (is_finished or answered) or not is_over(state, job):
             self._ended_at = None
             return None
         self._ended_at = time.monotonic() if self._ended_at is None else self._ended_at
-        is_settled = is_finished or time.monotonic() >= self._ended_at + self._settling(job)
+        is_settled = is_finished or time.monotonic() >= self._ended_at + self._settling_seconds(job)
         if not is_settled:
             return None
         past = "" if job is not None or is_finished else self._session.client.past_state(self._attempt.id)
         limit = self._session.site.sizes.get(self._command.config, JobSize()).time_limit
-        words = self._attempt.last_words()
+        words = self._attempt.output_end()
         end = outcome(self._command, state, job, past=past, last_words=words, time_limit=limit)
         if end is not None and end.exit_code and state.get("exit_code") is None:
             self._session.reasons[end.config] = end.reason
         return end
 
-    def _settling(self, job: QueuedJob | None) -> float:
+    def _settling_seconds(self, job: QueuedJob | None) -> float:
         """Return how long a result is waited for: not for a job that cannot have one.
 
         The end of a job that was not started is reported after that of the build that it depended on, so that the
         config can take its place.
         """
         if job is not None and job.reason == NEVER:
-            return 0.0 if self._attempt.after in self._session.ended else SETTLE
+            return 0.0 if self._attempt.dependency in self._session.ended else SETTLE
         return 0.0 if job is not None and job.state in {"CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"} else SETTLE
 
     def _report(self, state: dict[str, Any], job: QueuedJob | None) -> None:
@@ -167,7 +167,7 @@ def fetch_results(
     """
     worker, config = request.worker, request.config
     session.report_step(config, "collect from the shared folder")
-    attempt = AttemptFolder.latest(session.site, config)
+    attempt = AttemptFolder.latest_of_config(session.site, config)
     if attempt is None:
         reason = "its files are gone from the shared folder"
         return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
@@ -189,13 +189,13 @@ def copy_results(attempt: AttemptFolder, target: Path, config: str) -> None:
         _copy(attempt.folder, name, target / name)
     if (log := attempt.log(config)) is not None:
         _copy(attempt.artifacts, str(log.relative_to(attempt.artifacts)), target / log.relative_to(attempt.artifacts))
-    for name in _packages(target / "report.json", config):
+    for name in _reported_package_paths(target / "report.json", config):
         size = (attempt.artifacts / name).lstat().st_size if (attempt.artifacts / name).is_file() else 0
         files.require_space(target, size + LITTLE, for_what=f"the package {name}")
         _copy(attempt.artifacts, name, target / "packages" / name)
 
 
-def _packages(report: Path, config: str) -> list[str]:
+def _reported_package_paths(report: Path, config: str) -> list[str]:
     """Return the paths of a report's packages below the folder of finished packages; `collect.read` checks them."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         entries = json.loads(report.read_text(encoding="utf-8"))["configs"]

@@ -84,30 +84,30 @@ class AttemptFolder:
     folder: Path
 
     @classmethod
-    def of(cls, site: SlurmSite, config: str, number: int) -> AttemptFolder:
+    def for_attempt(cls, site: SlurmSite, config: str, number: int) -> AttemptFolder:
         """Return an attempt of a config.
 
         Packages have the path of their build in them, in 255 bytes at most; a config's name in it, once more than in
         the folder of builds, would be too long.
         """
-        return cls(folder=site.shared / config_folder_name(config) / str(number))
+        return cls(folder=site.shared_folder / config_folder_name(config) / str(number))
 
     @classmethod
-    def latest(cls, site: SlurmSite, config: str) -> AttemptFolder | None:
+    def latest_of_config(cls, site: SlurmSite, config: str) -> AttemptFolder | None:
         """Return the latest attempt of a config, None before the first."""
-        folder = site.shared / config_folder_name(config)
+        folder = site.shared_folder / config_folder_name(config)
         numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
-        return cls.of(site, config, max(numbers)) if numbers else None
+        return cls.for_attempt(site, config, max(numbers)) if numbers else None
 
     @classmethod
     def create(
         cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str, after: str = ""
     ) -> AttemptFolder:
         """Write the folder of an attempt, with the feedstock as it is now; one that exists is replaced."""
-        site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+        site.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         controller = {"run": site.run, "ledger": str(site.ledger), "machine": platform.node()}
-        files.write_text(site.shared / CONTROLLER, json.dumps(controller))
-        attempt = cls.of(site, config, number)
+        files.write_text(site.shared_folder / CONTROLLER, json.dumps(controller))
+        attempt = cls.for_attempt(site, config, number)
         files.remove(attempt.folder)
         attempt.feedstock.mkdir(parents=True)
         copy_files(FEEDSTOCK, site.feedstock, attempt.feedstock)
@@ -119,7 +119,7 @@ class AttemptFolder:
         }
         files.write_text(attempt.folder / "job.json", json.dumps(job), mode=0o600)
         files.write_text(attempt.folder / "state.json", json.dumps({"state": "submitted", "key": key}))
-        files.write_text(attempt.script, script(project, attempt.folder, config), mode=0o700)
+        files.write_text(attempt.script, job_script(project, attempt.folder, config), mode=0o700)
         return attempt
 
     @property
@@ -143,7 +143,7 @@ class AttemptFolder:
         return read_json(self.folder / "state.json")
 
     @property
-    def after(self) -> str:
+    def dependency(self) -> str:
         """The config whose build the job depends on; empty without one."""
         return str(read_json(self.folder / "job.json").get("after", ""))
 
@@ -163,7 +163,7 @@ class AttemptFolder:
         logs = sorted(self.artifacts.glob(f"logs/*/{config}.log"))
         return logs[-1] if logs and not logs[-1].is_symlink() else None
 
-    def last_words(self) -> str:
+    def output_end(self) -> str:
         """Return the end of what Slurm and kiln have printed."""
         texts = []
         for name in ("slurm.out", "log"):
@@ -195,7 +195,7 @@ def build_argv(site: SlurmSite, project: Path, feedstock: Path, config: str) -> 
     ]
 
 
-def script(project: Path, folder: Path, config: str) -> str:
+def job_script(project: Path, folder: Path, config: str) -> str:
     """Return the script of a job, which holds no secret and no setting."""
     program = (project / ".venv" / "bin" / "python", "-I", project / "kiln/fleet/slurm/node_job.py", folder)
     return f"#!/bin/sh\n# kiln: build {config}\nexec {' '.join(shlex.quote(str(word)) for word in program)}\n"

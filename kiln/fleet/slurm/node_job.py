@@ -38,7 +38,7 @@ class NodeJob:
 
     def run(self) -> int:
         """Build, and return the exit code of the job."""
-        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGTERM, self._on_terminate)
         if self.restarts > RESTARTS:
             self._write(state="ended", ended=time.time(), result=f"restarted {self.restarts} times", exit_code=None)
             return 1
@@ -66,7 +66,7 @@ class NodeJob:
                     if self.terminated:
                         process.terminate()
 
-    def _terminate(self, *_: object) -> None:
+    def _on_terminate(self, *_: object) -> None:
         self.terminated = True
 
     def _write(self, **changes: object) -> None:

@@ -68,10 +68,10 @@ def outcome(
         return end(exit_code=failure_code, reason=f"{number} {what}", overdue=name == TIMEOUT)
     if is_ended:
         return end(exit_code=None, reason=f"{number}: {state.get('result')}")
-    return end(exit_code=None, reason=_unknown(number, name, state, last_words))
+    return end(exit_code=None, reason=_unknown_end_reason(number, name, state, last_words))
 
 
-def _unknown(number: str, name: str, state: Mapping[str, Any], last_words: str) -> str:
+def _unknown_end_reason(number: str, name: str, state: Mapping[str, Any], last_words: str) -> str:
     """Return the reason of an end of which neither Slurm nor the job has given one."""
     what = f"is gone without a result ({name or 'no longer listed'})"
     if name and state.get("state") == "submitted":

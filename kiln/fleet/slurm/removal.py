@@ -37,10 +37,10 @@ def terminate(session: SlurmSession, command: Terminate) -> Event:
     would take with it those that depend on it.
     """
 
-    def is_unfinished(job: QueuedJob) -> bool:
-        return job.run == session.site.run and job.name == command.worker and not has_result(Path(job.folder))
+    def is_cancelable(job: QueuedJob) -> bool:
+        return job.run_id == session.site.run and job.name == command.worker and not has_result(Path(job.folder))
 
-    if cancel(session.client, is_unfinished) is None:
+    if cancel(session.client, is_cancelable) is None:
         return CommandFailed(worker=command.worker, reason=SILENT)
     return Terminated(worker=command.worker)
 
@@ -60,15 +60,15 @@ def tear_down(session: SlurmSession, _: TearDown) -> Event:
         left = remove_run(session.site, session.client)
     if left is None:
         return TearDownFailed(reason=SILENT, unknown=True)
-    return TearDownFailed(reason=_still_there(left)) if left else TornDown()
+    return TearDownFailed(reason=_remaining_jobs_text(left)) if left else TornDown()
 
 
 def remove_run(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None:
     """Cancel all jobs of a run, and remove its files; return the jobs that remain, None when Slurm does not answer."""
     files.remove(site.disk_reserve_file)
-    left = cancel(client, lambda job: job.run == site.run, seconds=ENDING)
+    left = cancel(client, lambda job: job.run_id == site.run, seconds=ENDING)
     if left == ():
-        files.remove(site.shared)
+        files.remove(site.shared_folder)
     return left
 
 
@@ -97,7 +97,7 @@ def down(site: SlurmSite) -> None:
         TeardownIncomplete: when jobs remain.
         MachinesUnknown: when Slurm does not answer.
     """
-    _require_none(
+    _require_no_jobs_left(
         remove_run(site, SlurmClient(program_environment(site.environment))), f"jobs of the fleet run {site.run}"
     )
 
@@ -114,9 +114,11 @@ def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...
     """
     client = SlurmClient(program_environment(environment))
     jobs = own_jobs(client)
-    folders: dict[str, Path] = {job.run: Path(job.folder).parent.parent for job in jobs if job.is_active}
-    runs = {run for run, folder in folders.items() if everything or not _is_continued(folder, run)}
-    _require_none(cancel(client, lambda job: job.run in runs, seconds=ENDING if runs else 0.0), "jobs of earlier runs")
+    folders: dict[str, Path] = {job.run_id: Path(job.folder).parent.parent for job in jobs if job.is_active}
+    runs = {run for run, folder in folders.items() if everything or not _may_be_continued(folder, run)}
+    _require_no_jobs_left(
+        cancel(client, lambda job: job.run_id in runs, seconds=ENDING if runs else 0.0), "jobs of earlier runs"
+    )
     for run in runs:
         if folders[run].name == f"run-{run}":
             files.remove(folders[run])
@@ -132,7 +134,7 @@ def own_jobs(client: SlurmClient) -> tuple[QueuedJob, ...]:
     jobs = client.jobs(fresh=True)
     if jobs is None:
         raise MachinesUnknown("Slurm could not be asked: jobs may be left", why=SILENT, hint="scontrol ping")
-    return tuple(job for job in jobs if job.run)
+    return tuple(job for job in jobs if job.run_id)
 
 
 def jobs_as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -145,7 +147,7 @@ def jobs_as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
         {
             "name": job.name,
             "id": job.id,
-            "run": job.run,
+            "run": job.run_id,
             "config": job.comment[2] if len(job.comment) > 2 else "",
             "state": job.state,
             "nodes": job.nodes,
@@ -156,7 +158,7 @@ def jobs_as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _is_continued(folder: Path, run: str) -> bool:
+def _may_be_continued(folder: Path, run: str) -> bool:
     """Return whether the controller of a run may return to it.
 
     Assume so when its ledger cannot be read, and when this computer does not see the shared folder, or has not the
@@ -172,13 +174,13 @@ def _is_continued(folder: Path, run: str) -> bool:
     return is_unfinished(path, run) if path.exists() else not is_here
 
 
-def _require_none(left: Collection[QueuedJob] | None, what: str) -> None:
+def _require_no_jobs_left(left: Collection[QueuedJob] | None, what: str) -> None:
     hint = "run the same command again, or squeue --me and scancel"
     if left is None:
         raise MachinesUnknown(f"Slurm could not be asked: {what} may be left", why=SILENT, hint=hint)
     if left:
-        raise TeardownIncomplete(f"{what} remain", why=_still_there(left), hint=hint)
+        raise TeardownIncomplete(f"{what} remain", why=_remaining_jobs_text(left), hint=hint)
 
 
-def _still_there(jobs: Collection[QueuedJob]) -> str:
+def _remaining_jobs_text(jobs: Collection[QueuedJob]) -> str:
     return ", ".join(f"job {job.id} is {job.state}" for job in jobs)

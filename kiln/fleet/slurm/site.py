@@ -86,7 +86,7 @@ class SlurmSettings:
         files.write_text(run_folder / SETTINGS, json.dumps(to_json(self)))
 
     @classmethod
-    def stored(cls, run_folder: Path) -> SlurmSettings | None:
+    def read_stored(cls, run_folder: Path) -> SlurmSettings | None:
         """Return the settings of a run, None where they are missing."""
         try:
             return from_json_values(cls, json.loads((run_folder / SETTINGS).read_text(encoding="utf-8")))
@@ -120,7 +120,7 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
-    """The site of a run: ``folder`` is the run's on this computer, ``shared`` is the run's on the nodes.
+    """The site of a run: ``folder`` is the run's on this computer, ``shared_folder`` is the run's on the nodes.
 
     ``sizes`` are those of configs that have their own.
     ``feedstock`` and ``project`` (the clone of kiln) are copied from here, ``python`` is the interpreter that makes
@@ -144,7 +144,7 @@ class SlurmSite:
     poll: float = 5.0
 
     @property
-    def shared(self) -> Path:
+    def shared_folder(self) -> Path:
         """The run's folder on the shared filesystem."""
         return self.settings.folder / f"run-{self.run}"
 

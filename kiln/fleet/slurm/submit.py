@@ -34,8 +34,8 @@ def provision(session: SlurmSession, command: Provision) -> None:
     """Check that Slurm accepts such jobs, and bring kiln to the shared folder; the workers themselves are names."""
     workers = command.workers
     with session.submitting:
-        if reason := _refusal(session):
-            for event in _refused(workers, reason):
+        if reason := _refusal_reason(session):
+            for event in _refusal_events(workers, reason):
                 session.events.put(event)
             return
         if session.project is None:
@@ -47,10 +47,10 @@ def provision(session: SlurmSession, command: Provision) -> None:
         session.events.put(Provisioned(worker=worker, id=ID))
 
 
-def _refusal(session: SlurmSession) -> str:
+def _refusal_reason(session: SlurmSession) -> str:
     """Return why Slurm would not accept a job of the run, empty if it would."""
-    session.site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=session.site.shared) as folder:
+    session.site.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=session.site.shared_folder) as folder:
         attempt = AttemptFolder(folder=Path(folder))
         files.write_text(attempt.script, "#!/bin/sh\n", mode=0o700)
         name = f"kiln-{session.site.run}-check"
@@ -64,7 +64,7 @@ def _refusal(session: SlurmSession) -> str:
     return ""
 
 
-def _refused(workers: tuple[str, ...], reason: str) -> tuple[Event, ...]:
+def _refusal_events(workers: tuple[str, ...], reason: str) -> tuple[Event, ...]:
     if LATER.search(reason):
         return (CommandUndelivered(command=Provision(workers=workers), reason=reason),)
     return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in workers)
@@ -77,7 +77,7 @@ def start(session: SlurmSession, command: StartBuild) -> Event:
     session.ended.discard(command.config)
     future = session.submitted[command.config]
     try:
-        event, number = _started(session, command)
+        event, number = _submit_once(session, command)
     except BaseException:
         future.set_result("")
         raise
@@ -85,9 +85,9 @@ def start(session: SlurmSession, command: StartBuild) -> Event:
     return event
 
 
-def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
+def _submit_once(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
     """Return what became of a submission, and the number of the job, empty without one."""
-    after = _number(session, command.after)
+    after = _job_number(session, command.after)
     if command.after and not after:
         return CommandUndelivered(command=command, reason=f"the job of {command.after} is not submitted yet"), ""
     with session.submitting:
@@ -96,8 +96,8 @@ def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
             reason = "the run is being stopped" if session.stopped.is_set() else "squeue did not answer"
             return CommandUndelivered(command=command, reason=reason), ""
         begun = BuildStarted(worker=command.worker, config=command.config)
-        attempt = AttemptFolder.of(session.site, command.config, command.attempt)
-        if number := _existing(jobs, session.site.run, command):
+        attempt = AttemptFolder.for_attempt(session.site, command.config, command.attempt)
+        if number := _existing_job_number(jobs, session.site.run, command):
             attempt.store_id(number)
             return begun, number
         assert session.project is not None, "kiln is copied before a worker exists"
@@ -129,14 +129,14 @@ def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
         return begun, number
 
 
-def _number(session: SlurmSession, config: str) -> str:
+def _job_number(session: SlurmSession, config: str) -> str:
     """Return the number of a config's job, which is being submitted or was, by this process of the run or another."""
     if future := session.submitted.get(config):
         return future.result() if futures.wait((future,), timeout=AWAIT_SECONDS).done else ""
-    attempt = AttemptFolder.latest(session.site, config) if config else None
+    attempt = AttemptFolder.latest_of_config(session.site, config) if config else None
     return "" if attempt is None else attempt.id
 
 
-def _existing(jobs: tuple[QueuedJob, ...], run: str, command: StartBuild) -> str:
+def _existing_job_number(jobs: tuple[QueuedJob, ...], run: str, command: StartBuild) -> str:
     """Return the number of the job that an unanswered or unrecorded submission has left; empty without one."""
-    return next((job.id for job in jobs if job.is_of(run, command.config, command.attempt)), "")
+    return next((job.id for job in jobs if job.is_attempt_of(run, command.config, command.attempt)), "")

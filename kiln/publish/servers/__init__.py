@@ -18,7 +18,7 @@ class ServerKind(str, Enum):
     ARTIFACTORY = "artifactory"
 
     @property
-    def type(self) -> type[Server]:
+    def server_class(self) -> type[Server]:
         """The class of the server."""
         from kiln.publish.servers.anaconda import Anaconda
         from kiln.publish.servers.artifactory import Artifactory

@@ -29,7 +29,7 @@ class Anaconda(Server):
         "one request labels all packages; the server may take a moment to update the index of each subdir"
     )
 
-    def address(self, channel: str) -> str:
+    def channel_url(self, channel: str) -> str:
         """Return the URL of the owner's channel, or of one of its labels."""
         name = channel if channel == self.channel else f"{self.channel}/label/{channel}"
         return (self.client_url or self.reading).format(url=self.url, channel=name)
@@ -38,18 +38,20 @@ class Anaconda(Server):
         """Upload a file under a label; a file that the owner has is refused, whatever its label."""
         from rattler_build import upload
 
-        options = {"channel": [self._label(channel)], "api_key": self.credentials.token, "url": self.url}
-        self._call(upload.upload_package_to_anaconda, package, self.channel, **options)
+        options = {"channel": [self._label_of_channel(channel)], "api_key": self.credentials.token, "url": self.url}
+        self._upload_by_library(upload.upload_package_to_anaconda, package, self.channel, **options)
 
     def promote(self, promotion: Promotion) -> None:
         """Give all files with the label for staging the published one, too."""
-        self.api.request("POST", f"{self._labels(promotion.staging)}/copy/{self._label(promotion.channel)}")
+        self.api.request(
+            "POST", f"{self._label_api_url(promotion.staging)}/copy/{self._label_of_channel(promotion.channel)}"
+        )
 
     def unlist(self, path: str, channel: str) -> None:
         """Remove a label from a file."""
         name, version, _ = package_identity(path)
         body = {"package": name, "version": version, "basename": path}
-        self.api.request("DELETE", self._labels(channel), body=body)
+        self.api.request("DELETE", self._label_api_url(channel), body=body)
 
     def delete(self, path: str, channel: str) -> None:  # noqa: ARG002 - a file is the owner's, with all of its labels
         """Delete a file of the owner's."""
@@ -57,12 +59,12 @@ class Anaconda(Server):
         self.api.request("DELETE", f"{self.url}/dist/{self.channel}/{name}/{quote(version)}/{path}")
 
     @property
-    def probe(self) -> str | None:
+    def token_probe_url(self) -> str | None:
         """The user whom the token belongs to."""
         return f"{self.url}/user"
 
-    def _label(self, channel: str) -> str:
+    def _label_of_channel(self, channel: str) -> str:
         return "main" if channel == self.channel else channel
 
-    def _labels(self, channel: str) -> str:
-        return f"{self.url}/channels/{self.channel}/{quote(self._label(channel))}"
+    def _label_api_url(self, channel: str) -> str:
+        return f"{self.url}/channels/{self.channel}/{quote(self._label_of_channel(channel))}"

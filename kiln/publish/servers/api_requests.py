@@ -42,16 +42,16 @@ class Api:
     ) -> None:
         """Send files as one form, read while they are sent (RFC 7578), and after them ``texts`` by their fields."""
         boundary = secrets.token_hex(16)
-        heads = [_head(boundary, field_name, file, part_headers or {}) for file in files]
-        end = b"".join(_text(boundary, *text) for text in (texts or {}).items()) + f"--{boundary}--\r\n".encode()
+        heads = [_file_part_head(boundary, field_name, file, part_headers or {}) for file in files]
+        end = b"".join(_text_part(boundary, *text) for text in (texts or {}).items()) + f"--{boundary}--\r\n".encode()
         size = len(end) + sum(len(head) + file.stat().st_size + 2 for head, file in zip(heads, files, strict=True))
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", "Content-Length": str(size)}
-        self._send("POST", url, _form(heads, files, end), headers)
+        self._send("POST", url, _form_chunks(heads, files, end), headers)
 
     def _send(self, method: str, url: str, data: bytes | Iterator[bytes] | None, headers: Mapping[str, str]) -> None:
         headers = {**self.headers, **headers}
         try:
-            with http_client.opened(
+            with http_client.send_request(
                 url, method=method, headers=headers, data=data, timeout=PROCESSING, follow_redirects=False
             ) as response:
                 response.read()
@@ -59,17 +59,17 @@ class Api:
             raise HttpError(f"{method} {url}: {error}", error.status) from error
 
 
-def _head(boundary: str, field_name: str, file: Path, more: Mapping[str, str]) -> bytes:
+def _file_part_head(boundary: str, field_name: str, file: Path, more: Mapping[str, str]) -> bytes:
     disposition = f'Content-Disposition: form-data; name="{field_name}"; filename="{file.name}"'
     headers = "".join(f"{name}: {value}\r\n" for name, value in more.items())
     return f"--{boundary}\r\n{disposition}\r\nContent-Type: application/octet-stream\r\n{headers}\r\n".encode()
 
 
-def _text(boundary: str, name: str, value: str) -> bytes:
+def _text_part(boundary: str, name: str, value: str) -> bytes:
     return f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
 
 
-def _form(heads: Sequence[bytes], files: Sequence[Path], end: bytes) -> Iterator[bytes]:
+def _form_chunks(heads: Sequence[bytes], files: Sequence[Path], end: bytes) -> Iterator[bytes]:
     for head, file in zip(heads, files, strict=True):
         yield head
         with file.open("rb") as content:

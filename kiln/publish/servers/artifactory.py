@@ -28,7 +28,9 @@ class Artifactory(Server):
         """Upload a package."""
         from rattler_build import upload
 
-        self._call(upload.upload_package_to_artifactory, package, self.url, channel, token=self.credentials.token)
+        self._upload_by_library(
+            upload.upload_package_to_artifactory, package, self.url, channel, token=self.credentials.token
+        )
 
     def promote(self, promotion: Promotion) -> None:
         """Copy packages from the repository for staging."""
@@ -41,6 +43,6 @@ class Artifactory(Server):
         self.api.request("DELETE", f"{self.url}/{channel}/{path}")
 
     @property
-    def probe(self) -> str | None:
+    def token_probe_url(self) -> str | None:
         """The repository."""
         return f"{self.url}/{self.channel}/"

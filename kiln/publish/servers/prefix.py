@@ -29,7 +29,9 @@ class PrefixDev(Server):
         """Upload a package."""
         from rattler_build import upload
 
-        self._call(upload.upload_package_to_prefix, package, self.url, channel, api_key=self.credentials.token)
+        self._upload_by_library(
+            upload.upload_package_to_prefix, package, self.url, channel, api_key=self.credentials.token
+        )
 
     def promote(self, promotion: Promotion) -> None:
         """Upload packages to the channel, each with the bundle of its publish attestation, if it has one.
@@ -53,6 +55,6 @@ class PrefixDev(Server):
         self.api.request("DELETE", f"{self.url}/api/v1/delete/{channel}/{path}")
 
     @property
-    def probe(self) -> str | None:
+    def token_probe_url(self) -> str | None:
         """None: the library reports this server's status."""
         return None

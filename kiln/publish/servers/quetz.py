@@ -32,7 +32,9 @@ class Quetz(Server):
         """Upload a package."""
         from rattler_build import upload
 
-        self._call(upload.upload_package_to_quetz, package, self.url, channel, api_key=self.credentials.token)
+        self._upload_by_library(
+            upload.upload_package_to_quetz, package, self.url, channel, api_key=self.credentials.token
+        )
 
     def promote(self, promotion: Promotion) -> None:
         """Upload all packages in one request; where the server does not take that, one by one."""
@@ -45,9 +47,9 @@ class Quetz(Server):
             if error.status not in _NO_FORM:
                 raise
         for package in files:
-            self._upload_new(package, channel)
+            self._upload_unless_present(package, channel)
 
-    def _upload_new(self, package: Path, channel: str) -> None:
+    def _upload_unless_present(self, package: Path, channel: str) -> None:
         try:
             self.upload(package, channel)
         except HttpError as error:
@@ -61,6 +63,6 @@ class Quetz(Server):
         )
 
     @property
-    def probe(self) -> str | None:
+    def token_probe_url(self) -> str | None:
         """The user whom the token belongs to."""
         return f"{self.url}/api/me"

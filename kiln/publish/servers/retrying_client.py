@@ -38,7 +38,7 @@ class ServerClient:
     pause: Callable[[float], None]
     subdirs: frozenset[str] = frozenset()
 
-    def change(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
+    def send_change(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
         """Send a change; repeat it when it fails and is not done all the same.
 
         Raises:
@@ -52,7 +52,7 @@ class ServerClient:
                 act()
             except HttpError as error:
                 reason = str(error)
-                if error.refuses:
+                if error.is_auth_failure:
                     what = f"{self.server.url} does not take the token ({error.status})"
                     raise TokenRefused(what, why=reason) from error
                 if done():  # only the response was lost
@@ -71,25 +71,25 @@ class ServerClient:
                 if error.status != NOT_FOUND:
                     raise
 
-        self.change(act, lambda: False, f"{path} could not be removed from {channel} on {self.server.url}")
+        self.send_change(act, lambda: False, f"{path} could not be removed from {channel} on {self.server.url}")
 
-    def listed(self, channel: str) -> dict[str, str]:
+    def indexed_hashes(self, channel: str) -> dict[str, str]:
         """Return the hashes in the index of a channel, by path."""
         return {
             f"{subdir}/{file}": str(record.get("sha256", ""))
             for subdir in channel_subdirs(self.subdirs)
-            for file, record in self._index(channel, subdir).items()
+            for file, record in self._subdir_records(channel, subdir).items()
         }
 
     def hash_at(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
         """Return the hash of a package that a channel has, also of one that is not in its index yet."""
-        url = f"{self.server.address(channel)}/{path}"
+        url = f"{self.server.channel_url(channel)}/{path}"
         return listed[path] if path in listed else self._read(lambda: hash_of(url), url)
 
-    def wait(self, channel: str, ready: Callable[[Mapping[str, str]], bool], failure: str) -> None:
+    def wait_for_index(self, channel: str, ready: Callable[[Mapping[str, str]], bool], failure: str) -> None:
         """Wait until the index of a channel has followed a change."""
         waited, pause = 0.0, 1.0
-        while not ready(self.listed(channel)):
+        while not ready(self.indexed_hashes(channel)):
             if waited > INDEXING:
                 hint = "run the same command again, when the server has come so far"
                 raise UploadFailed(f"{self.server.url} {failure} in {channel}, after {INDEXING:.0f} s", hint=hint)
@@ -98,11 +98,11 @@ class ServerClient:
 
     def wait_until_removed(self, channel: str, packages: Mapping[str, str]) -> None:
         """Wait until the index of a channel no longer has packages, given by path and hash."""
-        self.wait(channel, lambda now: not now.items() & packages.items(), "still lists removed packages")
+        self.wait_for_index(channel, lambda now: not now.items() & packages.items(), "still lists removed packages")
 
-    def _index(self, channel: str, subdir: str) -> dict[str, Any]:
-        url = f"{self.server.address(channel)}/{subdir}/repodata.json"
-        return self._read(lambda: records(url), url)
+    def _subdir_records(self, channel: str, subdir: str) -> dict[str, Any]:
+        url = f"{self.server.channel_url(channel)}/{subdir}/repodata.json"
+        return self._read(lambda: download_index_records(url), url)
 
     def _read(self, read: Callable[[], T], url: str) -> T:
         reason = ""
@@ -119,11 +119,11 @@ class ServerClient:
             self.pause(PAUSE * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - to keep two apart
 
 
-def records(url: str) -> dict[str, Any]:
+def download_index_records(url: str) -> dict[str, Any]:
     """Return the records of one index, empty if the file does not exist; raise HttpError, also for half a file."""
     try:
-        with http_client.opened(url) as response:
-            value = json.loads(read_bounded(response, url, http_client.announced_size(response)))
+        with http_client.send_request(url) as response:
+            value = json.loads(read_bounded(response, url, http_client.content_length(response)))
         return {**value.get("packages", {}), **value.get("packages.conda", {})}
     except HttpError as error:
         if error.status == NOT_FOUND:
@@ -137,7 +137,7 @@ def hash_of(url: str) -> str | None:
     """Return the SHA-256 of a file, None if it does not exist; raise HttpError, also for half a file."""
     digest = hashlib.sha256()
     try:
-        with http_client.opened(url) as response:
+        with http_client.send_request(url) as response:
             while chunk := response.read(CHUNK):
                 digest.update(chunk)
             cut_off = bool(response.length)  # the rest of the announced size

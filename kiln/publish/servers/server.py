@@ -71,7 +71,7 @@ class Server(abc.ABC):
         """The server's HTTP interface, with the credentials."""
         return Api(headers=self.credentials.headers(*self.token_header))
 
-    def address(self, channel: str) -> str:
+    def channel_url(self, channel: str) -> str:
         """Return the URL at which clients read a channel."""
         return (self.client_url or self.reading).format(url=self.url, channel=channel)
 
@@ -93,27 +93,29 @@ class Server(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def probe(self) -> str | None:
+    def token_probe_url(self) -> str | None:
         """A URL whose status says whether the server accepts the token; None where uploads report a status."""
 
-    def _call(self, upload: Callable[..., None], package: Path, *arguments: str, **options: object) -> None:
+    def _upload_by_library(
+        self, upload: Callable[..., None], package: Path, *arguments: str, **options: object
+    ) -> None:
         """Call the library, without the token in its errors."""
         from rattler_build import RattlerBuildError
 
         try:
             upload([str(package)], *arguments, auth_file=self.auth_file, **options)
         except RattlerBuildError as error:
-            message = self.credentials.hidden(str(error))
-            raise HttpError(message, self._status(message)) from error
+            message = self.credentials.text_without_token(str(error))
+            raise HttpError(message, self._upload_failure_status(message)) from error
 
-    def _status(self, message: str) -> int | None:
+    def _upload_failure_status(self, message: str) -> int | None:
         """Return the status behind a failed upload: the library's, or the server's answer about the token."""
         if match := _STATUS.search(message):
             return int(match[1])
-        if self.probe is None:
+        if self.token_probe_url is None:
             return None
         try:
-            self.api.request("GET", self.probe)
+            self.api.request("GET", self.token_probe_url)
         except HttpError as error:
             return error.status
         return None

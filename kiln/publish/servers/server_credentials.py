@@ -49,6 +49,6 @@ class ServerCredentials:
             return {"Authorization": f"Basic {self.basic}"}
         return {name: form.format(self.token)} if self.token else {}
 
-    def hidden(self, text: str) -> str:
+    def text_without_token(self, text: str) -> str:
         """Return a text without the token."""
         return text.replace(self.token or "\0", "***")

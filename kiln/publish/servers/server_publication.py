@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish import attestation_sidecars
-from kiln.publish.channel_provenance import CHAIN, add_records, chain_without, remove_bills
+from kiln.publish.channel_provenance import CHAIN, add_records, chain_without_publication, remove_bills
 from kiln.publish.journal import JournalFile
 from kiln.publish.servers.retrying_client import ServerClient
 from kiln.publish.servers.server import Promotion
@@ -72,14 +72,14 @@ class ServerTarget:
             TokenRefused: without credentials, or if they would be sent unencrypted.
         """
         url, _, channel = text.rpartition("/")
-        url = url or kind.type.default_url
+        url = url or kind.server_class.default_url
         parts = urlsplit(url)
         if not channel or parts.scheme not in {"http", "https"}:
             raise UsageError(f"{text!r} is not a channel of {kind.value}", hint=f"{kind.value}:https://SERVER/CHANNEL")
         credentials = cls._credentials(kind, url, environment)
         if parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise TokenRefused(f"a token would be sent to {url} unencrypted", hint="use https")
-        server = kind.type(
+        server = kind.server_class(
             url=url,
             channel=channel,
             credentials=credentials,
@@ -93,15 +93,15 @@ class ServerTarget:
         kind: ServerKind, url: str, environment: Mapping[str, str]
     ) -> ServerCredentials | TrustedPublisher:
         """Return a token of the environment or of rattler's file, else the exchange of a CI job's identity."""
-        variable = kind.type.token_variable
+        variable = kind.server_class.token_variable
         if token := environment.get(variable):
             return ServerCredentials(token=token)
         if auth_file := environment.get("RATTLER_AUTH_FILE"):
             return ServerCredentials.from_file(Path(auth_file), url)
-        publisher = TrustedPublisher.of_job(url, environment) if kind.type.trusts_jobs else None
+        publisher = TrustedPublisher.of_job(url, environment) if kind.server_class.trusts_jobs else None
         if publisher is None:
             hint = f"set {variable}, or RATTLER_AUTH_FILE to a file"
-            raise TokenRefused(f"no token for {url}", hint=f"{hint}; {HINT}" if kind.type.trusts_jobs else hint)
+            raise TokenRefused(f"no token for {url}", hint=f"{hint}; {HINT}" if kind.server_class.trusts_jobs else hint)
         return publisher
 
     @property
@@ -117,7 +117,7 @@ class ServerTarget:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on readers during a publication, and on the records."""
-        folder = self.state.root / "provenance"
+        folder = self.state_folder.root / "provenance"
         records = "records" if self.server.takes_attestations else "records and attestations"
         return self.server.moment, f"the server cannot keep {records} of how packages were made; they are in {folder}"
 
@@ -129,7 +129,7 @@ class ServerTarget:
         return ServerClient(server=self.server, pause=self.pause, subdirs=self.subdirs | pending)
 
     @property
-    def state(self) -> Folder:
+    def state_folder(self) -> Folder:
         """The folder of this machine for the channel: its journal and its records."""
         host = urlsplit(self.server.url).hostname or ""
         digest = hashlib.sha256(self.name.encode()).hexdigest()[:8]
@@ -138,21 +138,21 @@ class ServerTarget:
     @property
     def journal(self) -> JournalFile:
         """The journal, on this machine."""
-        return JournalFile(store=self.state, path="journal.json")
+        return JournalFile(store=self.state_folder, path="journal.json")
 
-    def held(self) -> dict[str, str]:
+    def package_hashes(self) -> dict[str, str]:
         """Return the hashes in the channel's index."""
-        return self.client.listed(self.channel)
+        return self.client.indexed_hashes(self.channel)
 
-    def address(self) -> str:
+    def channel_url(self) -> str:
         """Return the URL at which clients read the channel."""
-        return self.server.address(self.channel)
+        return self.server.channel_url(self.channel)
 
     def exclusively(self) -> AbstractContextManager[None]:
         """Hold the lock of this machine."""
-        return self.state.exclusively()
+        return self.state_folder.exclusively()
 
-    def prepare(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:  # noqa: ARG002 - of stores
+    def prepare_journal(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:  # noqa: ARG002 - of stores
         """Return the journal with the channel for staging."""
         if journal.aside or not journal.fresh:
             return journal
@@ -160,7 +160,7 @@ class ServerTarget:
             hint = "--staging CHANNEL, or LABEL on anaconda"
             raise UsageError(f"no channel for staging on {self.kind.value}", hint=hint)
         journal = dataclasses.replace(journal, aside=self.staging)
-        self._require_only(journal)
+        self._require_nothing_else_staged(journal)
         return journal
 
     def stage(self, publication: Publication) -> str:
@@ -172,19 +172,20 @@ class ServerTarget:
                 self.server.upload(publication.files[path], aside)
 
         for entry in publication.entries:
-            self._bring([entry], aside, upload)
+            self._transfer_missing([entry], aside, upload)
         self._wait_for(publication.entries, aside)
-        return self.server.address(aside)
+        return self.server.channel_url(aside)
 
     def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Publish staged packages, with their attestations: all by one request, or one after the other."""
         aside = publication.journal.aside
-        attestation_sidecars.write_sidecars(self.state, publication.entries, attestation)
+        attestation_sidecars.write_sidecars(self.state_folder, publication.entries, attestation)
         files = {
-            entry.path: attestation_sidecars.own_bundle_file(self.state, entry.path) for entry in publication.entries
+            entry.path: attestation_sidecars.own_bundle_file(self.state_folder, entry.path)
+            for entry in publication.entries
         }
         attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
-        self._require_only(publication.journal)
+        self._require_nothing_else_staged(publication.journal)
 
         def promote(paths: Sequence[str]) -> None:
             packages = {path: publication.files[path] for path in paths}
@@ -193,25 +194,25 @@ class ServerTarget:
 
         batches = [publication.entries] if self.server.together else [(entry,) for entry in publication.entries]
         for batch in batches:
-            self._bring(batch, self.channel, promote)
+            self._transfer_missing(batch, self.channel, promote)
 
-    def index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
+    def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Wait until the server has indexed the packages, and keep their records on this machine."""
         self._wait_for(publication.entries, self.channel)
         if attestation is not None:
-            self.state.write(CHAIN, add_records(self.state, publication.journal, attestation))
+            self.state_folder.write(CHAIN, add_records(self.state_folder, publication.journal, attestation))
 
-    def clear(self, publication: Publication) -> None:
+    def clear_staging(self, publication: Publication) -> None:
         """Remove published packages from staging; where the token does not allow that, they stay."""
         aside = publication.journal.aside
         with contextlib.suppress(UploadFailed, TokenRefused):
-            for path in reversed(self._brought_to(aside)):
+            for path in reversed(self._journaled_uploads(aside)):
                 self.client.remove(self.server.unlist, path, aside)
 
     def withdraw(self, journal: Journal) -> None:
         """Remove what this publication uploaded to the channel, the last package first."""
-        listed = self.held()
-        paths = [path for path in journal.brought_to(self.channel) if path in journal.fresh]
+        listed = self.package_hashes()
+        paths = [path for path in journal.uploaded_paths(self.channel) if path in journal.fresh]
         for path in reversed(paths):
             if self.client.hash_at(path, self.channel, listed) == journal.packages[path]:
                 self.client.remove(self.server.unlist, path, self.channel)
@@ -219,23 +220,25 @@ class ServerTarget:
 
     def abort(self, journal: Journal) -> None:
         """Remove what this publication uploaded to staging and to the channel, and the records of it."""
-        aside, published = journal.aside, self.held()
-        staged, paths = self.client.listed(aside), journal.brought_to(aside)
+        aside, published = journal.aside, self.package_hashes()
+        staged, paths = self.client.indexed_hashes(aside), journal.uploaded_paths(aside)
         for path in reversed(paths):
             sha256 = self.client.hash_at(path, aside, staged) or published.get(path)
             if sha256 == journal.packages[path]:
                 self.client.remove(self.server.delete, path, aside)
         self.withdraw(journal)
         self.client.wait_until_removed(aside, {path: journal.packages[path] for path in paths})
-        if self.state.read(CHAIN):
-            self.state.write(CHAIN, chain_without(self.state, journal))
-        remove_bills(self.state, journal)
+        if self.state_folder.read(CHAIN):
+            self.state_folder.write(CHAIN, chain_without_publication(self.state_folder, journal))
+        remove_bills(self.state_folder, journal)
         for path in journal.fresh:
-            attestation_sidecars.remove_all(self.state, path)
+            attestation_sidecars.remove_all(self.state_folder, path)
 
-    def _require_only(self, journal: Journal) -> None:
+    def _require_nothing_else_staged(self, journal: Journal) -> None:
         """Raise PublicationPending where one request would publish other packages that are staged."""
-        others = self.client.listed(journal.aside).keys() - journal.packages.keys() if self.server.sweeps else ()
+        others = (
+            self.client.indexed_hashes(journal.aside).keys() - journal.packages.keys() if self.server.sweeps else ()
+        )
         if others:
             raise PublicationPending(
                 f"{journal.aside} holds other packages: {', '.join(sorted(others)[:3])}",
@@ -243,32 +246,36 @@ class ServerTarget:
                 hint="name another --staging, or remove them from this one",
             )
 
-    def _bring(self, batch: Sequence[IndexEntry], channel: str, act: Callable[[Sequence[str]], None]) -> None:
+    def _transfer_missing(
+        self, batch: Sequence[IndexEntry], channel: str, act: Callable[[Sequence[str]], None]
+    ) -> None:
         """Bring packages to a channel, except those that it has; the journal notes them first."""
         paths = self._missing(batch, channel)
         if not paths:
             return
         journal = self.journal.read()
         assert journal is not None, "uploads begin with a journal"
-        self.journal.write(journal.bringing(channel, paths))
+        self.journal.write(journal.with_uploads(channel, paths))
         names = ", ".join(path.split("/")[-1] for path in paths)
-        self.client.change(
+        self.client.send_change(
             lambda: act(self._missing(batch, channel)),
             lambda: not self._missing(batch, channel),
             f"{names} could not be uploaded to {channel} on {self.server.url}",
         )
 
     def _missing(self, batch: Sequence[IndexEntry], channel: str) -> list[str]:
-        listed = self.client.listed(channel)
+        listed = self.client.indexed_hashes(channel)
         for entry in batch:
             if listed.get(entry.path, entry.sha256) != entry.sha256:
                 raise UploadFailed(f"{channel} has {entry.file} with another hash", hint="raise the build number")
         return [entry.path for entry in batch if entry.path not in listed]
 
-    def _brought_to(self, channel: str) -> tuple[str, ...]:
+    def _journaled_uploads(self, channel: str) -> tuple[str, ...]:
         journal = self.journal.read()
-        return journal.brought_to(channel) if journal else ()
+        return journal.uploaded_paths(channel) if journal else ()
 
     def _wait_for(self, entries: Sequence[IndexEntry], channel: str) -> None:
         packages = {entry.path: entry.sha256 for entry in entries}
-        self.client.wait(channel, lambda now: packages.items() <= now.items(), "does not list uploaded packages")
+        self.client.wait_for_index(
+            channel, lambda now: packages.items() <= now.items(), "does not list uploaded packages"
+        )

@@ -48,7 +48,7 @@ class GitHubIdentity:
     url: str
     request_token: str = field(repr=False)
 
-    def statement(self, audience: str) -> str:
+    def id_token(self, audience: str) -> str:
         """Return the signed statement.
 
         Raises:
@@ -59,12 +59,12 @@ class GitHubIdentity:
             why = "the job's identity would be sent unencrypted"
             raise TokenRefused(f"{REQUEST_URL} is not a URL of https", why=why)
         url = f"{self.url}{'&' if parts.query else '?'}audience={quote(audience, safe='')}"
-        answer = _answer("GET", url, {"Authorization": f"Bearer {self.request_token}"})
+        answer = _bounded_response("GET", url, {"Authorization": f"Bearer {self.request_token}"})
         try:
             value = json.loads(answer)["value"]
         except (ValueError, KeyError, TypeError) as error:
             raise HttpError(f"{REQUEST_URL} answered without a token") from error
-        return _protected(str(value), REQUEST_URL)
+        return _mask_token(str(value), REQUEST_URL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class GitLabIdentity:
 
     value: str = field(repr=False)
 
-    def statement(self, audience: str) -> str:  # noqa: ARG002 - it has one
+    def id_token(self, audience: str) -> str:  # noqa: ARG002 - it has one
         """Return the signed statement."""
         return self.value
 
@@ -117,21 +117,21 @@ class TrustedPublisher:
         """Return the header of a request."""
         return {name: form.format(self.token)}
 
-    def hidden(self, text: str) -> str:
+    def text_without_token(self, text: str) -> str:
         """Return a text without the token."""
         return text.replace(self._token or "\0", "***")
 
     def _exchanged(self) -> str:
         try:
-            statement = self.identity.statement(audience_of(self.url))
+            statement = self.identity.id_token(audience_of(self.url))
         except HttpError as error:
-            if error.refuses:
+            if error.is_auth_failure:
                 why = f"GitHub answered {error.status}"
                 raise TokenRefused("this CI job has no identity to publish with", why=why, hint=HINT) from error
             raise
         body = json.dumps({"token": statement}).encode()
         try:
-            answer = _answer("POST", f"{self.url}{MINT}", {"Content-Type": "application/json"}, body)
+            answer = _bounded_response("POST", f"{self.url}{MINT}", {"Content-Type": "application/json"}, body)
         except HttpError as error:
             if error.status is not None and 400 <= error.status < 500 and error.status != 429:
                 raise TokenRefused(
@@ -140,14 +140,16 @@ class TrustedPublisher:
                     hint="name them on the page of the channel, and on that of its channel for staging",
                 ) from error
             raise
-        return _protected(answer.decode("utf-8", "replace").strip(), MINT)
+        return _mask_token(answer.decode("utf-8", "replace").strip(), MINT)
 
 
-def _answer(method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> bytes:
+def _bounded_response(method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> bytes:
     """Return the answer to one request, which no redirect carries elsewhere; an error names the URL's place alone."""
     bare = url.partition("?")[0]
     try:
-        with http_client.opened(url, method=method, headers=headers, data=body, follow_redirects=False) as response:
+        with http_client.send_request(
+            url, method=method, headers=headers, data=body, follow_redirects=False
+        ) as response:
             data: bytes = response.read(LARGEST + 1)
     except HttpError as error:
         raise HttpError(f"{method} {bare}: {error}", error.status) from error
@@ -156,7 +158,7 @@ def _answer(method: str, url: str, headers: Mapping[str, str], body: bytes | Non
     return data
 
 
-def _protected(token: str, source: str) -> str:
+def _mask_token(token: str, source: str) -> str:
     """Return a token, masked from now on in all output."""
     if not _TOKEN.fullmatch(token):
         raise HttpError(f"{source} answered without a token")

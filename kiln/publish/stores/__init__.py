@@ -22,7 +22,7 @@ class Store(Protocol):
         """Remarks for the person who publishes there; empty where all files change at one moment."""
 
     @property
-    def stepwise(self) -> bool:
+    def changes_stepwise(self) -> bool:
         """True when subdirs change one after the other, not at one moment."""
 
     def exclusively(self) -> AbstractContextManager[None]:
@@ -34,10 +34,10 @@ class Store(Protocol):
     def write(self, path: str, data: bytes) -> None:
         """Write a small file."""
 
-    def create(self, path: str, data: bytes) -> bool:
+    def write_if_absent(self, path: str, data: bytes) -> bool:
         """Write a small file unless there is one; return whether it was written."""
 
-    def has(self, path: str, sha256: str) -> bool:
+    def has_file_with_hash(self, path: str, sha256: str) -> bool:
         """Return whether a file is there with this content."""
 
     def put(self, file: Path, path: str, sha256: str) -> None:
@@ -52,13 +52,13 @@ class Store(Protocol):
     def subdirs(self) -> tuple[str, ...]:
         """Return the names of the folders at the top that are conda's subdirs."""
 
-    def names(self, subdir: str) -> Mapping[str, int]:
+    def package_sizes(self, subdir: str) -> Mapping[str, int]:
         """Return the package files of a subdir with their sizes."""
 
     def sidecars(self, path: str) -> tuple[str, ...]:
         """Return the paths of the files of attestations whose names begin with a package's path."""
 
-    def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+    def replace_indexes(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Replace the index files of several subdirs, as near to one moment as the store can."""
 
     def url(self, path: str) -> str:

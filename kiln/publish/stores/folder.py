@@ -43,17 +43,17 @@ class Folder:
     @property
     def notes(self) -> tuple[str, ...]:
         """A remark where the files change one by one."""
-        return (_WITHOUT_LINKS,) if self.stepwise else ()
+        return (_WITHOUT_LINKS,) if self.changes_stepwise else ()
 
     @property
-    def stepwise(self) -> bool:
+    def changes_stepwise(self) -> bool:
         """True where no links can be made; else all subdirs change at one moment."""
         return not file_operations.links_can_be_made()
 
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
         """Hold the folder's lock, which ends with the process; remove what a killed one left half-written."""
-        with files.full_disk_as_error(self.root), files.locked(self.place(f"{STATE}/lock")):
+        with files.full_disk_as_error(self.root), files.locked(self.safe_write_path(f"{STATE}/lock")):
             folders = (*self.root.glob("*/"), *self.root.glob("*/*/"), *self.root.glob(f"{STATE}/staging/*/*/"))
             for folder in (self.root / STATE, self.root / STATE / "index", *folders):
                 if folder.resolve().is_relative_to(self.root.resolve()):
@@ -67,22 +67,22 @@ class Folder:
         except FileNotFoundError:
             return None
 
-    def place(self, path: str) -> Path:
+    def safe_write_path(self, path: str) -> Path:
         """Return the path of a file to write: below the folder, with no link on the way that leads out of it."""
         return files.safe_path_inside(self.root / path, self.root, links=True)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file under another name and rename it."""
-        files.write_bytes(self.place(path), data)
+        files.write_bytes(self.safe_write_path(path), data)
 
-    def create(self, path: str, data: bytes) -> bool:
+    def write_if_absent(self, path: str, data: bytes) -> bool:
         """Write a file unless there is one; the lock keeps other processes out meanwhile."""
         if (self.root / path).exists():
             return False
         self.write(path, data)
         return True
 
-    def has(self, path: str, sha256: str) -> bool:
+    def has_file_with_hash(self, path: str, sha256: str) -> bool:
         """Return whether a file has this content; it is read for that, unless it is unchanged since it was stored."""
         place = self.root / path
         if not place.is_file():
@@ -94,28 +94,28 @@ class Folder:
 
     def put(self, file: Path, path: str, sha256: str) -> None:
         """Link a file, or copy it from another file system; a copy is read again."""
-        place = self.place(path)
+        place = self.safe_write_path(path)
         files.link_or_copy(file, place)
         if place.samefile(file):
             self.hashes[path] = (place.stat(), sha256)
 
     def move(self, source: str, target: str) -> None:
         """Rename a file."""
-        place = self.place(target)
+        place = self.safe_write_path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
-        self.place(source).replace(place)
+        self.safe_write_path(source).replace(place)
         if source in self.hashes:
             self.hashes[target] = self.hashes.pop(source)
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder."""
-        files.remove(self.place(path))
+        files.remove(self.safe_write_path(path))
 
     def subdirs(self) -> tuple[str, ...]:
         """Return the subdirs that the folder has."""
         return existing_subdirs(self.root)
 
-    def names(self, subdir: str) -> dict[str, int]:
+    def package_sizes(self, subdir: str) -> dict[str, int]:
         """Return the package files of a subdir."""
         packages = (file for ending in PACKAGES for file in (self.root / subdir).glob(f"*{ending}"))
         return {file.name: (file if file.is_file() else file.parent).stat().st_size for file in packages}
@@ -127,38 +127,38 @@ class Folder:
         names = (file.name for file in files_there if file.name.startswith(f"{start}.sigs" if start else ""))
         return tuple(sorted(f"{subdir}/{name}" for name in names))
 
-    def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+    def replace_indexes(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Write a new generation of the index and make it current; without links, replace the files one by one."""
-        if self.stepwise:
-            self._replace_each(forms)
+        if self.changes_stepwise:
+            self._replace_files_one_by_one(forms)
             return
-        index = self.place(f"{STATE}/index")
+        index = self.safe_write_path(f"{STATE}/index")
         for subdir in forms:
-            self.place(f"{subdir}/{SHARDS}")
-        if not self._is_ours(forms):
-            self._adopt(index, forms)
-        new = _next(index)
+            self.safe_write_path(f"{subdir}/{SHARDS}")
+        if not self._is_linked_to_generation(forms):
+            self._adopt_existing_files(index, forms)
+        new = _next_generation_folder(index)
         with files.replacing(new) as generation:
             for subdir, contents in forms.items():
-                self._write(generation / subdir, subdir, contents)
-        _point(index / "current", new.name)
-        self._tidy(index, forms)
+                self._write_generation(generation / subdir, subdir, contents)
+        _replace_link(index / "current", new.name)
+        self._remove_old_generations(index, forms)
 
     def url(self, path: str) -> str:
         """Return a folder of the channel as a URL."""
         return (self.root / path).absolute().as_uri()
 
-    def _write(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
+    def _write_generation(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
         """Write one subdir's files; shards, named by their content, are shared by all generations."""
-        files.write_files(folder, {name: contents[name] for name in _mutable(contents)})
+        files.write_files(folder, {name: contents[name] for name in _mutable_file_names(contents)})
         self._write_shards(subdir, contents)
 
-    def _replace_each(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+    def _replace_files_one_by_one(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Replace the index files, links among them too, in an order in which each is consistent."""
         for subdir, contents in forms.items():
-            self.place(f"{subdir}/{SHARDS}")
+            self.safe_write_path(f"{subdir}/{SHARDS}")
             self._write_shards(subdir, contents)
-            for name in sorted(_mutable(contents), key=write_rank):
+            for name in sorted(_mutable_file_names(contents), key=write_rank):
                 self.write(f"{subdir}/{name}", contents[name])
             self._remove_shards(self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents})
 
@@ -169,29 +169,29 @@ class Folder:
         needed = {name.split("/")[1]: data for name, data in contents.items() if name.startswith(f"{SHARDS}/")}
         files.write_files(shards, {name: data for name, data in needed.items() if name not in existing})
 
-    def _is_ours(self, forms: Mapping[str, Mapping[str, bytes]]) -> bool:
+    def _is_linked_to_generation(self, forms: Mapping[str, Mapping[str, bytes]]) -> bool:
         """Return whether every name in the subdirs is a link to the current generation already."""
         return all(
             (self.root / subdir / name).is_symlink()
             for subdir, contents in forms.items()
-            for name in _mutable(contents)
+            for name in _mutable_file_names(contents)
         )
 
-    def _adopt(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+    def _adopt_existing_files(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Make the files in the subdirs, if there are any, the current generation, and link all names to it."""
-        first = _next(index)
+        first = _next_generation_folder(index)
         with files.replacing(first) as generation:
             for subdir, contents in forms.items():
                 (generation / subdir).mkdir(parents=True)
-                for name in _mutable(contents):
+                for name in _mutable_file_names(contents):
                     if (place := self.root / subdir / name).is_file():
                         shutil.copy2(place, generation / subdir / name)
-        _point(index / "current", first.name)
+        _replace_link(index / "current", first.name)
         for subdir, contents in forms.items():
-            for name in _mutable(contents):
-                _point(self.root / subdir / name, f"../{STATE}/index/current/{subdir}/{name}")
+            for name in _mutable_file_names(contents):
+                _replace_link(self.root / subdir / name, f"../{STATE}/index/current/{subdir}/{name}")
 
-    def _tidy(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+    def _remove_old_generations(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         generations = sorted(index.glob("[0-9]*"))
         for old in generations[:-GENERATIONS]:
             files.remove(old)
@@ -209,7 +209,7 @@ class Folder:
         files.write_text(marks, "\n".join(sorted(unneeded - marked)))
 
 
-def _point(link: Path, destination: str) -> None:
+def _replace_link(link: Path, destination: str) -> None:
     """Change where a link leads from one moment to the next."""
     link.parent.mkdir(parents=True, exist_ok=True)
     part = link.with_name(f".{link.name}.link.part")
@@ -223,11 +223,11 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _next(index: Path) -> Path:
+def _next_generation_folder(index: Path) -> Path:
     """Return the folder of the next generation."""
     return index / f"{1 + max((int(folder.name) for folder in index.glob('[0-9]*')), default=0):06d}"
 
 
-def _mutable(contents: Mapping[str, bytes]) -> list[str]:
+def _mutable_file_names(contents: Mapping[str, bytes]) -> list[str]:
     """Return the names of an index's files that are not named by their content."""
     return [name for name in contents if not name.startswith(f"{SHARDS}/")]

@@ -32,23 +32,23 @@ class ChannelIndex:
         """Return the hashes of the packages by path, an empty one for a package that was deleted."""
         return {
             f"{subdir.name}/{file}": str(subdir.records.get(file, {}).get("sha256", ""))
-            for subdir in map(self.visible, self.names())
+            for subdir in map(self.subdir_packages, self.subdir_names())
             for file in subdir.records.keys() | subdir.removed
         }
 
-    def names(self, more: Iterable[str] = ()) -> tuple[str, ...]:
+    def subdir_names(self, more: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the names of the channel's subdirs, and of those that it gets."""
         return channel_subdirs({*self.store.subdirs(), *more})
 
-    def subdirs(self, more: Iterable[str] = ()) -> dict[str, Subdir]:
+    def subdir_indexes(self, more: Iterable[str] = ()) -> dict[str, Subdir]:
         """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets.
 
         Raises:
             BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
         """
-        return {name: repodata.whole_index(name, self._reader(name)) for name in self.names(more)}
+        return {name: repodata.whole_index(name, self._reader(name)) for name in self.subdir_names(more)}
 
-    def visible(self, name: str) -> Subdir:
+    def subdir_packages(self, name: str) -> Subdir:
         """Return the packages of one subdir."""
         return repodata.packages_only(name, self._reader(name))
 
@@ -68,48 +68,54 @@ class ChannelIndex:
         hint = did_you_mean(name, [path.split("/")[1] for path in paths]) or "name a whole file name"
         raise UsageError(f"{self.store.name} has no package {name!r}", hint=hint)
 
-    def channeldata(self, entries: Sequence[IndexEntry]) -> bytes | None:
+    def channeldata_with_entries(self, entries: Sequence[IndexEntry]) -> bytes | None:
         """Return the channel's ``channeldata.json`` with packages added, None where the channel has none."""
         existing = self.store.read(repodata.CHANNELDATA)
         return None if existing is None else repodata.with_entries(existing, entries)
 
-    def offer(self, entries: Sequence[IndexEntry], records: bytes) -> None:
+    def add_packages(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""
-        for part in (*(subdir_groups(entries) if self.store.stepwise else ()), entries):
+        for part in (*(subdir_groups(entries) if self.store.changes_stepwise else ()), entries):
             subdirs = {entry.subdir for entry in part}
-            self.change(functools.partial(Subdir.with_packages, entries=part), records, subdirs)
+            self.edit_subdirs(functools.partial(Subdir.with_packages, entries=part), records, subdirs)
 
     def withdraw(
         self, paths: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
     ) -> None:
         """Remove packages by an edit, then their records; step by step, what needs others goes first."""
-        entries = [entry for entry in self._offered() if entry.path in paths] if self.store.stepwise else []
+        entries = (
+            [entry for entry in self._offered_entries() if entry.path in paths] if self.store.changes_stepwise else []
+        )
         for part in reversed(subdir_groups(entries)):
-            self.change(functools.partial(_edited, edit, {entry.path for entry in part}))
-        self.change(functools.partial(_edited, edit, paths), records)
+            self.edit_subdirs(functools.partial(_edit_packages_of_subdir, edit, {entry.path for entry in part}))
+        self.edit_subdirs(functools.partial(_edit_packages_of_subdir, edit, paths), records)
 
-    def change(self, edit: Callable[[Subdir], Subdir], records: bytes | None = None, more: Iterable[str] = ()) -> None:
+    def edit_subdirs(
+        self, edit: Callable[[Subdir], Subdir], records: bytes | None = None, more: Iterable[str] = ()
+    ) -> None:
         """Change every subdir, and the chain of records at the same moment; ``more`` are subdirs that are added."""
-        forms = {name: repodata.index_files(edit(subdir)) for name, subdir in self.subdirs(more).items()}
+        forms = {name: repodata.index_files(edit(subdir)) for name, subdir in self.subdir_indexes(more).items()}
         existing = self.store.read(CHAIN)
         chain = (existing or b"") if records is None else records
         folder, name = CHAIN.split("/")
-        self.store.swap({**({folder: {name: chain}} if chain or existing is not None else {}), **forms})
+        self.store.replace_indexes({**({folder: {name: chain}} if chain or existing is not None else {}), **forms})
         for subdir in forms:
             self.store.remove(f"{subdir}/{repodata.STALE}")
 
-    def _offered(self) -> list[IndexEntry]:
+    def _offered_entries(self) -> list[IndexEntry]:
         """Return the entries that readers find at this moment."""
         return [
             IndexEntry(file=file, subdir=name, record=record, run_exports={})
-            for name in self.names()
-            for file, record in self.visible(name).offered.items()
+            for name in self.subdir_names()
+            for file, record in self.subdir_packages(name).offered.items()
         ]
 
     def _reader(self, name: str) -> Callable[[str], bytes | None]:
         return lambda file: self.store.read(f"{name}/{file}")
 
 
-def _edited(edit: Callable[[Subdir, AbstractSet[str]], Subdir], paths: AbstractSet[str], subdir: Subdir) -> Subdir:
+def _edit_packages_of_subdir(
+    edit: Callable[[Subdir, AbstractSet[str]], Subdir], paths: AbstractSet[str], subdir: Subdir
+) -> Subdir:
     """Return a subdir after an edit of its packages among these; others may have packages of the same file name."""
     return edit(subdir, {path.partition("/")[2] for path in paths if path.partition("/")[0] == subdir.name})

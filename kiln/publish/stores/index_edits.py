@@ -38,7 +38,7 @@ def patch_record(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> s
     with _exclusively(target) as index:
         path = index.path_of(name)
         name_of_subdir, _, file = path.partition("/")
-        index.change(lambda subdir: subdir.patched(file, fields) if subdir.name == name_of_subdir else subdir)
+        index.edit_subdirs(lambda subdir: subdir.patched(file, fields) if subdir.name == name_of_subdir else subdir)
     return path
 
 
@@ -49,26 +49,28 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
     client could install would only mislead solvers. New files of attestations are taken into the index, too.
     """
     with _exclusively(target) as index:
-        subdirs = index.subdirs()
-        files = {name: target.store.names(name) for name in subdirs}
-        removed = {f"{name}/{file}" for name in subdirs for file in subdirs[name].fetched_here - files[name].keys()}
+        subdirs = index.subdir_indexes()
+        files = {name: target.store.package_sizes(name) for name in subdirs}
+        removed = {
+            f"{name}/{file}" for name in subdirs for file in subdirs[name].files_next_to_index - files[name].keys()
+        }
         unknown = [
             f"{name}/{file}"
             for name in subdirs
             for file, size in files[name].items()
             if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
         ]
-        entries, broken = _read_all(unknown, read)
+        entries, broken = _read_entries(unknown, read)
         entries = [attestation_sidecars.with_sidecar_hash(target.store, entry) for entry in entries]
         removed |= broken.keys()
         hashes, invalid = _changed_sidecars(target, subdirs, {*unknown, *removed})
 
         def updated(subdir: Subdir) -> Subdir:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
-            changed = subdir.without(missing - subdir.removed).with_packages(entries)
+            changed = subdir.without_packages(missing - subdir.removed).with_packages(entries)
             return changed.with_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
 
-        index.change(updated)
+        index.edit_subdirs(updated)
     return len(entries), (*broken.values(), *invalid)
 
 
@@ -86,7 +88,7 @@ def _changed_sidecars(
             if file not in records or path in but:
                 continue
             try:
-                if sha256 := attestation_sidecars.write_hashed_copy(target.store, path, records[file]):
+                if sha256 := attestation_sidecars.write_content_addressed_copy(target.store, path, records[file]):
                     hashes.setdefault(name, {})[file] = sha256
             except (BrokenPackage, ProvenanceBroken) as error:
                 invalid.append(BrokenPackage(f"{path}{attestation_sidecars.ENDING}: {error.what}", why=error.why))
@@ -97,11 +99,11 @@ def _changed_sidecars(
 def _exclusively(target: StoreTarget) -> Iterator[ChannelIndex]:
     """Hold the channel while no publication is under way."""
     with target.exclusively():
-        target.journal.require_free()
-        yield target.contents
+        target.journal.require_no_publication()
+        yield target.channel_index
 
 
-def _read_all(
+def _read_entries(
     paths: Sequence[str], read: Callable[[str], IndexEntry]
 ) -> tuple[list[IndexEntry], dict[str, BrokenPackage]]:
     """Return the entries of the packages that can be read, and the errors of the others by path."""
@@ -124,4 +126,4 @@ def _withdrawn(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
 
 
 def _deleted(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
-    return subdir.without(names).withdrawn(subdir.records.keys() & names)
+    return subdir.without_packages(names).withdrawn(subdir.records.keys() & names)

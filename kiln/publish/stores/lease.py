@@ -52,7 +52,9 @@ class Lease:
             ended.set()
             renewing.join(timeout=LIFE)  # a renewal under way has the version to delete; later the lease runs out
             with contextlib.suppress(AlreadyRunning):
-                self._if_met(lambda: self.client.delete_object(Bucket=self.bucket, Key=self.key, IfMatch=self.tag))
+                self._request_if_condition_met(
+                    lambda: self.client.delete_object(Bucket=self.bucket, Key=self.key, IfMatch=self.tag)
+                )
 
     def renew(self) -> None:
         """Renew the lease; raises AlreadyRunning when another process has taken it over."""
@@ -63,11 +65,11 @@ class Lease:
         try:
             self.tag = self._write(IfNoneMatch="*")
         except AlreadyRunning:
-            self.tag = self._write(IfMatch=self._abandoned())
+            self.tag = self._write(IfMatch=self._expired_lease_version())
 
-    def _abandoned(self) -> str:
+    def _expired_lease_version(self) -> str:
         """Return the version of a lease that has run out."""
-        lease = self._if_met(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
+        lease = self._request_if_condition_met(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
         now = email.utils.parsedate_to_datetime(lease["ResponseMetadata"]["HTTPHeaders"]["date"])
         age = (now - lease["LastModified"]).total_seconds()
         if age < self.life:
@@ -91,17 +93,17 @@ class Lease:
     def _write(self, **condition: str) -> str:
         content = json.dumps({"owner": self.owner, "one": secrets.token_hex(8)}).encode()  # no two versions are equal
         try:
-            written = self._if_met(
+            written = self._request_if_condition_met(
                 lambda: self.client.put_object(Bucket=self.bucket, Key=self.key, Body=content, **condition)
             )
         except AlreadyRunning:
-            lease = self._if_met(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
+            lease = self._request_if_condition_met(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
             if lease["Body"].read() != content:
                 raise
             return str(lease["ETag"])  # it was written, the response was lost, and boto3 tried again
         return str(written["ETag"])
 
-    def _if_met(self, request: Any) -> Any:
+    def _request_if_condition_met(self, request: Any) -> Any:
         from botocore.exceptions import ClientError
 
         try:

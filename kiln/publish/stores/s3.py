@@ -80,7 +80,7 @@ class Bucket:
         return ("index files change one by one, in the order of need: readers have the old release or the new one",)
 
     @property
-    def stepwise(self) -> bool:
+    def changes_stepwise(self) -> bool:
         """True: subdirs change one after the other."""
         return True
 
@@ -107,7 +107,7 @@ class Bucket:
     def read(self, path: str) -> bytes | None:
         """Return an object's content."""
         self.tags[path] = None
-        answer = self._unless(MISSING, self.client.get_object, path)
+        answer = self._request_or_none(MISSING, self.client.get_object, path)
         if answer is None:
             return None
         self.tags[path] = answer["ETag"]
@@ -121,13 +121,13 @@ class Bucket:
         request = {"Bucket": self.bucket, "Key": self._key(path), "Body": data, "CacheControl": caching, **kind}
         self.client.put_object(**request, **condition)
 
-    def create(self, path: str, data: bytes) -> bool:
+    def write_if_absent(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one."""
-        return self._unless(EXISTING, self.client.put_object, path, Body=data, IfNoneMatch="*") is not None
+        return self._request_or_none(EXISTING, self.client.put_object, path, Body=data, IfNoneMatch="*") is not None
 
-    def has(self, path: str, sha256: str) -> bool:
+    def has_file_with_hash(self, path: str, sha256: str) -> bool:
         """Return whether an object was uploaded with this hash."""
-        head = self._unless(MISSING, self.client.head_object, path)
+        head = self._request_or_none(MISSING, self.client.head_object, path)
         return head is not None and bool(head["Metadata"].get("sha256") == sha256)
 
     def put(self, file: Path, path: str, sha256: str) -> None:
@@ -143,7 +143,7 @@ class Bucket:
     def remove(self, path: str) -> None:
         """Remove an object and all below it."""
         self.client.delete_object(Bucket=self.bucket, Key=self._key(path))
-        for name in list(self._listed(f"{path}/")):
+        for name in list(self._object_sizes(f"{path}/")):
             self.client.delete_object(Bucket=self.bucket, Key=name)
 
     def subdirs(self) -> tuple[str, ...]:
@@ -154,19 +154,19 @@ class Bucket:
         names = {folder.removeprefix(self.prefix).rstrip("/") for folder in folders}
         return tuple(sorted(filter(is_channel_folder, names)))
 
-    def names(self, subdir: str) -> dict[str, int]:
+    def package_sizes(self, subdir: str) -> dict[str, int]:
         """Return the packages of a subdir."""
         start = self._key(f"{subdir}/")
-        sizes = self._listed(f"{subdir}/")
+        sizes = self._object_sizes(f"{subdir}/")
         return {name.removeprefix(start): size for name, size in sizes.items() if name.endswith(PACKAGES)}
 
     def sidecars(self, path: str) -> tuple[str, ...]:
         """Return the files of attestations of one package, or of all in a folder."""
         start = path if path.endswith("/") else f"{path}.sigs"
-        keys = (key.removeprefix(self.prefix) for key in self._listed(start))
+        keys = (key.removeprefix(self.prefix) for key in self._object_sizes(start))
         return tuple(sorted(key for key in keys if ".sigs" in key))
 
-    def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+    def replace_indexes(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Replace the files that differ: shards first, kiln's own record last, which says what is done.
 
         Shards that are not needed any more stay.
@@ -176,16 +176,16 @@ class Bucket:
         """
         self.lease.renew()
         for subdir, contents in forms.items():
-            tags = self._tagged(f"{subdir}/")
+            tags = self._object_etags(f"{subdir}/")
             current = {name: tags.get(self._key(f"{subdir}/{name}")) for name in contents}
             for name, tag in current.items():
                 if self.tags.pop(f"{subdir}/{name}", tag) != tag:
-                    raise self._changed(f"{subdir}/{name}")
+                    raise self._concurrent_change_error(f"{subdir}/{name}")
             for name in sorted(contents, key=write_rank):
-                if current[name] != _tag(contents[name]):
-                    self._replace(f"{subdir}/{name}", contents[name], current[name])
+                if current[name] != _content_etag(contents[name]):
+                    self._replace_if_unchanged(f"{subdir}/{name}", contents[name], current[name])
 
-    def _replace(self, path: str, data: bytes, tag: str | None) -> None:
+    def _replace_if_unchanged(self, path: str, data: bytes, tag: str | None) -> None:
         """Replace one version of a file."""
         from botocore.exceptions import ClientError
 
@@ -194,12 +194,12 @@ class Bucket:
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") not in UNMET:
                 raise
-            if self._tagged(path).get(self._key(path)) != _tag(
+            if self._object_etags(path).get(self._key(path)) != _content_etag(
                 data
             ):  # else the response was lost, and boto3 tried again
-                raise self._changed(path) from error
+                raise self._concurrent_change_error(path) from error
 
-    def _unless(self, codes: frozenset[str], request: Callable[..., Any], path: str, **parameters: Any) -> Any:
+    def _request_or_none(self, codes: frozenset[str], request: Callable[..., Any], path: str, **parameters: Any) -> Any:
         """Return the answer to a request about an object; None for a refusal with one of the codes."""
         from botocore.exceptions import ClientError
 
@@ -210,7 +210,7 @@ class Bucket:
                 return None
             raise
 
-    def _changed(self, path: str) -> AlreadyRunning:
+    def _concurrent_change_error(self, path: str) -> AlreadyRunning:
         what = f"another process has changed {path} in {self.name} meanwhile"
         return AlreadyRunning(what, hint="run the same command again")
 
@@ -221,10 +221,10 @@ class Bucket:
     def _key(self, path: str) -> str:
         return f"{self.prefix}{path}"
 
-    def _listed(self, path: str) -> dict[str, int]:
+    def _object_sizes(self, path: str) -> dict[str, int]:
         return {item["Key"]: item["Size"] for item in self._objects(path)}
 
-    def _tagged(self, path: str) -> dict[str, str]:
+    def _object_etags(self, path: str) -> dict[str, str]:
         return {item["Key"]: item["ETag"] for item in self._objects(path)}
 
     def _objects(self, path: str) -> list[dict[str, Any]]:
@@ -232,6 +232,6 @@ class Bucket:
         return [item for page in pages for item in page.get("Contents", ())]
 
 
-def _tag(data: bytes) -> str:
+def _content_etag(data: bytes) -> str:
     """Return the version that S3 gives to an object uploaded in one piece; an encrypted one has another."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

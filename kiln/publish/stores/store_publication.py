@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import repodata
 from kiln.errors import HashMismatch
 from kiln.publish import attestation_sidecars
-from kiln.publish.channel_provenance import add_records, chain_without, remove_bills
+from kiln.publish.channel_provenance import add_records, chain_without_publication, remove_bills
 from kiln.publish.journal import JournalFile, Phase
 from kiln.publish.order import channel_subdirs
 from kiln.publish.stores.index import ChannelIndex
@@ -41,7 +41,9 @@ class StoreTarget:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on readers during a publication, and on packages that the index has at another URL."""
-        base_urls = ((name, self.contents.visible(name).base_url) for name in self.contents.names())
+        base_urls = (
+            (name, self.channel_index.subdir_packages(name).base_url) for name in self.channel_index.subdir_names()
+        )
         return (
             *self.store.notes,
             *(
@@ -52,7 +54,7 @@ class StoreTarget:
         )
 
     @property
-    def contents(self) -> ChannelIndex:
+    def channel_index(self) -> ChannelIndex:
         """The channel's index."""
         return ChannelIndex(store=self.store)
 
@@ -61,30 +63,30 @@ class StoreTarget:
         """The journal, in the channel."""
         return JournalFile(store=self.store, path=JOURNAL)
 
-    def address(self) -> str:
+    def channel_url(self) -> str:
         """Return the URL at which clients read the channel."""
         return self.store.url("").rstrip("/")
 
-    def held(self) -> dict[str, str]:
+    def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the packages in the index."""
-        return self.contents.hashes()
+        return self.channel_index.hashes()
 
     def exclusively(self) -> AbstractContextManager[None]:
         """Hold the store."""
         return self.store.exclusively()
 
-    def prepare(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
+    def prepare_journal(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
         """Return the journal; an index that kiln cannot keep is refused."""
-        self.contents.subdirs()
-        self.contents.channeldata(entries)
+        self.channel_index.subdir_indexes()
+        self.channel_index.channeldata_with_entries(entries)
         return journal
 
     def stage(self, publication: Publication) -> str:
         """Store packages in a channel of their own within the channel."""
-        staging = publication.journal.staging
+        staging = publication.journal.staging_folder
         for entry in publication.entries:
             place = f"{staging}/{entry.path}"
-            if not self.store.has(place, entry.sha256):
+            if not self.store.has_file_with_hash(place, entry.sha256):
                 self.store.put(publication.files[entry.path], place, entry.sha256)
         for name in channel_subdirs(entry.subdir for entry in publication.entries):
             forms = repodata.index_files(Subdir.empty(name).with_packages(publication.entries))
@@ -94,38 +96,42 @@ class StoreTarget:
     def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:  # noqa: ARG002 - of servers
         """Move packages to where the index will look for them."""
         for entry in publication.entries:
-            staged = f"{publication.journal.staging}/{entry.path}"
-            if self.store.has(staged, entry.sha256):
+            staged = f"{publication.journal.staging_folder}/{entry.path}"
+            if self.store.has_file_with_hash(staged, entry.sha256):
                 self.store.move(staged, entry.path)
-            elif not self.store.has(entry.path, entry.sha256):
+            elif not self.store.has_file_with_hash(entry.path, entry.sha256):
                 raise HashMismatch(
                     f"{entry.path} is neither staged nor in {self.name}",
                     why="another program changed the channel's folder, or the disk lost the file",
                     hint="take the publication back with --abort, then publish again",
                 )
 
-    def index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
+    def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Offer packages, with their attestations and their records."""
-        channeldata = self.contents.channeldata(publication.entries)
+        channeldata = self.channel_index.channeldata_with_entries(publication.entries)
         entries = attestation_sidecars.write_sidecars(self.store, publication.entries, attestation)
-        self.contents.offer(entries, add_records(self.store, publication.journal, attestation))
+        self.channel_index.add_packages(entries, add_records(self.store, publication.journal, attestation))
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)
 
-    def clear(self, publication: Publication) -> None:
+    def clear_staging(self, publication: Publication) -> None:
         """Remove the folder for staging."""
-        self.store.remove(publication.journal.staging)
+        self.store.remove(publication.journal.staging_folder)
 
     def withdraw(self, journal: Journal) -> None:
         """Remove packages from the index where it may offer any, then their files."""
-        if journal.phase is Phase.PROMOTING and (self.store.stepwise or self.held().keys() & journal.fresh):
-            self.contents.withdraw(set(journal.fresh), Subdir.without, chain_without(self.store, journal))
+        if journal.phase is Phase.PROMOTING and (
+            self.store.changes_stepwise or self.package_hashes().keys() & journal.fresh
+        ):
+            self.channel_index.withdraw(
+                set(journal.fresh), Subdir.without_packages, chain_without_publication(self.store, journal)
+            )
         for path in journal.fresh:
             self.store.remove(path)
-            attestation_sidecars.remove_written(self.store, path)
+            attestation_sidecars.remove_written_sidecars(self.store, path)
 
     def abort(self, journal: Journal) -> None:
         """Remove packages, then the bills of their records and the folder for staging."""
         self.withdraw(journal)
         remove_bills(self.store, journal)
-        self.store.remove(journal.staging)
+        self.store.remove(journal.staging_folder)

@@ -93,7 +93,7 @@ def ledgered(root: Path) -> tuple[FleetRun, ...]:
     if not path.exists():
         return ()
     with FleetLedger(path) as ledger:
-        return ledger.fleets()
+        return ledger.fleet_runs()
 
 
 def report(root: Path) -> MatrixReport:

@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from kiln.cli import fleet_detach_to_controller
 from kiln.cli.fleet_arguments import arguments
-from kiln.cli.fleet_prices import region_of
+from kiln.cli.fleet_prices import price_region
 from kiln.errors import (
     CredentialsRefused,
     UnsupportedPython,
@@ -80,7 +80,7 @@ def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
     small: Path, cloud: Cloud, tmp_path: Path
 ) -> None:
     environment = {**cloud.environment(PLANTED), "XDG_CONFIG_HOME": str(tmp_path)}
-    region = region_of(argparse.Namespace(provider="openstack", vars=[]), environment)
+    region = price_region(argparse.Namespace(provider="openstack", vars=[]), environment)
     facts = {"unit": "hour", "currency": "EUR", "date": "2026-11-22", "source": "this test"}
     price = Price(provider="openstack", region=region, kind="on-demand", name="c3-32", price=0.1, **facts)
     price_table.write(tmp_path / "kiln" / "prices.csv", [price])

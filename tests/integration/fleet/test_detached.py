@@ -14,7 +14,7 @@ import pytest
 
 from kiln.errors import UnsupportedPython, UsageError
 from kiln.fleet.detached import attach_key
-from kiln.fleet.detached.controller_client import connected
+from kiln.fleet.detached.controller_client import controller_connection
 from kiln.fleet.worker_test_executor import SUFFIX
 from kiln.model.run import ConfigState
 from tests.integration.fleet.helpers import (
@@ -83,7 +83,7 @@ def assert_no_secrets(*names: str) -> None:
 
 def assert_no_shell(path: Path) -> None:
     """The run's key opens the gate, and no shell."""
-    with connected(attach_key.read(path), os.environ) as connection:
+    with controller_connection(attach_key.read(path), os.environ) as connection:
         call = (*connection.words, "cat /etc/passwd")
         shell = subprocess.run(call, text=True, capture_output=True, check=False)
     assert (shell.returncode, shell.stdout) == (2, "")

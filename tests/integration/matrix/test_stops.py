@@ -39,7 +39,7 @@ pytestmark = pytest.mark.once
 def nobody_builds(root: Path, config: str) -> bool:
     """Return whether a config's lock is free: its process has tidied up, its container is gone."""
     try:
-        with files.locked(ArtifactLayout.of(Feedstock(root=root)).lock(config)):
+        with files.locked(ArtifactLayout.for_feedstock(Feedstock(root=root)).lock(config)):
             return True
     except AlreadyRunning:
         return False
@@ -68,7 +68,7 @@ def test_a_killed_run_continues_where_it_was_and_leaves_nothing(small: Path, whe
     if where != "none":
         engine = choose(where, env=os.environ).engine
         assert engine is not None
-        running = engine.ask("ps", "--all", "--filter", "label=kiln.owner", "--format", "{{.Mounts}}").stdout
+        running = engine.run_command("ps", "--all", "--filter", "label=kiln.owner", "--format", "{{.Mounts}}").stdout
         assert str(small) not in running
 
 

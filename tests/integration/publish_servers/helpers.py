@@ -14,7 +14,7 @@ from kiln.errors import (
 )
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.server_publication import ServerTarget
-from kiln.publish.targets import target
+from kiln.publish.targets import parse_target
 from tests.channel_server import TOKEN
 from tests.packages import release_package
 
@@ -42,9 +42,9 @@ def channel_on(
 ) -> ServerTarget:
     """A channel of the server as a target; its journals are in ``tmp_path``."""
     reading = f"{server}/get" if kind is ServerKind.ANACONDA else None
-    environment = {kind.type.token_variable: token}
+    environment = {kind.server_class.token_variable: token}
     journals = tmp_path / "journals"
-    result = target(
+    result = parse_target(
         f"{kind.value}:{server}/{channel}", environment, journals=journals, staging=staging, reading=reading
     )
     assert isinstance(result, ServerTarget)

@@ -25,7 +25,7 @@ from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import index_edits
 from kiln.publish.stores.store_publication import StoreTarget
-from kiln.publish.targets import target
+from kiln.publish.targets import parse_target
 from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.integration.publish_servers.helpers import channel_on, dying, refuse, release, requests, served, taken_over
@@ -89,11 +89,13 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
         put(bucket, tmp_path, NEW, refuse)
     with pytest.raises(PublicationPending):
         put(bucket, tmp_path, ("other",), lambda _: None)
-    assert len(bucket.held()) == 2
+    assert len(bucket.package_hashes()) == 2
     put(bucket, tmp_path, NEW, try_out)  # goes on
     assert "/.kiln/staging/" in tried[0]
-    assert len(bucket.held()) == 4
-    assert {record.name.normalized for record in solve([bucket.address()], ["app", "old"], virtual_packages={})} == {
+    assert len(bucket.package_hashes()) == 4
+    assert {
+        record.name.normalized for record in solve([bucket.channel_url()], ["app", "old"], virtual_packages={})
+    } == {
         *("app", "old"),
     }
     mirror = mirrored(bucket, tmp_path / "mirror")
@@ -107,7 +109,7 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     entries = [repodata.read(path) for path in paths]
     attestation = publishing.attestation(entries, "https://channel.example")
     transaction.publish(bucket, paths, entries, lambda _: None, attestation)
-    (record,) = solve([bucket.address()], ["old"], virtual_packages={})
+    (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={})
     data = read_sidecar(str(record.url), (record.attestations_sha256 or b"").hex())
     facts = {"file": record.file_name, "sha256": entries[0].sha256, "channel": "https://channel.example"}
     assert attested_facts(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
@@ -125,11 +127,11 @@ def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_pa
     put(bucket, tmp_path, OLD, lambda _: None)
     package = release_package(tmp_path / "aarch64", "old", subdir="linux-aarch64")
     transaction.publish(bucket, [package], [repodata.read(package)], lambda _: None)
-    assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.held().keys()
-    (record,) = solve([bucket.address()], ["old"], virtual_packages={}, platform="linux-aarch64")
+    assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.package_hashes().keys()
+    (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={}, platform="linux-aarch64")
     assert record.subdir == "linux-aarch64"
     assert index_edits.yank(bucket, ["linux-aarch64/old-1-0.conda"]) == ("linux-aarch64/old-1-0.conda",)
-    assert [item.subdir for item in solve([bucket.address()], ["old"], virtual_packages={})] == ["linux-64"]
+    assert [item.subdir for item in solve([bucket.channel_url()], ["old"], virtual_packages={})] == ["linux-64"]
 
 
 def test_an_interrupted_publication_to_a_bucket_can_be_aborted(bucket: StoreTarget, tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_no_reader_of_a_bucket_finds_a_package_without_its_requirements(bucket: 
     assert result == steps
     assert len(transaction.abort(watched)) == 3
     assert result == [*steps, *steps[-2::-1]]
-    assert bucket.held().keys() == {"linux-64/old-1-0.conda", "linux-64/kept-1-0.conda"}
+    assert bucket.package_hashes().keys() == {"linux-64/old-1-0.conda", "linux-64/kept-1-0.conda"}
 
 
 def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path: Path) -> None:
@@ -221,7 +223,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
             put(other, tmp_path, NEW, refuse)
 
     put(bucket, tmp_path, NEW, meanwhile)
-    assert len(bucket.held()) == 4
+    assert len(bucket.package_hashes()) == 4
     index_edits.yank(other, ["old-1-0.conda"])
 
 
@@ -247,7 +249,7 @@ def test_an_index_that_another_process_changed_is_not_overwritten(bucket: StoreT
     with store.exclusively():
         forms = {
             name: repodata.index_files(subdir.withdrawn(["old-1-0.conda"]))
-            for name, subdir in bucket.contents.subdirs().items()
+            for name, subdir in bucket.channel_index.subdir_indexes().items()
         }
         store.client.put_object(Bucket="wheels", Key=f"channel/linux-64/{repodata.BASE}", Body=b"another's")
         with pytest.raises(AlreadyRunning, match=repodata.BASE):
@@ -269,7 +271,7 @@ def test_a_write_whose_answer_was_lost_is_not_taken_for_another_s(bucket: StoreT
     client = Twice(store.client, lambda *_: None)
     doubled = dataclasses.replace(store, client=client, lease=dataclasses.replace(store.lease, client=client))
     put(dataclasses.replace(bucket, store=doubled), tmp_path, OLD, lambda _: None)
-    assert len(bucket.held()) == 2
+    assert len(bucket.package_hashes()) == 2
     assert bucket.journal.read() is None
     assert recorded_lease(bucket) is None
 
@@ -289,7 +291,7 @@ def recorded_lease(bucket: StoreTarget) -> bytes | None:
 
 
 def test_a_missing_bucket_is_reported(bucket: StoreTarget, tmp_path: Path) -> None:
-    nowhere = target("s3://nowhere/channel", os.environ, journals=tmp_path)
+    nowhere = parse_target("s3://nowhere/channel", os.environ, journals=tmp_path)
     assert isinstance(nowhere, StoreTarget)
     with pytest.raises(UploadFailed, match="NoSuchBucket"):
         put(nowhere, tmp_path, OLD, lambda _: None)

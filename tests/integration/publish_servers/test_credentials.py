@@ -22,7 +22,7 @@ from kiln.publish.servers import ServerKind
 from kiln.publish.servers.api_requests import Api
 from kiln.publish.servers.artifactory import Artifactory
 from kiln.publish.servers.server_publication import ServerTarget
-from kiln.publish.targets import target
+from kiln.publish.targets import parse_target
 from tests.channel_server import TOKEN
 from tests.integration.publish_servers.helpers import KINDS, channel_on, refuse, release, requests, served
 
@@ -64,7 +64,7 @@ def test_invalid_targets_are_refused(
     named: str, environment: dict[str, str], kind: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(kind):
-        target(named, environment, journals=tmp_path, staging="trial")
+        parse_target(named, environment, journals=tmp_path, staging="trial")
 
 
 def test_a_server_needs_a_channel_for_staging(server: str, tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ def test_a_server_needs_a_channel_for_staging(server: str, tmp_path: Path) -> No
 def test_a_token_is_found_in_the_file_of_credentials(tmp_path: Path, kept: object, header: str) -> None:
     (tmp_path / "auth.json").write_text(json.dumps(kept))
     environment = {"RATTLER_AUTH_FILE": str(tmp_path / "auth.json")}
-    where = target("artifactory:http://127.0.0.1:1/c", environment, journals=tmp_path, staging="trial")
+    where = parse_target("artifactory:http://127.0.0.1:1/c", environment, journals=tmp_path, staging="trial")
     assert isinstance(where, ServerTarget)
     assert isinstance(where.server, Artifactory)
     assert where.server.api.headers == {"Authorization": header}
     with pytest.raises(TokenRefused, match="elsewhere"):
-        target("artifactory:https://elsewhere/c", environment, journals=tmp_path, staging="trial")
+        parse_target("artifactory:https://elsewhere/c", environment, journals=tmp_path, staging="trial")
 
 
 def test_a_token_does_not_follow_a_server_that_sends_us_elsewhere() -> None:

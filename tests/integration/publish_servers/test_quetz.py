@@ -21,7 +21,7 @@ from kiln.errors import (
 from kiln.publish import transaction
 from kiln.publish.servers.quetz import Quetz
 from kiln.publish.servers.server_publication import ServerTarget
-from kiln.publish.targets import target
+from kiln.publish.targets import parse_target
 from tests.integration.publish_servers.helpers import Mortal, has, release
 from tests.packages import release_package
 from tests.remote_cache import free_port
@@ -76,30 +76,30 @@ def test_quetz_itself_takes_a_release_at_once_and_gives_it_back(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, key = request.getfixturevalue("quetz")
-    monkeypatch.delattr(Quetz, "_upload_new")  # so that it fails when it does not take them in one request
-    where = target(f"quetz:{address}/release", {"QUETZ_API_KEY": key}, journals=tmp_path, staging="trial")
+    monkeypatch.delattr(Quetz, "_upload_unless_present")  # so that it fails when it does not take them in one request
+    where = parse_target(f"quetz:{address}/release", {"QUETZ_API_KEY": key}, journals=tmp_path, staging="trial")
     assert isinstance(where, ServerTarget)
     staging = dataclasses.replace(where, server=dataclasses.replace(where.server, channel="trial"))
     paths, entries = release(tmp_path)
     transaction.publish(where, paths, entries, lambda _: None)
     before = {entry.path: entry.sha256 for entry in entries}
-    assert where.held() == before
+    assert where.package_hashes() == before
     new = [release_package(tmp_path / "built", name, subdir="noarch") for name in ("new", "newer")]
     told = [repodata.read(path) for path in new]
     for lives, after in itertools.product(range(4), (False, True)):  # two uploads, one promotion, one removal
         server = cast("Server", Mortal(where.server, lives, after=after))
         with pytest.raises(KeyboardInterrupt):
             transaction.publish(dataclasses.replace(where, server=server), new, told, lambda _: None)
-        assert len(where.held()) in (2, 4)
+        assert len(where.package_hashes()) in (2, 4)
         transaction.abort(where)
-        assert where.held() == before
-        assert staging.held() == {}
+        assert where.package_hashes() == before
+        assert staging.package_hashes() == {}
 
 
 @pytest.mark.needs("quetz")
 def test_quetz_itself_refuses_a_wrong_token(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     address, _ = request.getfixturevalue("quetz")
-    stranger = target(f"quetz:{address}/release", {"QUETZ_API_KEY": "wr0ng"}, journals=tmp_path, staging="trial")
+    stranger = parse_target(f"quetz:{address}/release", {"QUETZ_API_KEY": "wr0ng"}, journals=tmp_path, staging="trial")
     more = release_package(tmp_path / "built", "more")
     with pytest.raises(TokenRefused):
         transaction.publish(stranger, [more], [repodata.read(more)], lambda _: None)

@@ -84,7 +84,7 @@ def test_a_path_out_of_the_prefix_is_not_followed_when_a_package_is_tried_out(tm
     transaction.publish(where, [package], [repodata.read(package)], lambda _: None)
     with pytest.raises(UnsafePackage) as refused:
         install(
-            solve([where.address()], ["evil"], virtual_packages={}),
+            solve([where.channel_url()], ["evil"], virtual_packages={}),
             tmp_path / "deep" / "er" / "prefix",
             cache=tmp_path / "cache",
         )

@@ -27,7 +27,7 @@ from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.provenance.statements import publication_statement
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
-from kiln.publish.targets import target
+from kiln.publish.targets import parse_target
 from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.channel_server import TOKEN
@@ -53,12 +53,12 @@ def test_packages_are_tried_out_from_staging_and_come_in_the_order_of_need(
     def try_out(url: str) -> None:
         tried.append(url)
         install(solve([url], ["app"], virtual_packages={}), tmp_path / "prefix", cache=tmp_path / "cache")
-        assert where.held() == {}
+        assert where.package_hashes() == {}
 
     paths, entries = release(tmp_path)
     new = transaction.publish(where, paths, entries, try_out)
     assert new == ("linux-64/lib-1-0.conda", "linux-64/app-1-0.conda")
-    assert tried == [where.server.address("trial")]
+    assert tried == [where.server.channel_url("trial")]
     assert (tmp_path / "prefix" / "share" / "app").is_file()
     brought = [tuple(line.split()[1:-1]) for line in requests(tmp_path, "POST", "PUT")]
     names = ("lib-1-0.conda", "app-1-0.conda")
@@ -102,7 +102,7 @@ def test_a_fault_that_passes_costs_another_attempt_after_a_pause(
     where = channel_on(server, kind, tmp_path, pauses)
     paths, entries = release(tmp_path)
     transaction.publish(where, paths, entries, lambda _: None)
-    assert served(tmp_path) == where.held() == {entry.path: entry.sha256 for entry in entries}
+    assert served(tmp_path) == where.package_hashes() == {entry.path: entry.sha256 for entry in entries}
     assert (tmp_path / "faults").read_text() == ""
     assert pauses == sorted(pauses), "each longer than the one before"
 
@@ -111,7 +111,7 @@ def test_an_index_that_comes_cut_off_is_asked_for_again(server: str, tmp_path: P
     where = channel_on(server, ServerKind.QUETZ, tmp_path)
     transaction.publish(where, *release(tmp_path), lambda _: None)
     (tmp_path / "index-faults").write_text("cut\n500\n429\n")
-    assert len(where.held()) == 2
+    assert len(where.package_hashes()) == 2
 
 
 def test_packages_that_a_server_does_not_remove_are_reported(server: str, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_packages_that_fail_in_staging_never_reach_the_channel_and_can_be_aborte
     where = channel_on(server, ServerKind.QUETZ, tmp_path)
     with pytest.raises(HashMismatch):
         transaction.publish(where, *release(tmp_path), refuse)
-    assert where.held() == {}
+    assert where.package_hashes() == {}
     other = release_package(tmp_path / "built", "other")
     with pytest.raises(PublicationPending, match="2 packages"):
         transaction.publish(where, [other], [repodata.read(other)], lambda _: None)
@@ -172,9 +172,9 @@ def test_records_of_packages_on_a_server_are_next_to_its_journal(server: str, tm
 
 
 def test_the_command_aborts_the_publication_of_a_killed_one(server: str, tmp_path: Path) -> None:
-    named, environment = f"prefix:{server}/release", {ServerKind.PREFIX.type.token_variable: TOKEN}
+    named, environment = f"prefix:{server}/release", {ServerKind.PREFIX.server_class.token_variable: TOKEN}
     journals = tmp_path / "build_artifacts" / "publications"
-    where = target(named, environment, journals=journals, staging="trial")
+    where = parse_target(named, environment, journals=journals, staging="trial")
     with pytest.raises(HashMismatch):
         transaction.publish(where, *release(tmp_path), refuse)
     words = (sys.executable, "-m", "kiln", "-C", str(tmp_path), "publish", "--to", named, "--abort", "--json")
@@ -242,7 +242,7 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
         transaction.publish(where, [path], [entry], lambda _: None, attestation)
         received = tmp_path / f"{entry.file}.attestation"
         assert received.is_file() is (kind is ServerKind.PREFIX)
-        assert (where.state.root / f"{entry.path}.sigs").read_bytes() == bundles.sidecar_content([signed])
+        assert (where.state_folder.root / f"{entry.path}.sigs").read_bytes() == bundles.sidecar_content([signed])
         facts = {"file": entry.file, "sha256": entry.sha256, "channel": channel}
         if received.is_file():
             assert attested_facts(b"[" + received.read_bytes() + b"]", signers=[signer], **facts).channel == channel

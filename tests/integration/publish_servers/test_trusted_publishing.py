@@ -15,7 +15,7 @@ from kiln.errors import HashMismatch, TokenRefused
 from kiln.publish import transaction
 from kiln.publish.servers import trusted_publishing
 from kiln.publish.servers.server_publication import ServerTarget
-from kiln.publish.targets import target
+from kiln.publish.targets import parse_target
 from tests.identity_provider import FAULTS, REQUEST_TOKEN
 from tests.integration.publish_servers.helpers import ROOT, refuse, release, requests, served
 
@@ -33,7 +33,7 @@ def a_job(server: str, request_token: str = REQUEST_TOKEN) -> dict[str, str]:
 
 def channel_of(server: str, tmp_path: Path, environment: dict[str, str]) -> ServerTarget:
     journals = tmp_path / "build_artifacts" / "publications"
-    where = target(f"prefix:{server}/release", environment, journals=journals, staging="trial")
+    where = parse_target(f"prefix:{server}/release", environment, journals=journals, staging="trial")
     assert isinstance(where, ServerTarget)
     return dataclasses.replace(where, pause=lambda _: None)
 

@@ -20,7 +20,7 @@ def caches(tmp_path: Path) -> DiskCaches:
     """Three caches of two files of a megabyte each, ``a`` the one used last, ``c`` the one used longest ago."""
     result = DiskCaches(root=tmp_path / "compile-cache")
     for age, key in enumerate("abc"):
-        with result.using(key, f"for {key}") as folder:
+        with result.locked_folder(key, f"for {key}") as folder:
             for number in range(2):
                 file = folder / "cas" / f"{number}"
                 file.parent.mkdir(exist_ok=True)
@@ -31,12 +31,16 @@ def caches(tmp_path: Path) -> DiskCaches:
 
 
 def keys(caches: DiskCaches) -> list[str]:
-    return [entry.key for entry in caches.entries()]
+    return [entry.key for entry in caches.all_caches()]
 
 
 def test_caches_are_told_with_what_they_are_for(caches: DiskCaches) -> None:
-    assert [(entry.key, entry.label) for entry in caches.entries()] == [("a", "for a"), ("b", "for b"), ("c", "for c")]
-    assert all(2 * MB <= entry.size < 3 * MB for entry in caches.entries())
+    assert [(entry.key, entry.label) for entry in caches.all_caches()] == [
+        ("a", "for a"),
+        ("b", "for b"),
+        ("c", "for c"),
+    ]
+    assert all(2 * MB <= entry.size < 3 * MB for entry in caches.all_caches())
 
 
 def test_whole_caches_go_the_least_used_first(caches: DiskCaches) -> None:
@@ -47,10 +51,10 @@ def test_whole_caches_go_the_least_used_first(caches: DiskCaches) -> None:
 
 
 def test_a_cache_in_use_stays_whole(caches: DiskCaches) -> None:
-    with caches.using("c", "for c"):
+    with caches.locked_folder("c", "for c"):
         assert caches.trim(3 * MB) >= 2 * MB
         assert "c" in keys(caches)
-        assert caches.remove(next(entry for entry in caches.entries() if entry.key == "c")) == 0
+        assert caches.remove(next(entry for entry in caches.all_caches() if entry.key == "c")) == 0
         assert len(list((caches.root / "c" / "cas").iterdir())) == 2
 
 
@@ -67,7 +71,7 @@ def test_room_is_made_of_what_the_run_does_not_use(caches: DiskCaches) -> None:
 
 
 def test_to_use_a_cache_makes_it_the_one_used_last(caches: DiskCaches) -> None:
-    with caches.using("c", "for c"):
+    with caches.locked_folder("c", "for c"):
         pass
     assert keys(caches)[0] == "c"
 
@@ -82,7 +86,7 @@ def test_no_more_is_removed_than_needed() -> None:
 
 
 def test_a_cache_that_another_process_has_removed_meanwhile_is_passed_over(caches: DiskCaches) -> None:
-    seen = caches.entries()
+    seen = caches.all_caches()
     assert caches.remove(seen[1]) > 0
     assert caches.remove(seen[1]) == 0
     assert not (caches.root / "b.json").exists()
@@ -91,6 +95,6 @@ def test_a_cache_that_another_process_has_removed_meanwhile_is_passed_over(cache
 
 def test_two_users_of_a_new_cache_keep_what_it_is_for(tmp_path: Path) -> None:
     caches = DiskCaches(root=tmp_path)
-    with caches.using("k", "cuda12.9"), caches.using("k", "cuda12.9"):
-        assert [entry.label for entry in caches.entries()] == ["cuda12.9"]
+    with caches.locked_folder("k", "cuda12.9"), caches.locked_folder("k", "cuda12.9"):
+        assert [entry.label for entry in caches.all_caches()] == ["cuda12.9"]
         assert caches.trim(0) == 0

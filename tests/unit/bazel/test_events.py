@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.bazel.events import BazelBuild, action_seconds, critical_path, process_counts
-from kiln.model.compile_report import CompileReport, sum_of
+from kiln.model.compile_report import CompileReport, sum_of_reports
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
 
@@ -21,20 +21,20 @@ def built(name: str) -> BazelBuild:
     """A build whose whole event file was read."""
     build = BazelBuild()
     for line in (EVENTS / f"{name}.json").read_bytes().splitlines():
-        build.take(line)
+        build.handle_event_line(line)
     return build
 
 
 def test_a_first_build_runs_all_and_a_second_finds_all() -> None:
     first, again = built("first"), built("again")
-    assert first.report() == CompileReport(
+    assert first.compile_report() == CompileReport(
         hits=0, misses=6, internal=2, seconds=15.053, work=None, critical=1.44, queued=0.0
     )
-    assert again.report() == CompileReport(
+    assert again.compile_report() == CompileReport(
         hits=6, misses=0, internal=2, seconds=9.276, work=None, critical=0.26, queued=0.0
     )
     assert (first.done, first.total) == (8, 8)
-    assert str(again.report()) == "6 actions: 6 from the cache, 0 run, 2 internal"
+    assert str(again.compile_report()) == "6 actions: 6 from the cache, 0 run, 2 internal"
 
 
 def test_a_newer_bazel_counts_in_its_metrics() -> None:
@@ -43,8 +43,8 @@ def test_a_newer_bazel_counts_in_its_metrics() -> None:
     rows = [{"name": name, "count": count, "execKind": "Local"} for name, count in counts.items()]
     metrics = {"actionSummary": {"runnerCount": rows}, "timingMetrics": {"wallTimeInMs": "2500"}}
     build = BazelBuild()
-    build.take(json.dumps({"id": {"buildMetrics": {}}, "buildMetrics": metrics}).encode())
-    assert build.report() == CompileReport(hits=6, misses=4, internal=2, seconds=2.5)
+    build.handle_event_line(json.dumps({"id": {"buildMetrics": {}}, "buildMetrics": metrics}).encode())
+    assert build.compile_report() == CompileReport(hits=6, misses=4, internal=2, seconds=2.5)
 
 
 def test_remote_actions_their_queue_and_the_critical_path() -> None:
@@ -56,8 +56,8 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
     logs = {"process stats": "11 processes: 1 internal, 1 processwrapper-sandbox, 9 remote.", "critical path": path}
     log = [{"name": name, "contents": base64.b64encode(text.encode()).decode()} for name, text in logs.items()]
     build = BazelBuild()
-    build.take(json.dumps({"id": {"buildToolLogs": {}}, "buildToolLogs": {"log": log}}).encode())
-    report = build.report()
+    build.handle_event_line(json.dumps({"id": {"buildToolLogs": {}}, "buildToolLogs": {"log": log}}).encode())
+    report = build.compile_report()
     assert report is not None
     assert (report.misses, report.remote, report.critical) == (10, 9, 10.0)
     assert report.queued == pytest.approx(7.094)
@@ -65,7 +65,7 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
         "10 actions: 0 from the cache, 10 run (9 remotely, 1 here), 1 internal; "
         "critical path 10 s, 7 s of it in the queue"
     )
-    twice = sum_of([report, report])
+    twice = sum_of_reports([report, report])
     assert (twice.remote, twice.critical, twice.work) == (18, 20.0, None)
     assert twice.queued == pytest.approx(14.188)
     assert critical_path("Critical Path: 0.35s") == (0.35, None)
@@ -75,8 +75,8 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
 def test_no_report_before_bazel_has_counted() -> None:
     build = BazelBuild()
     for line in (EVENTS / "first.json").read_bytes().splitlines()[:-1]:
-        build.take(line)
-    assert build.report() is None
+        build.handle_event_line(line)
+    assert build.compile_report() is None
     assert build.server is not None
 
 
@@ -91,14 +91,14 @@ def test_what_an_action_said_is_read_from_where_bazel_put_it(tmp_path: Path) -> 
     said.write_text(f"{noise}\nbad.cc:1:21: error: 'nothing' was not declared\n")
     build = BazelBuild()
     action = {"type": "CppCompile", "label": "//:bad", "exitCode": 1, "stderr": {"uri": said.as_uri()}}
-    build.take(json.dumps({"id": {"actionCompleted": {}}, "action": action}).encode())
+    build.handle_event_line(json.dumps({"id": {"actionCompleted": {}}, "action": action}).encode())
     assert [failure.text for failure in build.failures] == ["bad.cc:1:21: error: 'nothing' was not declared"]
 
 
 def test_a_build_that_never_begins_leaves_its_complaints() -> None:
     build = built("refused")
     assert any("Connection refused" in complaint for complaint in build.complaints)
-    assert build.report() is None
+    assert build.compile_report() is None
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,6 @@ JSON = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.list
 def test_no_line_of_a_broken_file_stops_the_reading(lines: list[bytes]) -> None:
     build = BazelBuild()
     for line in lines:
-        build.take(line)
-    build.take(b'{"id": {"started": {}}, "started": {"serverPid": 7}}')
+        build.handle_event_line(line)
+    build.handle_event_line(b'{"id": {"started": {}}, "started": {"serverPid": 7}}')
     assert build.server == 7

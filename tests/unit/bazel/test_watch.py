@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.watch import BuildWatch, EventFile, RemainingTime, Stall, awaited_processes, watched
+from kiln.bazel.watch import BuildWatch, EventFile, RemainingTime, StallDetector, awaited_processes, watched
 from kiln.errors import BuildFailed
 from kiln.process_table import parse, with_descendants
 from tests.unit.bazel.test_events import EVENTS
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def watch_of(name: str, told: list[Progress] | None = None) -> BuildWatch:
     return BuildWatch(
-        file=EventFile(EVENTS / f"{name}.json"), on_progress=([] if told is None else told).append, stall=Stall(60)
+        file=EventFile(EVENTS / f"{name}.json"),
+        on_progress=([] if told is None else told).append,
+        stall=StallDetector(60),
     )
 
 
@@ -60,8 +62,8 @@ def test_the_report_counts_the_actions_of_earlier_calls_that_were_put_aside(tmp_
         shutil.copy(EVENTS / "again.json", tmp_path / name)
     once = EventFile(EVENTS / "again.json")
     once.read()
-    single = once.build.report()
-    both = BuildWatch(file=EventFile(path), on_progress=print, stall=Stall(60)).report()
+    single = once.build.compile_report()
+    both = BuildWatch(file=EventFile(path), on_progress=print, stall=StallDetector(60)).compile_report()
     assert single is not None
     assert both is not None
     assert (both.hits, both.misses) == (2 * single.hits, 2 * single.misses)
@@ -71,39 +73,41 @@ def test_the_report_counts_the_actions_of_earlier_calls_that_were_put_aside(tmp_
 def test_progress_is_told_once_and_only_when_it_has_changed() -> None:
     told: list[Progress] = []
     watch = watch_of("again", told)
-    watch.look(100.0)
-    watch.look(100.5)
+    watch.poll_events(100.0)
+    watch.poll_events(100.5)
     assert [(item.done, item.total) for item in told] == [(8, 8)]
 
 
 def test_the_pace_of_the_last_minutes_counts() -> None:
     pace = RemainingTime()
-    assert pace.left(0.0, 0, None) is None
-    assert pace.left(10.0, 100, 1000) == pytest.approx(90.0)
-    later = [pace.left(float(second), 100 + second // 10, 1000) for second in range(20, 800, 10)]
+    assert pace.remaining_seconds(0.0, 0, None) is None
+    assert pace.remaining_seconds(10.0, 100, 1000) == pytest.approx(90.0)
+    later = [pace.remaining_seconds(float(second), 100 + second // 10, 1000) for second in range(20, 800, 10)]
     assert later[-1] == pytest.approx((1000 - 179) * 10, rel=0.02), "an action every ten seconds"
 
 
 def test_a_standstill_is_noticed_only_without_events_and_without_work() -> None:
-    stall = Stall(60.0)
-    assert [stall.seconds(now, 1, lambda: 5.0) for now in (0.0, 1.0, 59.0)] == [None] * 3
-    assert stall.seconds(62.0, 1, lambda: 5.0) == pytest.approx(61.0)
-    assert stall.seconds(63.0, 2, lambda: 5.0) is None, "an event has come"
+    stall = StallDetector(60.0)
+    assert [stall.stalled_seconds(now, 1, lambda: 5.0) for now in (0.0, 1.0, 59.0)] == [None] * 3
+    assert stall.stalled_seconds(62.0, 1, lambda: 5.0) == pytest.approx(61.0)
+    assert stall.stalled_seconds(63.0, 2, lambda: 5.0) is None, "an event has come"
     busy = iter((64.0, 124.0, 190.0))
-    assert [stall.seconds(now, 2, busy.__next__) for now in (64.0, 124.0, 190.0)] == [None] * 3, "a linker works"
+    assert [stall.stalled_seconds(now, 2, busy.__next__) for now in (64.0, 124.0, 190.0)] == [None] * 3, (
+        "a linker works"
+    )
 
 
 def test_a_server_that_only_waits_does_not_count_as_work() -> None:
-    stall = Stall(60.0)
-    stall.seconds(0.0, 1, lambda: 0.0)
-    stall.seconds(0.5, 1, lambda: 0.0)
-    assert stall.seconds(80.0, 1, lambda: 80 * 0.005) == pytest.approx(79.5)
+    stall = StallDetector(60.0)
+    stall.stalled_seconds(0.0, 1, lambda: 0.0)
+    stall.stalled_seconds(0.5, 1, lambda: 0.0)
+    assert stall.stalled_seconds(80.0, 1, lambda: 80 * 0.005) == pytest.approx(79.5)
 
 
 def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
     watch = watch_of("refused")
     watch.file.read()
-    error = watch.explained(BuildFailed("the script failed", why="the end of the log"))
+    error = watch.explained_error(BuildFailed("the script failed", why="the end of the log"))
     assert error.what.startswith("the compile failed: download failed\n")
     assert "Connection refused" in error.what
     assert "--distdir" in error.hint
@@ -111,10 +115,12 @@ def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
 
 
 def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known() -> None:
-    watch = BuildWatch(file=EventFile(EVENTS / "none.json"), on_progress=print, stall=Stall(60))
+    watch = BuildWatch(file=EventFile(EVENTS / "none.json"), on_progress=print, stall=StallDetector(60))
     unknown = BuildFailed("the script failed", why="no luck", hint="read the log")
-    assert watch.explained(unknown) is unknown
-    known = watch.explained(BuildFailed("the script failed", why="g++: error: unrecognized command-line option '-x'"))
+    assert watch.explained_error(unknown) is unknown
+    known = watch.explained_error(
+        BuildFailed("the script failed", why="g++: error: unrecognized command-line option '-x'")
+    )
     assert known.what == "the compile failed: compiler rejects a flag"
 
 
@@ -122,7 +128,7 @@ def test_what_bazel_writes_last_is_read_before_it_is_asked_for(tmp_path: Path) -
     path = tmp_path / "events.json"
     with watched(path, on_progress=lambda _: None, stall=60.0) as watch:
         path.write_bytes((EVENTS / "again.json").read_bytes())
-        report = watch.report()
+        report = watch.compile_report()
     assert report is not None
     assert report.hits == 6
 
@@ -146,7 +152,7 @@ def test_this_process_is_below_itself_and_at_work() -> None:
 
 def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) -> None:
     watch = BuildWatch(
-        file=EventFile(tmp_path / "none"), on_progress=lambda _: None, stall=Stall(60), same_container=False
+        file=EventFile(tmp_path / "none"), on_progress=lambda _: None, stall=StallDetector(60), same_container=False
     )
-    assert [watch.stalled(now) for now in (0.0, 1.0, 30.0)] == [""] * 3
-    assert watch.stalled(130.0) == "no output of Bazel for 2 min"
+    assert [watch.stall_description(now) for now in (0.0, 1.0, 30.0)] == [""] * 3
+    assert watch.stall_description(130.0) == "no output of Bazel for 2 min"

@@ -15,8 +15,8 @@ from kiln.bootstrap.environment_state import (
     RUN,
     TEST,
     EnvironmentState,
-    digest,
     examine,
+    requirements_digest,
     write_marker,
 )
 
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / "requirements" / name).write_text(f"a lock called {name}\n")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    write_marker(tmp_path / ".venv", {RUN: digest(tmp_path, RUN)})
+    write_marker(tmp_path / ".venv", {RUN: requirements_digest(tmp_path, RUN)})
     return tmp_path
 
 
@@ -79,7 +79,7 @@ def test_the_tests_packages_are_added_to_an_environment_made_for_a_run(root: Pat
 
 
 def test_a_run_does_not_care_what_became_of_the_tests_lock(root: Path) -> None:
-    write_marker(root / ".venv", {name: digest(root, name) for name in (RUN, TEST)})
+    write_marker(root / ".venv", {name: requirements_digest(root, name) for name in (RUN, TEST)})
     (root / "requirements" / TEST).write_text("another\n")
     assert examine(root / ".venv", (RUN,)) == CURRENT
     assert examine(root / ".venv", (RUN, TEST)).reason == "the list of packages changed"

@@ -48,5 +48,5 @@ def test_who_brings_an_ansible_of_his_own_gets_the_same_collections() -> None:
 
 
 def test_the_fleets_packages_are_those_of_a_run_and_more() -> None:
-    run, fleet = (make._unconditional(ROOT, name) for name in (RUN, FLEET))
+    run, fleet = (make._unconditional_requirements(ROOT, name) for name in (RUN, FLEET))
     assert run <= fleet

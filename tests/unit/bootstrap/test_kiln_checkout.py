@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[3]
 
 def test_this_clone_is_one() -> None:
     kiln_checkout.require_clone("a test")
-    assert kiln_checkout.lock_file("run.txt") == ROOT / "requirements" / "run.txt"
+    assert kiln_checkout.requirements_file("run.txt") == ROOT / "requirements" / "run.txt"
 
 
 def test_an_installed_package_is_not_a_clone_and_has_its_own_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kiln_checkout, "PACKAGE", tmp_path / "kiln")
-    assert kiln_checkout.lock_file("run.txt") == tmp_path / "kiln" / "requirements" / "run.txt"
+    assert kiln_checkout.requirements_file("run.txt") == tmp_path / "kiln" / "requirements" / "run.txt"
     with pytest.raises(MissingTool, match="a test needs a clone of kiln's repository") as caught:
         kiln_checkout.require_clone("a test", tmp_path)
     assert "FEEDSTOCK" in caught.value.hint

@@ -35,10 +35,10 @@ Ended = subprocess.CompletedProcess[str]
 
 def collected(folder: Path, **about: str | tuple[str, ...]) -> tuple[Ended, dict[str, bytes]]:
     """Run the lines in a work directory; return how they ended, and the files of ``info``."""
-    lines = about_files_in_info.copy_lines(output(**about), folder / "recipe", folder / "place")
+    lines = about_files_in_info.copy_about_files_lines(output(**about), folder / "recipe", folder / "place")
     argv = ("bash", "-e", "-c", "\n".join(lines))
     ended = subprocess.run(argv, cwd=folder / "work", capture_output=True, text=True, check=False)
-    found = collected_info_files.collected(about_files_in_info.entries(folder / "place"))
+    found = collected_info_files.collected(about_files_in_info.info_file_entries(folder / "place"))
     return ended, {name: file.data for name, file in found.items()}
 
 
@@ -88,4 +88,4 @@ def test_a_missing_file_ends_the_build(folder: Path, key: str) -> None:
 )
 def test_a_readme_replaces_no_metadata(folder: Path, name: str) -> None:
     with pytest.raises(RecipeFault, match="about/readme"):
-        about_files_in_info.copy_lines(output(readme=name), folder / "recipe", folder / "place")
+        about_files_in_info.copy_about_files_lines(output(readme=name), folder / "recipe", folder / "place")

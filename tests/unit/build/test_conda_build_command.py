@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.build.conda_build_command import Call, argv, clobber, condarc, environment, failure_reason, script
+from kiln.build.conda_build_command import Call, argv, clobber_file_text, condarc, engine_error, environment, script
 from kiln.errors import (
     BuildFailed,
     DiskFull,
@@ -135,7 +135,7 @@ Traceback (most recent call last):
     ],
 )
 def test_an_engines_last_exception_decides_the_error(last: str, error: type[KilnError]) -> None:
-    result = failure_reason("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
+    result = engine_error("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
     assert type(result) is error
     assert "conda-build ended with exit code 1" in result.what
     assert "the compiler's last word\n" in result.why
@@ -145,12 +145,12 @@ def test_an_engines_last_exception_decides_the_error(last: str, error: type[Kiln
 
 def test_a_scripts_own_traceback_is_shown() -> None:
     own = 'Traceback (most recent call last):\n  File "setup.py", line 1\nValueError: the script\'s own\n'
-    result = failure_reason("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
+    result = engine_error("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
     assert "ValueError: the script's own" in result.why
 
 
 def test_output_without_a_traceback_is_shown_as_it_is() -> None:
-    result = failure_reason("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
+    result = engine_error("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
     assert (type(result), result.what) == (BuildFailed, "mambabuild ended with exit code 2")
     assert "no such argument" in result.why
 
@@ -165,7 +165,7 @@ def test_output_without_a_traceback_is_shown_as_it_is() -> None:
     ],
 )
 def test_the_last_line_of_an_engine_that_exits_without_an_exception_decides(last: str, error: type[KilnError]) -> None:
-    result = failure_reason("conda-build", 1, f"the test's last word\n{last}\n")
+    result = engine_error("conda-build", 1, f"the test's last word\n{last}\n")
     assert (type(result), result.why.count(last)) == (error, 1)
 
 
@@ -199,4 +199,4 @@ def test_the_build_number_is_clobbered_for_old_compilers_alone(
         about={},
         used={},
     )
-    assert json.loads(clobber(RenderedConfig(config=config, outputs=(output,)))) == expected
+    assert json.loads(clobber_file_text(RenderedConfig(config=config, outputs=(output,)))) == expected

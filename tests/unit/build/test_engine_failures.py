@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.engine_failures import ABSENT, NETWORK, in_words, is_final, kind
+from kiln.build.engine_failures import ABSENT, NETWORK, is_permanent_download_failure, kind, readable_message
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -49,7 +49,7 @@ def test_a_failure_has_its_kind(reason: str, tail: str, error: type[KilnError]) 
     ],
 )
 def test_an_engines_message_is_shown_without_its_exceptions_name(reason: str, tail: str, said: str) -> None:
-    assert in_words(reason, tail) == said
+    assert readable_message(reason, tail) == said
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_engines_message_is_shown_without_its_exceptions_name(reason: str, ta
     ],
 )
 def test_an_answer_that_would_not_change_is_told_from_a_fault_that_may_pass(messages: str, final: bool) -> None:
-    assert is_final(messages) == final
+    assert is_permanent_download_failure(messages) == final
     if messages.startswith("Failed"):
         assert kind(messages, "") is (ABSENT if final else NETWORK)
 

@@ -57,7 +57,7 @@ def a_step(tmp_path: Path, entries: object) -> BuildStep:
     ],
 )
 def test_the_missing_files_are_named(tmp_path: Path, entries: object, names: str) -> None:
-    error = engine_run.failure(a_step(tmp_path, entries), REASON, "")
+    error = engine_run.build_step_error(a_step(tmp_path, entries), REASON, "")
     expected = f"a could not be built: about/license_file: neither in the sources nor in the recipe: {names}"
     assert (error.what, "recipe's folder" in error.hint) == (expected, True)
 
@@ -66,4 +66,4 @@ def test_the_missing_files_are_named(tmp_path: Path, entries: object, names: str
 def test_where_none_is_missing_the_engines_words_stay(tmp_path: Path, entries: object) -> None:
     step = a_step(tmp_path, entries)
     assert missing_licenses.message(step) == ""
-    assert engine_run.failure(step, REASON, "").what == "a could not be built: No license files were copied"
+    assert engine_run.build_step_error(step, REASON, "").what == "a could not be built: No license files were copied"

@@ -12,7 +12,7 @@ from kiln import expand, feedstock_loader, render
 from kiln.build import plan_outputs
 from kiln.build.collected_info_files import collected
 from kiln.build.metadata_rewrite import rewrite_package
-from kiln.build.packed_recipe import variant_values
+from kiln.build.packed_recipe import variant_without_credentials
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.model.build_steps import StagedFiles
@@ -79,7 +79,7 @@ def planned(
     """Return the steps of a recipe's packages."""
     feedstock = written(folder / "feedstock", meta, variants, files=files)
     (config,) = expand.configs(feedstock)
-    rendered = render.finalise(render.render(feedstock, config))
+    rendered = render.close_static_pins(render.render(feedstock, config))
     stagings = {staging.name: StagedFiles(folder=folder / "c") for staging in rendered.stagings}
     return plan_outputs(
         rendered, recipe_folder=feedstock.recipe, folder=folder / "w", channels=(), compiled=stagings, extra={}
@@ -269,7 +269,7 @@ def test_values_of_a_variant_keep_their_types() -> None:
         "pin": {"x": "y"},
         "channel_sources": "file:///c",
     }
-    assert variant_values(variant) == {"a": "1", "b": 3, "c": ["x", True], "pin": {"x": "y"}}
+    assert variant_without_credentials(variant) == {"a": "1", "b": 3, "c": ["x", True], "pin": {"x": "y"}}
 
 
 def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path
     (folder / "conda-forge.yml").write_text("conda_build_tool: rattler-build\nprovider: {osx_64: null, win_64: null}\n")
     feedstock = feedstock_loader.load(folder)
     (config,) = expand.configs(feedstock)
-    rendered = render.finalise(render.render(feedstock, config))
+    rendered = render.close_static_pins(render.render(feedstock, config))
     (step,) = plan_outputs(
         rendered, recipe_folder=feedstock.recipe, folder=tmp_path / "w", channels=(), compiled={}, extra={}
     )

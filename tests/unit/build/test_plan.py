@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal, unpackable_prefix_files
+from kiln.build import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal, unpackable_prefix_files
 from kiln.build.engine_secrets import (
     HANDED_OVER,
     UNPACK,
     engine_environment,
-    fetch_environment,
-    recipe_with_secrets,
+    recipe_with_merged_secrets,
     secret_names,
+    source_fetch_environment,
 )
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
@@ -66,16 +66,16 @@ META = output("meta", run=("app 2.21.0 cuda*",))
 
 
 def test_each_output_comes_after_those_it_needs() -> None:
-    assert [item.name for item in in_order((META, APP, LIB))] == ["lib", "app", "meta"]
+    assert [item.name for item in outputs_in_build_order((META, APP, LIB))] == ["lib", "app", "meta"]
 
 
 def test_a_skipped_output_is_not_made() -> None:
-    assert [item.name for item in in_order((output("gpu", skip=True), LIB))] == ["lib"]
+    assert [item.name for item in outputs_in_build_order((output("gpu", skip=True), LIB))] == ["lib"]
 
 
 def test_a_cycle_of_outputs_is_refused() -> None:
     with pytest.raises(BuildFailed, match="depend on each other"):
-        in_order((output("a", host=("b",)), output("b", host=("a",))))
+        outputs_in_build_order((output("a", host=("b",)), output("b", host=("a",))))
 
 
 def test_the_plan_of_a_rehearsal() -> None:
@@ -99,7 +99,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         "export cuda_compiler_version=12.9",
         *untraced(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
         "bash -e /feedstock/recipe/split.sh",
-        *untraced(unpackable_prefix_files.refusal_lines(Path("/making/app"))),
+        *untraced(unpackable_prefix_files.refuse_special_files_lines(Path("/making/app"))),
     ]
     assert "build" not in app.recipe["requirements"]
     assert "skip_pyc_compilation" not in app.recipe["build"]["python"]
@@ -237,7 +237,7 @@ def test_a_single_package_has_the_sources_itself() -> None:
 
 def test_programs_that_fetch_sources_get_no_secret() -> None:
     environment = {"PATH": "/bin", "REMOTE": "x", "MY_TOKEN": "y", "SSH_AUTH_SOCK": "/s", "https_proxy": "p"}
-    fetching = fetch_environment(environment, ("REMOTE", "PATH"))
+    fetching = source_fetch_environment(environment, ("REMOTE", "PATH"))
     assert fetching == {"PATH": "/bin", "SSH_AUTH_SOCK": "/s", "https_proxy": "p"}
 
 
@@ -264,11 +264,11 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
     content = step.recipe["build"]["script"]["content"]
     assert content.index(". /config/compile.env") < content.index("bash -e /r/build.sh")
-    refusal = content.index(*unpackable_prefix_files.refusal_lines(Path("/c")))
+    refusal = content.index(*unpackable_prefix_files.refuse_special_files_lines(Path("/c")))
     assert content.index("bash -e /r/build.sh") < refusal < len(content) - 1, "before the archive is made, too"
     assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
     assert "secrets" not in step.recipe["build"]["script"], "secrets of a run do not change the result"
-    assert recipe_with_secrets(step)["build"]["script"] == {
+    assert recipe_with_merged_secrets(step)["build"]["script"] == {
         "content": [*UNPACK, *content],
         "secrets": [HANDED_OVER],
     }
@@ -400,7 +400,7 @@ def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
 
 def planned_alone(item: Output) -> BuildStep:
     (step,) = plan_outputs(
-        render.finalise(RenderedConfig(config=CPU, outputs=(item,))),
+        render.close_static_pins(RenderedConfig(config=CPU, outputs=(item,))),
         recipe_folder=Path("/recipe"),
         folder=Path("/f"),
         channels=(),

@@ -29,7 +29,7 @@ def steps(folder: Path, meta: str, files: Mapping[str, str] | None = None, varia
     """Return the steps that build a recipe's packages."""
     feedstock = written(folder / "feedstock", PACKAGE + meta, variants, files=files)
     (config,) = expand.configs(feedstock)
-    rendered = render.finalise(render.render(feedstock, config))
+    rendered = render.close_static_pins(render.render(feedstock, config))
     assert rendered.key_faults == ()
     return plan_outputs(
         rendered,
@@ -237,7 +237,7 @@ def compile_of(folder: Path, meta: str, files: Mapping[str, str]) -> CompileStep
     """Return the build step that a recipe's outputs share."""
     feedstock = written(folder / "feedstock", PACKAGE + meta, files=files)
     (config,) = expand.configs(feedstock)
-    rendered = render.finalise(render.render(feedstock, config))
+    rendered = render.close_static_pins(render.render(feedstock, config))
     (staging,) = rendered.stagings
     return plan_compile(
         rendered, staging, recipe_folder=feedstock.recipe, folder=folder, channels=(), settings=folder / "compile.env"
@@ -353,7 +353,7 @@ def test_a_compile_merges_its_environments(tmp_path: Path) -> None:
         files={"recipe/linked.sh": ""},
     )
     (config,) = expand.configs(feedstock)
-    rendered = render.finalise(render.render(feedstock, config))
+    rendered = render.close_static_pins(render.render(feedstock, config))
     (staging,) = rendered.stagings
     step = plan_compile(rendered, staging, recipe_folder=tmp_path, folder=tmp_path, channels=(), settings=tmp_path)
     assert step.recipe["build"]["merge_build_and_host_envs"] is True

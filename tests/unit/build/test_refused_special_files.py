@@ -32,7 +32,9 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the line after a script, as the engine does: traced, and until a command fails."""
-    script = "\n".join(("set -xe", *unpackable_prefix_files.refusal_lines(folder), "{ echo after; } 2>/dev/null"))
+    script = "\n".join(
+        ("set -xe", *unpackable_prefix_files.refuse_special_files_lines(folder), "{ echo after; } 2>/dev/null")
+    )
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
 
@@ -40,7 +42,9 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_prefix_without_special_files_passes_without_a_trace(prefix: Path, tmp_path: Path) -> None:
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "after\n", "")
-    assert unpackable_prefix_files.listed_files(tmp_path) == () == unpackable_prefix_files.special_files([prefix])
+    assert (
+        unpackable_prefix_files.listed_special_files(tmp_path) == () == unpackable_prefix_files.special_files([prefix])
+    )
 
 
 @pytest.mark.processes
@@ -50,7 +54,7 @@ def test_special_files_end_the_script_and_are_named(prefix: Path, tmp_path: Path
     named = ("a socket (socket)", "bin/two\nlines (FIFO)")
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert unpackable_prefix_files.listed_files(tmp_path) == named
+    assert unpackable_prefix_files.listed_special_files(tmp_path) == named
     assert unpackable_prefix_files.special_files([prefix]) == named
 
 

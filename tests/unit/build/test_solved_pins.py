@@ -8,7 +8,13 @@ import pytest
 
 from kiln.build.engine_recipe import output_recipe
 from kiln.build.metadata_rewrite import rewrite_package
-from kiln.build.solved_pins import of_output, pin_placeholder, pinnable, recorded_packages, with_solved_pins
+from kiln.build.solved_pins import (
+    pin_placeholder,
+    pinnable_packages,
+    pins_to_solve,
+    recorded_packages,
+    with_solved_pins,
+)
 from kiln.conda_package.reader import read_json
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, Pin, Requirements
@@ -80,7 +86,7 @@ def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) ->
     placeholder = pin_placeholder(NUMPY)
     assert (recipe["host"], recipe["run"]) == (["numpy"], ["six ==1.0", placeholder])
     assert (recipe["run_constraints"], recipe["run_exports"]) == (["numpy"], {"weak_constraints": [placeholder]})
-    assert of_output(output) == (("run", NUMPY), ("run_exports/weak_constrains", NUMPY))
+    assert pins_to_solve(output) == (("run", NUMPY), ("run_exports/weak_constrains", NUMPY))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
     index = {"name": "p", "depends": ["numpy >=0", "lib ==1"], "constrains": ["short >=0"]}
     info = {"index.json": index, "run_exports.json": {"strong": ["numpy >=0"]}, "recipe/rendered_recipe.yaml": RENDERED}
     old = conda_package(tmp_path / "old.conda", info)
-    assert pinnable(recorded_packages(RENDERED.encode())) == SOLVED
+    assert pinnable_packages(recorded_packages(RENDERED.encode())) == SOLVED
     short = Pin(name="short", subpackage=False, exact=True)
     pins = (("run", NUMPY), ("run_constrained", short), ("run_exports/strong", NUMPY))
     rewrite_package(old, tmp_path / "new.conda", index={}, pins=pins)
@@ -124,4 +130,4 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
 
 def test_without_a_host_environment_the_build_environment_counts() -> None:
     text = RENDERED[: RENDERED.index("  host:")] + "  host: null\n"
-    assert pinnable(recorded_packages(text.encode())) == {"gcc": ("14", "0")}
+    assert pinnable_packages(recorded_packages(text.encode())) == {"gcc": ("14", "0")}

@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_comes_first_then_the_mirror_then_the_address_itself(folder: Path) -> None:
-    result = SourceMirrors(folder=folder, mirror="https://mirror.example.net/all/").of([URL])
+    result = SourceMirrors(folder=folder, mirror="https://mirror.example.net/all/").urls_to_try([URL])
     assert result == [
         f"file://{folder}/v1.0.tar.gz",
         "https://mirror.example.net/all/example.org/project/archive/v1.0.tar.gz",
@@ -42,25 +42,25 @@ def test_a_fetched_source_of_the_same_hash_comes_before_the_users_folder(folder:
 
 def test_every_address_of_a_file_is_mirrored(folder: Path) -> None:
     other = "https://other.example.org/v1.0.tar.gz"
-    result = SourceMirrors(folder=folder, mirror="http://m").of([URL, other])
+    result = SourceMirrors(folder=folder, mirror="http://m").urls_to_try([URL, other])
     mirrored = ["http://m/example.org/project/archive/v1.0.tar.gz", "http://m/other.example.org/v1.0.tar.gz"]
     assert result == [f"file://{folder}/v1.0.tar.gz", *mirrored, URL, other]
 
 
 def test_a_file_that_is_not_in_the_folder_is_not_looked_for_there(tmp_path: Path) -> None:
-    assert SourceMirrors(folder=tmp_path).of([URL]) == [URL]
+    assert SourceMirrors(folder=tmp_path).urls_to_try([URL]) == [URL]
 
 
 @pytest.mark.parametrize("url", ["file:///x/v1.0.tar.gz", "https://example.org/", "ftp://example.org/v1.0.tar.gz"])
 def test_local_and_nameless_sources_are_unchanged(folder: Path, url: str) -> None:
-    assert SourceMirrors(folder=folder).of([url]) == [url]
+    assert SourceMirrors(folder=folder).urls_to_try([url]) == [url]
 
 
 def test_a_name_never_leads_outside_the_folder(folder: Path) -> None:
     (folder / "inner").mkdir()
     assert (
         SourceMirrors(folder=folder / "inner")
-        .of(["https://example.org/a/%2E%2E%2Fv1.0.tar.gz"])[0]
+        .urls_to_try(["https://example.org/a/%2E%2E%2Fv1.0.tar.gz"])[0]
         .startswith("https:")
     )
 

@@ -22,5 +22,5 @@ def test_the_mark_of_a_checkout_is_removed_unless_the_repository_has_it(tmp_path
     if own:
         subprocess.run(("git", "-C", "src", "add", ".ok"), cwd=tmp_path, check=True)
     source = Source(git_url="https://g", folder="src")
-    assert run(tmp_path, source_preparation_lines.remove_marks_lines((source,))).returncode == 0
+    assert run(tmp_path, source_preparation_lines.remove_checkout_marks_lines((source,))).returncode == 0
     assert (tmp_path / "src" / ".ok").exists() is own

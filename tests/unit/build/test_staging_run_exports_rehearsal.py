@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.staging_run_exports import of_build_section
+from kiln.build.staging_run_exports import build_section_run_exports
 from kiln.model.build_steps import RunExport
 from kiln.model.rendered import Output, Requirements, Script
 
@@ -33,11 +33,11 @@ def output(*build: str) -> Output:
     ],
 )
 def test_what_the_tools_of_the_build_section_export(spec: str, exported: str) -> None:
-    assert list(of_build_section(output("gcc_linux-64 13.*", spec))) == [
+    assert list(build_section_run_exports(output("gcc_linux-64 13.*", spec))) == [
         RunExport(spec=exported, package=spec.split(maxsplit=1)[0])
     ]
 
 
 @pytest.mark.parametrize("spec", ["gcc_linux-64 13.*", "sysroot_linux-64", "sysroot_linux-aarch64 2.28.*"])
 def test_other_tools_and_those_without_a_version_export_nothing(spec: str) -> None:
-    assert list(of_build_section(output(spec))) == []
+    assert list(build_section_run_exports(output(spec))) == []

@@ -48,13 +48,13 @@ def builder_in(tmp_path: Path) -> Builder:
         extra={},
         channel=folder / "channel",
     )
-    rendered = render.finalise(render.render(source, expand.read(source, job.config)))
+    rendered = render.close_static_pins(render.render(source, expand.read(source, job.config)))
     return Builder(
         job=job,
         rendered=rendered,
         channel=Channel(root=folder / "channel"),
         sources=("file:///channel",),
-        engine=EngineCalls.of(job, rendered),
+        engine=EngineCalls.for_config(job, rendered),
         step_cache=step_cache_of(job, rendered, reporter := StepReporter()),
         reporter=reporter,
     )
@@ -65,7 +65,7 @@ def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_pat
     (staging,) = builder.rendered.stagings
 
     def key(dependencies: tuple[str, ...] | None) -> str:
-        compile_ = dataclasses.replace(builder, dependencies=dependencies).compile(staging)
+        compile_ = dataclasses.replace(builder, dependencies=dependencies).shared_compile(staging)
         return digest(compile_.inputs(compile_.plan(compile_.folder)))
 
     assert key(("gxx-12-0.conda", "cython-3.1-0.conda")) == key(("cython-3.1-0.conda", "gxx-12-0.conda"))
@@ -89,7 +89,7 @@ def test_a_compile_whose_bazel_server_did_not_start_runs_once_more(
 ) -> None:
     builder, left = builder_in(tmp_path), list(failures)
     (staging,) = builder.rendered.stagings
-    compile_ = dataclasses.replace(builder, dependencies=None).compile(staging)
+    compile_ = dataclasses.replace(builder, dependencies=None).shared_compile(staging)
 
     def execute(_: EngineCalls, step: CompileStep, display: ReportedStep) -> Path:
         if left:

@@ -28,7 +28,7 @@ def test_scripts_of_cross_compiled_configs_find_qemu_user_if_it_is_here(tmp_path
     feedstock = written(tmp_path / "feedstock", META, "", FORGE)
     expand.write(feedstock, expand.configs(feedstock))
     native, cross = (
-        render.finalise(render.render(feedstock, config))
+        render.close_static_pins(render.render(feedstock, config))
         for config in expand.read_all(feedstock, ("linux_64_", "linux_aarch64_"))
     )
     qemu = tmp_path / "bin" / "qemu-aarch64-static"

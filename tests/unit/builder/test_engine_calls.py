@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln import solve_and_install, virtual_packages
-from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, call_with_retries, solve_failure
+from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, call_with_retries, explained_solve_error
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.messages import StepReporter
 from kiln.model.build_steps import BuildStep, CompileStep, FetchedSource
@@ -100,6 +100,6 @@ def test_a_failed_search_for_packages_has_its_own_reason(
     monkeypatch.setattr(virtual_packages, "machine_virtual_packages", lambda _: {})
     recipe = {"requirements": {"host": ["a"]}}
     step = BuildStep(output=OUTPUT, index={}, recipe=recipe, folder=Path("/w"), channels=("x",), environment={})
-    error = solve_failure(step, failure)
+    error = explained_solve_error(step, failure)
     assert (type(error), error.why) == (type(failure), expected)
     assert found is None or error.what == f"host requirements: {found.what}"

@@ -63,12 +63,12 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
     monkeypatch.setattr(Rehearsal, "fill_channel", lambda *_: None)  # another process indexes it
     values = Rehearsal(
         job=job,
-        rendered=render.finalise(render.render(feedstock, config)),
+        rendered=render.close_static_pins(render.render(feedstock, config)),
         wheels=RehearsalPlan(python=""),
         layout=layout,
         step_cache=StepCache(config=job.config, ledger=Ledger(tmp_path / "steps.sqlite"), console=reporter),
         reporter=reporter,
-    ).compile(())
+    ).build_with_compile(())
     assert values["job"].compile == job.compile
-    urls = values["engine"].origins.of([URL], SHA)
+    urls = values["engine"].source_archive_mirrors.urls_to_try([URL], SHA)
     assert urls == [(layout.sources / SHA / "v1.0.tar.gz").as_uri(), (downloads / "v1.0.tar.gz").as_uri(), URL]

@@ -24,7 +24,7 @@ def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatc
         raise UnsupportedPython(f"{executable} cannot be used")
 
     monkeypatch.setattr(rehearse, "probe", probe)
-    monkeypatch.setattr(rehearse, "first_available", lambda **_: None)
+    monkeypatch.setattr(rehearse, "first_available_interpreter", lambda **_: None)
     planner = RehearsalPlanner(
         feedstock=Feedstock(root=Path("/feedstock")),
         machine=HostMachine(environment={}, python=Path("/named"), insists=insists),
@@ -36,9 +36,9 @@ def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatc
     )
     if insists:
         with pytest.raises(UnsupportedPython, match="/named cannot be used"):
-            planner._preferred()
+            planner._preferred_pythons()
     else:
-        assert planner._preferred() == ()
+        assert planner._preferred_pythons() == ()
 
 
 @pytest.mark.processes

@@ -10,8 +10,13 @@ import pytest
 
 from kiln import expand, rehearse
 from kiln.builder import rehearsal_wheels_and_python
-from kiln.builder.rehearsal import find_python, one_python_config
-from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
+from kiln.builder.rehearsal import config_for_one_python, find_python
+from kiln.builder.rehearsal_wheels_and_python import (
+    RehearsalInputs,
+    cpu_config_for_machine,
+    missing_wheels_size,
+    rehearsal_disk,
+)
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.host_machine_facts import HostMachine
 from kiln.job.job_descriptions import BuildJob, BuildOptions
@@ -25,7 +30,7 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
-WHEELS = rehearse.rehearsal_wheels(python="3.12")
+WHEELS = rehearse.plan_from_locks(python="3.12")
 
 
 def interpreter(executable: Path, base: Path) -> Interpreter:
@@ -48,25 +53,25 @@ def test_another_python_and_other_wheels_are_another_rehearsal(tmp_path: Path) -
     others = [
         replace(means, interpreter=None),
         replace(means, interpreter=interpreter(tmp_path / "other", tmp_path)),
-        replace(means, wheels=rehearse.rehearsal_wheels(python="3.12", cuda="12.9")),
+        replace(means, wheels=rehearse.plan_from_locks(python="3.12", cuda="12.9")),
     ]
-    assert len({means.key, *(other.key for other in others)}) == 4
-    assert means.key == replace(means).key
+    assert len({means.inputs_digest, *(other.inputs_digest for other in others)}) == 4
+    assert means.inputs_digest == replace(means).inputs_digest
 
 
 @pytest.mark.parametrize(("base", "given"), [("/usr", None), ("/opt/python", Path("/opt/python"))])
 def test_the_systems_own_python_is_not_mounted_in_a_container(base: str, given: Path | None) -> None:
     means = RehearsalInputs(wheels=WHEELS, interpreter=interpreter(Path(base, "bin/python3.12"), Path(base)))
-    assert means.portable == given
+    assert means.mountable_python_folder == given
 
 
 def test_wheels_that_several_configs_need_are_fetched_once(tmp_path: Path) -> None:
     means = RehearsalInputs(wheels=WHEELS, interpreter=None)
     size = sum(wheel.size for wheel in WHEELS.wheels)
-    assert missing_size({"a": means, "b": means}, tmp_path) == size
+    assert missing_wheels_size({"a": means, "b": means}, tmp_path) == size
     upstream = WHEELS.wheels[0]
     (tmp_path / upstream.file).touch()
-    assert missing_size({"a": means}, tmp_path) == size - upstream.size
+    assert missing_wheels_size({"a": means}, tmp_path) == size - upstream.size
     assert rehearsal_disk(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
 
 
@@ -77,7 +82,7 @@ def test_stand_ins_are_part_of_a_rehearsals_key() -> None:
         replace(means, wheels=rehearse.RehearsalPlan(python="", stand_ins=(one,)))
         for one in (stand_in, replace(stand_in, origin="gcc 13"))
     ]
-    assert len({means.key, *(other.key for other in others)}) == 3
+    assert len({means.inputs_digest, *(other.inputs_digest for other in others)}) == 3
 
 
 def test_tests_for_other_pythons_run_with_the_rehearsals() -> None:
@@ -94,7 +99,7 @@ def test_tests_for_other_pythons_run_with_the_rehearsals() -> None:
         tests=tests,
     )
     config = BuildConfig(name="a", platform="linux-64", variant={}, pin_run_as_build={})
-    (narrowed,) = one_python_config(RenderedConfig(config=config, outputs=(output,)), "3.10").outputs
+    (narrowed,) = config_for_one_python(RenderedConfig(config=config, outputs=(output,)), "3.10").outputs
     assert [test.pythons for test in narrowed.tests] == [("3.10",), (), ()]
 
 
@@ -152,11 +157,11 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Interpret
     def probe(executable: Path, **_: object) -> Interpreter:
         raise UnsupportedPython(f"{executable} cannot be used")
 
-    monkeypatch.setattr(rehearse, "find", find)
+    monkeypatch.setattr(rehearse, "find_interpreter", find)
     monkeypatch.setattr(rehearse, "probe", probe)
     monkeypatch.setattr(
         rehearse,
-        "first_available",
+        "first_available_interpreter",
         lambda **_: next((known[item] for item in rehearse.PYTHONS[::-1] if item in known), None),
     )
     return known
@@ -172,11 +177,11 @@ MACHINE = HostMachine(environment={}, python=Path("/calling"))
 def test_without_wheels_for_the_calling_python_the_newest_of_the_machine_is_rehearsed(
     feedstock: Feedstock, here: dict[str, Interpreter]
 ) -> None:
-    assert config_of_machine(feedstock, MACHINE) == CONFIGS["3.13"], "which is fetched"
+    assert cpu_config_for_machine(feedstock, MACHINE) == CONFIGS["3.13"], "which is fetched"
     here.update({python: interpreter_of(python) for python in ("3.11", "3.12")})
-    assert config_of_machine(feedstock, MACHINE) == CONFIGS["3.12"]
+    assert cpu_config_for_machine(feedstock, MACHINE) == CONFIGS["3.12"]
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
-        config_of_machine(feedstock, replace(MACHINE, insists=True))
+        cpu_config_for_machine(feedstock, replace(MACHINE, insists=True))
 
 
 def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehearsed(
@@ -186,13 +191,15 @@ def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehears
     builds = dict(zip(names, ("cp313", "cp313t", "cp313"), strict=True))
     files = {f".ci_support/{name}.yaml": f"python:\n- 3.13.* *_{build}\n" for name, build in builds.items()}
     feedstock = written(tmp_path / "other", "package:\n  name: a\n  version: 1\n", files=files)
-    assert config_of_machine(feedstock, MACHINE, names[:2]) == "linux_64_usual"
+    assert cpu_config_for_machine(feedstock, MACHINE, names[:2]) == "linux_64_usual"
     with pytest.raises(UnknownConfig, match="linux_64_usual, linux_aarch64_usual"):
-        config_of_machine(feedstock, MACHINE)
+        cpu_config_for_machine(feedstock, MACHINE)
 
 
-def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_wheels_and_python.Pythons:
-    return rehearsal_wheels_and_python.Pythons(machine=MACHINE, folder=tmp_path, channel="the-channel", fetch=fetch)
+def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_wheels_and_python.RehearsalPythons:
+    return rehearsal_wheels_and_python.RehearsalPythons(
+        machine=MACHINE, folder=tmp_path, channel="the-channel", fetch=fetch
+    )
 
 
 def configs(feedstock: Feedstock, *names: str) -> list[BuildConfig]:

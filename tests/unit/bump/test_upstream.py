@@ -35,7 +35,7 @@ HEAD = "package:\n  name: a\n  version: 1.0\nsource:\n"
     ],
 )
 def test_the_project_is_read_from_the_layout_of_an_index(url: str, project: str) -> None:
-    assert package_index.project_of(url) == project
+    assert package_index.project_of_url(url) == project
 
 
 def index(folder: Path, **projects: tuple[str, ...]) -> dict[str, str]:

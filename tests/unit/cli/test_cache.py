@@ -22,9 +22,9 @@ MB = 1 << 20
 def root(tmp_path: Path) -> Path:
     """A feedstock with three caches: two for CUDA 12.9, of which ``b`` is the older, and one without CUDA."""
     feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n")
-    caches = ArtifactLayout.of(feedstock).compile_caches
+    caches = ArtifactLayout.for_feedstock(feedstock).compile_caches
     for age, (key, label) in enumerate((("a", "cuda12.9, x:1"), ("b", "cuda12.9, x:1"), ("c", "cpu, x:1"))):
-        with caches.using(key, label) as folder:
+        with caches.locked_folder(key, label) as folder:
             (folder / "blob").write_bytes(os.urandom(MB))
         os.utime(caches.root / f"{key}.json", (9000 - age, 9000 - age))
     return feedstock.root

@@ -55,11 +55,11 @@ def test_a_compile_that_exceeds_the_budget_is_told_before_it_starts(
 ) -> None:
     feedstock = written(tmp_path, META)
     (feedstock.recipe / "build.sh").write_text(script)
-    ci_job_handover.begin_job(None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h"))
+    ci_job_handover.take_over_from_previous_job(None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h"))
     notes = capsys.readouterr().err.splitlines()
     assert notes[0] == "note: took 2 h 00 min when it was last built, and --budget is 1 h 00 min"
     assert len(notes) == lines
-    ci_job_handover.begin_job(None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h"))
+    ci_job_handover.take_over_from_previous_job(None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h"))
     assert capsys.readouterr().err == ""
 
 
@@ -82,5 +82,5 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
         container="none",
         configs=(ConfigRun(config="a", state=ConfigState.FAILED, group="cpu"),),
     )
-    assert ci_job_handover.end_job(chain, report, {}, options) is None
+    assert ci_job_handover.hand_over_to_next_job(chain, report, {}, options) is None
     assert 0.9 * most <= chain.bound <= most

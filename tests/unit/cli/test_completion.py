@@ -21,28 +21,28 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 
 def test_the_parser_knows_all_commands_and_the_arguments_of_the_typed_one() -> None:
-    commands = commands_of(completion.parser_of("kiln build --reb"))
+    commands = commands_of(completion.parser_for_command_line("kiln build --reb"))
     assert commands.keys() == cli.COMMANDS.keys()
     assert "--rebuild" in commands["build"]._option_string_actions
     assert "--diff" not in commands["matrix"]._option_string_actions
 
 
 def test_the_entry_script_has_the_arguments_of_build() -> None:
-    assert "--rehearse" in completion.parser_of("./build-locally.py --re")._option_string_actions
+    assert "--rehearse" in completion.parser_for_command_line("./build-locally.py --re")._option_string_actions
 
 
 @pytest.mark.parametrize("quote", ["", "'", '"'])
 def test_configs_are_those_of_the_named_feedstock(tmp_path: Path, quote: str) -> None:
     feedstock = written(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
-    feedstock.configs.mkdir()
+    feedstock.config_folder.mkdir()
     for name in ("linux_64_b", "linux_64_a"):
-        (feedstock.configs / f"{name}.yaml").touch()
-    build = commands_of(completion.parser_of(f"kiln -C {feedstock.root} build {quote}linux"))["build"]
+        (feedstock.config_folder / f"{name}.yaml").touch()
+    build = commands_of(completion.parser_for_command_line(f"kiln -C {feedstock.root} build {quote}linux"))["build"]
     (configs,) = (action for action in build._actions if action.dest == "configs")
     assert configs.completer() == ["linux_64_a", "linux_64_b"]
 
 
 def test_a_folder_without_a_feedstock_has_no_configs(tmp_path: Path) -> None:
-    build = commands_of(completion.parser_of(f"kiln -C {tmp_path} build "))["build"]
+    build = commands_of(completion.parser_for_command_line(f"kiln -C {tmp_path} build "))["build"]
     (configs,) = (action for action in build._actions if action.dest == "configs")
     assert configs.completer() == []

@@ -58,7 +58,7 @@ def test_configs_that_this_machine_cannot_build_are_left_out_with_one_line_unles
     feedstock: Feedstock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("w11", "w12"):
-        (feedstock.configs / f"{name}.yaml").write_text("target_platform:\n- win-64\n")
+        (feedstock.config_folder / f"{name}.yaml").write_text("target_platform:\n- win-64\n")
     assert config_selection.selected_configs(feedstock, options("--all")) == ("a11", "a12", "b11")
     assert capsys.readouterr().err == ("left out: 2 configs for win-64, which this machine (linux-64) cannot build\n")
     with pytest.raises(UnsupportedPlatform, match="w12 cannot be built on this machine"):

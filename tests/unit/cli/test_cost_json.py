@@ -76,7 +76,7 @@ def test_all_commands_have_the_documented_shape(
     update = FleetLedger.update_cost
     monkeypatch.setattr(FleetLedger, "update_cost", look)
     monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
-    monkeypatch.setattr("kiln.cli.fleet.site_of", lambda *_, **__: None)  # nobody is asked for a worker
+    monkeypatch.setattr("kiln.cli.fleet.playbook_site", lambda *_, **__: None)  # nobody is asked for a worker
     monkeypatch.setattr(fleet_run, "execute", execute)
     plan = printed(feedstock, ["fleet", "plan", *RUN[2:]], capsys)
     shapes |= {name: plan[name]["cost"] for name in ("chosen", "cheapest", "fastest")}
@@ -104,7 +104,7 @@ def test_the_tests_on_a_worker_have_the_same_shape() -> None:
     shape = fleet_test.results_as_json("r", (), run, cost)["cost"]
     assert list(shape) == KEYS
     assert (shape["start"], shape["end"]) == (1.0, None)
-    assert fleet_detached_status.known(run, None) == {}
+    assert fleet_detached_status.known_cost_by_id(run, None) == {}
 
 
 def test_a_cost_without_a_known_price_is_null() -> None:

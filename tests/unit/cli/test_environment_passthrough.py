@@ -10,7 +10,7 @@ from kiln.model.feedstock import Feedstock
 
 def test_secrets_reach_neither_builds_nor_engines() -> None:
     variables = {"PATH": "/bin", "GITHUB_TOKEN": "hidden", "DOCKER_HOST": "tcp://d", "DOCKER_IMAGE": "i", "CI": "1"}
-    assert environment_passthrough.client_variables(variables) == {"PATH": "/bin", "DOCKER_HOST": "tcp://d"}
+    assert environment_passthrough.container_client_variables(variables) == {"PATH": "/bin", "DOCKER_HOST": "tcp://d"}
     assert environment_passthrough.build_variables(
         Feedstock(root=Path("/f")), {**variables, "sha": "1", "https_proxy": "p"}
     ) == {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.failed_run import failure
+from kiln.cli.failed_run import failed_run_error
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed
 from kiln.model.run import ConfigState
 from tests.unit.console.run import a_config, a_run
@@ -44,7 +44,7 @@ def error_of(
     states: Mapping[str, ConfigState], errors: Mapping[str, KilnError], *words: str, exit_code: int = 17
 ) -> KilnError:
     report = a_run(*(a_config(name, state) for name, state in states.items()))
-    return failure(report, errors, options_of(*words), exit_code=exit_code)
+    return failed_run_error(report, errors, options_of(*words), exit_code=exit_code)
 
 
 def test_the_error_names_the_configs_and_its_hint_is_commands() -> None:

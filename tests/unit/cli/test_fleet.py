@@ -14,9 +14,9 @@ import yaml
 
 from kiln import cli, folder_lock, process_runner
 from kiln.cli import fleet_prices
-from kiln.cli.fleet_arguments import arguments, loss_limits, planned_loss_limits, seconds
-from kiln.cli.fleet_plan_inputs import require_types
-from kiln.cli.fleet_prices import region_of
+from kiln.cli.fleet_arguments import arguments, duration_seconds, loss_limits, planned_loss_limits
+from kiln.cli.fleet_plan_inputs import require_known_machine_types
+from kiln.cli.fleet_prices import price_region
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests
@@ -41,12 +41,12 @@ def feedstock(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("text", "value"), [("10h", 36000.0), ("90min", 5400.0), ("45 s", 45.0), ("1.5", 5400.0)])
 def test_times_are_hours_unless_they_have_a_unit(text: str, value: float) -> None:
-    assert seconds(text) == value
+    assert duration_seconds(text) == value
 
 
 def test_an_invalid_time_is_refused_with_examples() -> None:
     with pytest.raises(UsageError, match="invalid time 'soon'") as error:
-        seconds("soon")
+        duration_seconds("soon")
     assert "90min" in error.value.hint
 
 
@@ -210,7 +210,7 @@ def test_the_prices_are_shown_with_their_sources(home: Path, capsys: pytest.Capt
     ],
 )
 def test_an_openstack_that_is_not_ovh_s_has_not_its_prices(environment: dict[str, str], region: str) -> None:
-    assert region_of(Namespace(provider="openstack", vars=[]), environment) == region
+    assert price_region(Namespace(provider="openstack", vars=[]), environment) == region
 
 
 def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
@@ -218,14 +218,14 @@ def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
     file.write_text("kiln_aws_region: eu-west-3\n")
     tagged = tmp_path / "tagged.yml"
     tagged.write_text("kiln_aws_region: eu-west-3\npassword: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3132\n")
-    assert region_of(Namespace(provider="aws", vars=[tagged]), {}) == "eu-west-3"
+    assert price_region(Namespace(provider="aws", vars=[tagged]), {}) == "eu-west-3"
     secret = tmp_path / "secret.yml"
     secret.write_text("$ANSIBLE_VAULT;1.1;AES256\n3132\n")
     options = Namespace(provider="aws", vars=[file, secret])
-    assert region_of(options, {"AWS_REGION": "us-west-2"}) == "eu-west-3"
-    assert region_of(Namespace(provider="aws", vars=[secret]), {"AWS_REGION": "us-west-2"}) == "us-west-2"
-    assert region_of(Namespace(provider="aws", vars=[]), {}) == "us-east-1"
-    assert region_of(Namespace(provider="static", vars=[]), {}) == "here"
+    assert price_region(options, {"AWS_REGION": "us-west-2"}) == "eu-west-3"
+    assert price_region(Namespace(provider="aws", vars=[secret]), {"AWS_REGION": "us-west-2"}) == "us-west-2"
+    assert price_region(Namespace(provider="aws", vars=[]), {}) == "us-east-1"
+    assert price_region(Namespace(provider="static", vars=[]), {}) == "here"
 
 
 @pytest.mark.parametrize(
@@ -291,10 +291,10 @@ def test_a_run_whose_machine_type_is_gone_from_the_table_is_not_resumed() -> Non
     run = FleetRun(id="r1", provider="aws", type=types, started=1.0, finished=None, number=1, lives=False)
     options = Namespace(provider="aws", vars=[], cache=None, pool_type=None, types=list(run.types))
     with pytest.raises(UsageError, match="its machine type 'compute-72' is no longer in the table") as refused:
-        require_types(options, run)
+        require_known_machine_types(options, run)
     assert "kiln fleet down r1" in refused.value.hint
     options.types = ["compute-16"]
-    require_types(options, run)
+    require_known_machine_types(options, run)
 
 
 @pytest.mark.usefixtures("home")
@@ -375,7 +375,7 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
     def execute(tests: Namespace, ledger: FleetLedger, _: object) -> tuple[None, dict[str, KilnError]]:
         run = FleetRun(id=tests.run, provider="aws", type="gpu-t4", started=1.0, finished=None, number=0, lives=True)
         ledger.begin_fleet(run)
-        ledger.keep_worker(tests.run, worker)
+        ledger.store_worker(tests.run, worker)
         ledger.end_fleet(tests.run)
         return None, {}
 
@@ -384,7 +384,7 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
     monkeypatch.setattr(worker_tests, "execute", execute)
     monkeypatch.setattr(worker_tests, "results", lambda *_: results)
     tests = Namespace(run="a1", tested=Namespace(packages={}))
-    monkeypatch.setattr("kiln.cli.fleet_test.prepare", lambda *_: tests)
+    monkeypatch.setattr("kiln.cli.fleet_test.worker_test_inputs", lambda *_: tests)
     words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]
     assert cli.run(words) == 0
     assert capsys.readouterr().out.endswith("\n\ncost 0.55 USD\n")

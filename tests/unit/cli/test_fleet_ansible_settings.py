@@ -11,7 +11,7 @@ import pytest
 
 from kiln import bootstrap
 from kiln.cli import fleet_ansible_settings
-from kiln.cli.fleet_ansible_settings import keep_region, run_folder, site_of
+from kiln.cli.fleet_ansible_settings import playbook_site, record_region, run_folder
 from kiln.errors import UsageError
 from kiln.model.feedstock import Feedstock
 
@@ -28,12 +28,12 @@ def options_of(*files: Path) -> Any:
 
 
 def environment_of(folder: Path, provider: str, *files: Path) -> dict[str, str]:
-    site = site_of(options_of(*files), Feedstock(root=folder), "r1", provider)
+    site = playbook_site(options_of(*files), Feedstock(root=folder), "r1", provider)
     return dict(site.environment)
 
 
 def begin(folder: Path, provider: str, *files: Path) -> None:
-    keep_region(options_of(*files), run_folder(Feedstock(root=folder), "r1"), provider)
+    record_region(options_of(*files), run_folder(Feedstock(root=folder), "r1"), provider)
 
 
 @pytest.mark.parametrize(("provider", "name"), [("aws", "AWS_REGION"), ("openstack", "OS_REGION_NAME")])
@@ -86,7 +86,7 @@ def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_ch
 
     def begin_run(previous: object) -> dict[str, str]:
         run_config: Any = SimpleNamespace(previous_run=previous, key="k", lease=1.0, lifetime=2.0, pool=None)
-        site = site_of(options_of(), Feedstock(root=tmp_path), "r1", "aws", run_config=cast("Any", run_config))
+        site = playbook_site(options_of(), Feedstock(root=tmp_path), "r1", "aws", run_config=cast("Any", run_config))
         return dict(site.environment)
 
     begin_run(None)

@@ -53,7 +53,7 @@ def test_options_that_contradict_each_other_are_refused(words: tuple[str, ...], 
 def test_the_controllers_run_gets_the_options_of_this_one() -> None:
     words = ("--provider", "aws", "--all", "--detach", "--type", "compute-48", "--spot", "--budget", "40", "--json")
     more = ("--time-limit", "10h", "--vars", "x.json", "--keep", "2h", "--poll", "1s", "--type", "a")
-    assert fleet_detach_to_controller.rebuilt_arguments(options_of(*words, *more, "CONFIG")) == [
+    assert fleet_detach_to_controller.controller_run_options(options_of(*words, *more, "CONFIG")) == [
         "--provider=aws",
         "--type=compute-48",
         "--type=a",
@@ -87,7 +87,7 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     assert "value-of-AWS_SECRET_ACCESS_KEY" in json.loads(text)["environment"].values()
     assert not [word for word in ("BINSTAR", "ANACONDA", "AWS_PROFILE") if word in text]
     assert settings.environment["KILN_FLEET_ID"] == "0a1b2c3d"
-    charge = fleet_controller_type_and_charge.own_charge(settings.environment)
+    charge = fleet_controller_type_and_charge.own_controller_charge(settings.environment)
     assert charge is not None
     assert (charge.name, charge.currency, charge.hourly > 0.0416) == ("t3.medium", "USD", True), "with its disk"
     assert time.time() - charge.since < 60
@@ -119,8 +119,8 @@ def test_a_run_that_cannot_begin_gets_no_controller(
         started.append(words)
         return 0
 
-    monkeypatch.setattr(fleet_detach_to_controller, "start", start)
-    monkeypatch.setattr(fleet_unrecorded_runs, "site_of", lambda *_: None)
+    monkeypatch.setattr(fleet_detach_to_controller, "start_controller_run", start)
+    monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *_: None)
     machines: list[dict[str, object]] = []
     monkeypatch.setattr(fleet, "existing_workers", lambda _: machines)
     monkeypatch.setattr(process_runner, "find", lambda *_, **__: None)
@@ -160,12 +160,12 @@ def test_the_users_lifetime_of_workers_does_not_end_a_controller(
     mine.write_text("kiln_lifetime: 3600\nkiln_machine_types: []\nkiln_aws_region: eu-west-1\n")
     monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/python"))
     options = options_of("--provider", "aws", "--all", "--detach", "--time-limit", "10h", "--vars", str(mine))
-    site, kind = fleet_detach_to_controller.controller_site(options, Feedstock(root=tmp_path), "0a1b2c3d")
+    site, kind = fleet_detach_to_controller.controller_site_and_type(options, Feedstock(root=tmp_path), "0a1b2c3d")
     values: dict[str, object] = {**site.variables}
     for path in site.variable_files:
         values |= yaml.safe_load(path.read_text())
     assert values["kiln_lifetime"] == (10 + 24 + 72) * 3600
-    assert values["kiln_machine_types"] == [fleet_controller_type_and_charge.small_type("aws")]
+    assert values["kiln_machine_types"] == [fleet_controller_type_and_charge.controller_type_row("aws")]
     assert (kind, values["kiln_aws_region"]) == (fleet_controller_type_and_charge.CONTROLLER_TYPE, "eu-west-1")
 
 
@@ -185,12 +185,12 @@ def test_a_start_that_fails_leaves_nothing_behind(
     monkeypatch.setattr(starting, "run_key", lambda *_: key)
     monkeypatch.setattr(starting, "start", fail)
     monkeypatch.setattr(fleet_detach_to_controller, "controller_settings", lambda *_, **__: None)
-    monkeypatch.setattr(fleet_detach_to_controller, "controller_site", lambda *_: ("site", "controller"))
-    monkeypatch.setattr(fleet_detach_to_controller, "site_of", lambda *words: words[3])
+    monkeypatch.setattr(fleet_detach_to_controller, "controller_site_and_type", lambda *_: ("site", "controller"))
+    monkeypatch.setattr(fleet_detach_to_controller, "playbook_site", lambda *words: words[3])
     monkeypatch.setattr(fleet_detach_to_controller, "remove_controller", lambda *_: calls.append("controller"))
     monkeypatch.setattr(fleet, "down", lambda site, _: calls.append(f"workers at {site}"))
     with pytest.raises(MachinesUnknown):
-        fleet_detach_to_controller.start(
+        fleet_detach_to_controller.start_controller_run(
             options_of("--provider", "aws", "--all", "--detach"), Feedstock(root=tmp_path), ()
         )
     assert calls == removed
@@ -198,9 +198,9 @@ def test_a_start_that_fails_leaves_nothing_behind(
 
 
 def test_a_controller_names_its_run_as_it_was_told() -> None:
-    assert fleet_detach_to_controller.new_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
+    assert fleet_detach_to_controller.new_run_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
     for name in ("", "../x", "0A1B2C3D"):
-        assert fleet_detach_to_controller.new_id({"KILN_FLEET_ID": name}) != name
+        assert fleet_detach_to_controller.new_run_id({"KILN_FLEET_ID": name}) != name
 
 
 @pytest.mark.parametrize("action", ["attach", "collect", "logs"])
@@ -214,7 +214,7 @@ def test_a_key_that_does_not_exist_is_named(action: str, tmp_path: Path, capsys:
 def test_a_small_controller_is_a_row_as_those_of_the_playbooks_table(provider: str) -> None:
     path = ROOT / "ansible" / "group_vars" / "all" / "machine_types.yml"
     rows = yaml.safe_load(path.read_text())["kiln_machine_types"]
-    assert set(fleet_controller_type_and_charge.small_type(provider)) == set(rows[0])
-    assert fleet_controller_type_and_charge.small_type(provider)["provider"] == provider
+    assert set(fleet_controller_type_and_charge.controller_type_row(provider)) == set(rows[0])
+    assert fleet_controller_type_and_charge.controller_type_row(provider)["provider"] == provider
     billed = {row["billed"] for row in rows if row["provider"] == provider}
-    assert billed == {fleet_controller_type_and_charge.small_type(provider)["billed"]}
+    assert billed == {fleet_controller_type_and_charge.controller_type_row(provider)["billed"]}

@@ -38,10 +38,10 @@ class Connection:
         self.answers_left = list(answers)
         self.requests: list[str] = []
 
-    def request(self, what: str) -> None:
+    def send_request(self, what: str) -> None:
         self.requests.append(what)
 
-    def end(self) -> bool:
+    def confirm_collected(self) -> bool:
         self.requests.append("collected")
         return False
 
@@ -51,10 +51,10 @@ class Connection:
             raise MachinesUnknown("the controller cannot be reached")
         return {"process": answer}
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         return False
 
-    def export(self) -> dict[str, Any]:
+    def export_results(self) -> dict[str, Any]:
         return {"process": "ended", "exit_code": 0, "report": {}, "output": ["\x1b[2Jkiln: done\tnow"]}
 
     def fetch(self, folder: Path) -> None:
@@ -69,8 +69,8 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is removed at the provider, in its order."""
     names: list[str] = []
     monkeypatch.setattr(fleet_detached_runs, "LOOK", 0.0)
-    monkeypatch.setattr(fleet_detached_runs, "controller_site", lambda *_: "site")
-    monkeypatch.setattr(fleet_detached_runs, "site_of", lambda *words: words[3])
+    monkeypatch.setattr(fleet_detached_runs, "local_controller_site", lambda *_: "site")
+    monkeypatch.setattr(fleet_detached_runs, "playbook_site", lambda *words: words[3])
     monkeypatch.setattr(fleet_detached_runs, "remove_controller", lambda _, run: names.append(f"controller of {run}"))
     monkeypatch.setattr(fleet, "down", lambda site, run: names.append(f"workers of {run} at {site}"))
     return names
@@ -81,7 +81,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, connection: Connection) -> None:
     def connected(*_: object) -> Iterator[Connection]:
         yield connection
 
-    monkeypatch.setattr(controller_client, "connected", connected)
+    monkeypatch.setattr(controller_client, "controller_connection", connected)
 
 
 def key_of(run: str = RUN, provider: str = "aws") -> RunKey:
@@ -93,7 +93,7 @@ def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connect
     feedstock, provider = Feedstock(root=folder), more.pop("controllers_provider", "aws")
     key_of(provider=provider).write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
     options: Any = SimpleNamespace(**{"provider": None, **more})
-    fleet_detached_runs.tear_down(options, feedstock, attach_key.of_run(feedstock, RUN))
+    fleet_detached_runs.tear_down(options, feedstock, attach_key.key_of_run(feedstock, RUN))
 
 
 def test_a_controller_that_is_gone_leaves_no_workers_behind(
@@ -267,7 +267,7 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"name": "m", "ended": False}]
-    monkeypatch.setattr(fleet_detached_runs, "controller_site", lambda *_: "site")
+    monkeypatch.setattr(fleet_detached_runs, "local_controller_site", lambda *_: "site")
     monkeypatch.setattr(fleet, "existing_workers", lambda _: rows)
     options, feedstock = cast("Any", None), Feedstock(root=tmp_path)
     assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is True
@@ -289,13 +289,13 @@ class ContendedController(Connection):
         super().__init__(*answers)
         self.is_gone = is_gone
 
-    def end(self) -> bool:
-        super().end()
+    def confirm_collected(self) -> bool:
+        super().confirm_collected()
         if self.is_gone:
             raise MachinesUnknown("the controller cannot be reached")
         return True
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         return not self.is_gone
 
 

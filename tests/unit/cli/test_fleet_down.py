@@ -31,7 +31,7 @@ def test_a_run_that_cannot_be_torn_down_leaves_no_workers_of_the_others(
             raise CredentialsRefused("the provider does not accept the credentials", why=f"those of {run}")
         removed.append(run)
 
-    monkeypatch.setattr(fleet_down, "site_of", lambda *words: words[3])
+    monkeypatch.setattr(fleet_down, "playbook_site", lambda *words: words[3])
     monkeypatch.setattr(fleet, "down", down)
     ledger_path = artifact_layout(Feedstock(root=tmp_path)).ledger
     with FleetLedger(ledger_path) as ledger:
@@ -46,6 +46,6 @@ def test_a_run_that_cannot_be_torn_down_leaves_no_workers_of_the_others(
     errors = capsys.readouterr().err
     assert ("those of r2" in errors, "those of r4" in errors) == (True, True)
     with FleetLedger(ledger_path) as ledger:
-        assert {run.id for run in ledger.fleets() if run.finished is None} == {"r2", "r4"}
+        assert {run.id for run in ledger.fleet_runs() if run.finished is None} == {"r2", "r4"}
     assert cli.run(["-C", str(tmp_path), "fleet", "down", "unknown", "r1"]) != 0
     assert removed[-1] == "r1"

@@ -14,7 +14,7 @@ import pytest
 from kiln import bootstrap, cli
 from kiln.cli import fleet_gpu_tests, fleet_test
 from kiln.cli.fleet_arguments import arguments
-from kiln.cli.fleet_plan_inputs import priced_offers
+from kiln.cli.fleet_plan_inputs import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run as fleet
@@ -115,7 +115,7 @@ class Run:
 
     def stage(self, ledger: FleetLedger) -> GpuTestStage:
         configs: Any = [Namespace(config=name) for name in CONFIGS]
-        stage = fleet_gpu_tests.stage_of(self.options, self.feedstock, configs, ledger)
+        stage = fleet_gpu_tests.gpu_test_stage(self.options, self.feedstock, configs, ledger)
         assert stage is not None
         return stage
 
@@ -134,12 +134,12 @@ class Run:
             key="inputs",
             previous_run=previous,
             budget=self.options.budget,
-            tests=fleet_gpu_tests.plan_of(self.stage(ledger), (), configs),
+            tests=fleet_gpu_tests.gpu_test_plan(self.stage(ledger), (), configs),
         )
         return functools.partial(fleet.execute, run_config, self.site, executor=executor)
 
     def execute(self, ledger: FleetLedger, build: Any, cached: Sequence[ConfigRun] = (), previous: Any = None) -> Any:
-        return fleet_gpu_tests.execute(
+        return fleet_gpu_tests.build_and_test(
             self.stage(ledger), build, cached, previous, key="inputs", ledger=ledger, observer=self.shown
         )
 
@@ -158,14 +158,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def ledger_of(run: Run) -> FleetLedger:
-    return FleetLedger(ArtifactLayout.of(run.feedstock).ledger)
+    return FleetLedger(ArtifactLayout.for_feedstock(run.feedstock).ledger)
 
 
 def test_what_is_built_is_done_when_its_tests_have_passed(run: Run) -> None:
     with ledger_of(run) as ledger:
         report, errors = run.execute(ledger, run.build(ledger))
-        (fleet_run,), stored = ledger.fleets(), ledger.report()
-        assert len(ledger.runs()) == 1
+        (fleet_run,), stored = ledger.fleet_runs(), ledger.report()
+        assert len(ledger.run_numbers()) == 1
     assert errors == {}
     assert stored is not None
     assert (stored.configs, {config.state for config in stored.configs}) == (report.configs, {ConfigState.DONE})
@@ -188,7 +188,7 @@ def test_the_price_of_the_tests_is_in_the_cost_in_the_end_and_in_the_budget(run:
     costs_shown: list[Any] = []
     run.shown.run_cost = costs_shown.append  # type: ignore[assignment, method-assign]
     with ledger_of(run) as ledger:
-        plan = fleet_gpu_tests.plan_of(run.stage(ledger), (), [Namespace(config=name) for name in CONFIGS])  # type: ignore[misc]
+        plan = fleet_gpu_tests.gpu_test_plan(run.stage(ledger), (), [Namespace(config=name) for name in CONFIGS])  # type: ignore[misc]
         assert plan is not None
         run.execute(ledger, run.build(ledger))
     first = costs_shown[0]
@@ -215,15 +215,15 @@ def test_a_failed_test_keeps_the_packages_and_is_run_again_by_the_next_command(r
     cached = [dataclasses.replace(config, state=ConfigState.CACHED) for config in report.configs]
     run.tests, run.faults = None, {}
     with ledger_of(run) as ledger:
-        fleet_gpu_tests.record_passed(run.stage(ledger), [cached[0]], ledger)
-        assert len(ledger.runs()) == 1, "its last state is good"
-        fleet_gpu_tests.record_passed(run.stage(ledger), [cached[1]], ledger)
+        fleet_gpu_tests.record_cached_as_passed(run.stage(ledger), [cached[0]], ledger)
+        assert len(ledger.run_numbers()) == 1, "its last state is good"
+        fleet_gpu_tests.record_cached_as_passed(run.stage(ledger), [cached[1]], ledger)
         last = ledger.report()
         assert last is not None
         assert [config.state for config in last.configs] == [ConfigState.CACHED]
         again, errors = run.execute(ledger, None, cached)
-        assert fleet_gpu_tests.plan_of(run.stage(ledger), again.configs, ()) is None, "nothing is left to test"
-        first, second = ledger.fleets()
+        assert fleet_gpu_tests.gpu_test_plan(run.stage(ledger), again.configs, ()) is None, "nothing is left to test"
+        first, second = ledger.fleet_runs()
     assert (run.tested(), errors, {config.state for config in again.configs}) == (
         [CUDA[1]],
         {},
@@ -237,7 +237,7 @@ def test_a_run_that_is_killed_during_its_tests_is_done_only_after_the_others(run
     with ledger_of(run) as ledger:
         with pytest.raises(Killed):
             run.execute(ledger, run.build(ledger))
-        (previous,), report = ledger.fleets(), ledger.report()
+        (previous,), report = ledger.fleet_runs(), ledger.report()
         assert report is not None
         states = {config.config: config.state for config in report.configs}
         assert [states[name] for name in CUDA] == [ConfigState.DONE, ConfigState.RUNNING, ConfigState.WAITING]
@@ -249,16 +249,16 @@ def test_a_run_that_is_killed_during_its_tests_is_done_only_after_the_others(run
             for config in report.configs
         ]
         torn_down: list[Any] = []
-        resumed = fleet_gpu_tests.resumable(previous, builds=False, ledger=ledger, tear_down=torn_down.append)
+        resumed = fleet_gpu_tests.resumable_run(previous, builds=False, ledger=ledger, tear_down=torn_down.append)
         assert (resumed, torn_down) == (previous, [])
         begun = run.tested()
         report, errors = run.execute(ledger, None, cached, previous)
-        (last,) = ledger.fleets()
+        (last,) = ledger.fleet_runs()
     assert errors == {}
     assert {config.state for config in report.configs} == {ConfigState.CACHED}
     assert begun + run.tested()[len(begun) :] == CUDA, "each is begun once, also the one that went on"
     assert [worker.name for worker in last.workers if worker.type == "gpu-t4"] == ["kiln-r1-test-3"]
-    cost = costs.of_run(last, None, last.started)
+    cost = costs.run_cost(last, None, last.started)
     assert cost is not None
 
 
@@ -305,16 +305,16 @@ def test_workers_of_another_stage_are_terminated_first(run: Run) -> None:
     with ledger_of(run) as ledger:
         with pytest.raises(Killed):
             run.execute(ledger, run.build(ledger))
-        (previous,) = ledger.fleets()
+        (previous,) = ledger.fleet_runs()
 
         def tear_down(torn: Any) -> None:
             ledger.end_fleet(torn.id)
 
-        again = fleet_gpu_tests.resumable(previous, builds=True, ledger=ledger, tear_down=tear_down)
+        again = fleet_gpu_tests.resumable_run(previous, builds=True, ledger=ledger, tear_down=tear_down)
         assert again is not None
         assert {worker.state.value for worker in again.workers} == {"terminated"}
         only = dataclasses.replace(previous, workers=previous.workers[-1:])
-        assert fleet_gpu_tests.resumable(only, builds=False, ledger=ledger, tear_down=tear_down) is only
+        assert fleet_gpu_tests.resumable_run(only, builds=False, ledger=ledger, tear_down=tear_down) is only
 
 
 def test_a_refused_worker_leaves_the_packages_untested(run: Run) -> None:
@@ -343,7 +343,7 @@ def test_the_other_types_of_gpu_type_are_taken_where_the_first_is_refused(run: R
     run.options.spot = False
     run.options.zone = []
     (offer,) = fleet_test.gpu_offers(run.options)
-    assert offer.machine_type in priced_offers(run.options, [])
+    assert offer.machine_type in priced_machine_types(run.options, [])
 
 
 def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(

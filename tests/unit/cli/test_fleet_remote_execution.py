@@ -53,34 +53,35 @@ def test_builds_get_the_address_and_the_content_of_the_credentials_as_secrets(tm
     assert secrets["BAZEL_REMOTE_EXECUTOR"] == URL
     credentials = json.loads(base64.b64decode(secrets["BAZEL_REMOTE_CREDENTIALS"]))
     assert credentials == {"headers": [["authorization", "Bearer t0ken"]]}
-    assert fleet_remote_execution.job_options(options) == ("--remote-jobs", "64")
+    assert fleet_remote_execution.executor_job_options(options) == ("--remote-jobs", "64")
     assert fleet_remote_execution.job_secrets(options_of(), secrets) == secrets, "a controller has them as variables"
     assert fleet_remote_execution.job_secrets(options_of(), {}) == {}
 
 
 def test_the_actions_of_a_pool_run_in_the_image_of_the_recipe_or_of_a_variable(tmp_path: Path) -> None:
     variables, recipe = tmp_path / "vars.json", tmp_path / "f" / "recipe"
-    properties = fleet_remote_execution.pool_properties(load(ROOT), options_of("--pool", "2"))
+    properties = fleet_remote_execution.pool_platform_properties(load(ROOT), options_of("--pool", "2"))
     assert properties.keys() == {"container-image", "Pool"}
     assert properties["container-image"].startswith("docker://us-docker.pkg.dev/")
     own = {"container-image": "docker://debian@sha256:00", "OSFamily": "linux"}
     variables.write_text(json.dumps({"kiln_pool_properties": own}))
     assert (
-        fleet_remote_execution.pool_properties(load(ROOT), options_of("--pool", "2", "--vars", str(variables))) == own
+        fleet_remote_execution.pool_platform_properties(load(ROOT), options_of("--pool", "2", "--vars", str(variables)))
+        == own
     )
     recipe.mkdir(parents=True)
     (recipe / "meta.yaml").write_text("package: {name: a, version: 1}\n")
     for text in ("", "[remote]\nproperties =\n    container-image=$(id)\n", "[remote\n"):
         (recipe / "compile.ini").write_text(text)
         with pytest.raises(UsageError, match=r"is unknown|cannot be read"):
-            fleet_remote_execution.pool_properties(load(tmp_path / "f"), options_of("--pool", "2"))
+            fleet_remote_execution.pool_platform_properties(load(tmp_path / "f"), options_of("--pool", "2"))
 
 
 def test_a_compile_in_a_pool_uses_all_of_its_cores() -> None:
     run_config = FleetRunConfig(
         id="r", command="", machine_type=MACHINE, estimates=(), max_workers=1, pool=MACHINE, pool_workers=3
     )
-    assert fleet_remote_execution.job_options(options_of("--pool", "3"), run_config) == ("--remote-jobs", "48")
+    assert fleet_remote_execution.executor_job_options(options_of("--pool", "3"), run_config) == ("--remote-jobs", "48")
 
 
 def test_a_feedstock_whose_recipe_has_no_use_for_an_executor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.fleet_sweep import confirmed, workers_of
+from kiln.cli.fleet_sweep import confirm_termination, workers_of_user
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_everybodys_workers_are_shown_before_anyone_is_asked(
     answer: str, agreed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(answer))
-    assert confirmed(WORKERS) is agreed
+    assert confirm_termination(WORKERS) is agreed
     output = capsys.readouterr().err
     assert [line.split()[0] for line in output.splitlines()[2:5]] == ["unknown", "ann", "bob"]
     assert "Terminate these 3 workers of 3 users? [y/N]" in output
@@ -45,8 +45,8 @@ def test_where_nobody_answers_it_is_an_error_and_without_workers_there_is_no_que
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError, match="these 2 workers of 2 users"):
-        confirmed(workers_of("bob", WORKERS))
-    assert confirmed([])
+        confirm_termination(workers_of_user("bob", WORKERS))
+    assert confirm_termination([])
 
 
 def test_the_timer_sweeps_for_the_same_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

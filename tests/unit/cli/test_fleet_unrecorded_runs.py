@@ -40,7 +40,7 @@ RUN = FleetRun(
 @pytest.fixture
 def recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FleetRun | None]:
     """Recover with a provider that has machines of r1, as far as a folder names that run."""
-    monkeypatch.setattr(fleet_unrecorded_runs, "site_of", lambda *words, **_: words[2])
+    monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *words, **_: words[2])
     monkeypatch.setattr(unrecorded_run_recovery, "recover", lambda *_, **__: RUN)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("AWS_REGION", raising=False)
@@ -66,7 +66,7 @@ def test_a_run_that_was_lost_is_in_the_ledger_again_before_it_is_resumed(
     write_note(tmp_path)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         assert recover(ledger) == RUN
-        (stored,) = ledger.fleets()
+        (stored,) = ledger.fleet_runs()
         assert (stored.id, stored.finished, stored.workers) == ("r1", None, (WORKER,))
 
 
@@ -109,7 +109,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its controller is provisioned, which would notice it."""
-    monkeypatch.setattr(fleet_unrecorded_runs, "site_of", lambda *words, **_: words[2])
+    monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *words, **_: words[2])
     machines: list[dict[str, object]] = []
     monkeypatch.setattr(fleet, "existing_workers", lambda _: machines)
     feedstock = Feedstock(root=tmp_path)

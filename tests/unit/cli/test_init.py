@@ -86,7 +86,7 @@ def test_a_feedstock_is_completed_and_no_file_of_it_changes(tmp_path: Path, caps
 def test_a_checkout_with_configs_keeps_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = written(tmp_path / "f", META)
     assert cli.dispatch(["-C", str(feedstock.root), "rerender"]) == 0
-    (feedstock.configs / "linux_64_.yaml").write_text("target_platform:\n- linux-64\nmine:\n- '1'\n")
+    (feedstock.config_folder / "linux_64_.yaml").write_text("target_platform:\n- linux-64\nmine:\n- '1'\n")
     capsys.readouterr()
     smithy = {"build-locally.py": "import subprocess\n", ".github/workflows/conda-build.yml": "theirs\n"}
     for name, text in smithy.items():
@@ -109,7 +109,7 @@ def test_a_recipe_that_needs_a_pinning_is_written_and_what_is_missing_is_said(
     printed = capsys.readouterr().out
     assert ".ci_support and the workflow are not written: zlib_version has no value without a pinning" in printed
     assert printed.splitlines()[-1].endswith("rerender")
-    assert not feedstock.configs.exists()
+    assert not feedstock.config_folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
             if state is not ConfigState.CACHED:
                 log.parent.mkdir(parents=True)
                 log.write_bytes(f"run {number}: é\n".encode() + b"\xff\n")
-            ledger.end(ledger.begin(runs.worked_through([CONFIG], bad={0: state}, log=log)))
+            ledger.end_run(ledger.begin_run(runs.worked_through([CONFIG], bad={0: state}, log=log)))
     return feedstock.root
 
 

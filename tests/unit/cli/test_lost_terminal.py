@@ -61,7 +61,7 @@ class View:
 
 def test_a_view_that_cannot_write_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     silenced: list[list[int]] = []
-    monkeypatch.setattr("kiln.cli.lost_terminal.silence", silenced.append)
+    monkeypatch.setattr("kiln.cli.lost_terminal.redirect_to_null", silenced.append)
     for number in (errno.EIO, errno.EPIPE):
         view = View(OSError(number, "gone"))
         observer = ExpendableView(view)  # type: ignore[arg-type]

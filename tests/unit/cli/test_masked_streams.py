@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln import masking
-from kiln.cli.masked_streams import MaskedStream, escaped_output, masked, show_traceback, stream_below
+from kiln.cli.masked_streams import MaskedStream, escaped_output, masked_output, show_traceback, unescaped_stream
 
 if TYPE_CHECKING:
     import pytest
@@ -18,7 +18,7 @@ SECRET = "correct-horse-battery-7"
 def test_secrets_of_the_environment_and_of_arguments_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
     monkeypatch.setattr(sys, "orig_argv", [])
-    with masked({"MY_TOKEN": SECRET}, ["--from", "https://me:other-Secret-9@host/x"]):
+    with masked_output({"MY_TOKEN": SECRET}, ["--from", "https://me:other-Secret-9@host/x"]):
         print(f"before {SECRET} after other-Secret-9")
         sys.stdout.writelines([SECRET, "\n"])
     assert stream.getvalue() == f"before {masking.MASKED} after {masking.MASKED}\n{masking.MASKED}\n"
@@ -35,7 +35,7 @@ def test_control_characters_are_escaped_except_for_views(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
     with escaped_output():
         print("a\x1b[2Jb\u202ec")
-        assert stream_below(sys.stdout) is stream
+        assert unescaped_stream(sys.stdout) is stream
     assert "\x1b" not in stream.getvalue()
     assert "\u202e" not in stream.getvalue()
 

@@ -84,7 +84,7 @@ def test_a_check_shows_the_difference_and_fails(tmp_path: Path, capsys: pytest.C
     shown = capsys.readouterr()
     assert "+- '9'" in shown.out.splitlines()
     assert "4 changed" in shown.err
-    assert "'9'" not in (feedstock.configs / "linux_64_alpha1loopx.yaml").read_text()
+    assert "'9'" not in (feedstock.config_folder / "linux_64_alpha1loopx.yaml").read_text()
 
 
 def test_a_pinning_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_a_pinning_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Capt
 def test_a_config_is_shown_as_a_maintainer_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = copied("mega", tmp_path)
     run(["-C", str(feedstock.root), "rerender", "-e", str(PINNING)])
-    config = next(path.stem for path in sorted(feedstock.configs.glob("linux_64*cuda_compiler_version12.9*")))
+    config = next(path.stem for path in sorted(feedstock.config_folder.glob("linux_64*cuda_compiler_version12.9*")))
     capsys.readouterr()
     assert run(["-C", str(feedstock.root), "render", config, "--final"]) == 0
     shown = capsys.readouterr().out

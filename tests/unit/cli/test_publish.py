@@ -10,7 +10,7 @@ import pytest
 
 from kiln.cli import publish
 from kiln.errors import UsageError
-from kiln.publish.targets import require_own_index, target
+from kiln.publish.targets import parse_target, require_store_target
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -27,7 +27,7 @@ def options(**values: object) -> argparse.Namespace:
 def channel_of(folder: Path) -> StoreTarget:
     """Return an indexed channel with one package."""
     release_package(folder / "channel" / "linux-64", "little", depends=["zlib"])
-    channel = require_own_index(target(str(folder / "channel"), {}, journals=folder))
+    channel = require_store_target(parse_target(str(folder / "channel"), {}, journals=folder))
     publish.reindex(channel, options())
     return channel
 
@@ -48,9 +48,9 @@ def test_a_patch_changes_the_record_in_the_index(tmp_path: Path) -> None:
 
 
 def test_results_are_printed_as_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    publish.show(options(), published=("linux-64/a.conda", "noarch/b.conda"), read=3)
-    publish.show(options(), yanked=())
-    publish.show(options(json=True), published=("linux-64/a.conda",))
+    publish.print_results(options(), published=("linux-64/a.conda", "noarch/b.conda"), read=3)
+    publish.print_results(options(), yanked=())
+    publish.print_results(options(json=True), published=("linux-64/a.conda",))
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[:3] == ["published linux-64/a.conda", "published noarch/b.conda", "read 3"]
@@ -63,16 +63,16 @@ def test_only_long_secrets_are_searched_in_packages() -> None:
 
 
 def test_a_platform_whose_packages_may_be_untested_exists() -> None:
-    assert publish.untested_platforms(["linux-aarch64"]) == ("linux-aarch64",)
+    assert publish.checked_untested_platforms(["linux-aarch64"]) == ("linux-aarch64",)
     with pytest.raises(UsageError, match="no such platform: 'linux_aarch64'") as error:
-        publish.untested_platforms(["linux_aarch64"])
+        publish.checked_untested_platforms(["linux_aarch64"])
     assert "linux-aarch64" in error.value.hint
 
 
 def test_the_platforms_of_a_release_are_those_of_its_configs(tmp_path: Path) -> None:
     feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\nbuild:\n  script: true  # [linux]\n")
-    feedstock.configs.mkdir()
+    feedstock.config_folder.mkdir()
     for name in ("linux_64_", "linux_aarch64_"):
-        (feedstock.configs / f"{name}.yaml").write_text(f"target_platform:\n- {name[:-1].replace('_', '-')}\n")
-    assert publish.platforms(tmp_path) == {"linux-64", "linux-aarch64"}
-    assert publish.platforms(tmp_path / "elsewhere") == frozenset()
+        (feedstock.config_folder / f"{name}.yaml").write_text(f"target_platform:\n- {name[:-1].replace('_', '-')}\n")
+    assert publish.feedstock_platforms(tmp_path) == {"linux-64", "linux-aarch64"}
+    assert publish.feedstock_platforms(tmp_path / "elsewhere") == frozenset()

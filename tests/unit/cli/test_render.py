@@ -62,18 +62,18 @@ def test_a_feedstock_without_configs_is_an_error(tmp_path: Path, capsys: pytest.
 
 
 def test_items_are_wrapped_but_never_inside_a_requirement() -> None:
-    lines = render.field("run", [f"package-{number} >=1.{number},<2" for number in range(12)])
+    lines = render.labeled_lines("run", [f"package-{number} >=1.{number},<2" for number in range(12)])
     assert len(lines) > 1
     assert all(line.startswith("    ") and len(line) <= 110 for line in lines)
     assert all(line.rstrip(",").endswith("<2") for line in lines)
 
 
 def test_separate_items_keep_their_lines() -> None:
-    assert render.field("tests", ["a\nb", "c"], apart=True) == [
+    assert render.labeled_lines("tests", ["a\nb", "c"], apart=True) == [
         "    tests       a\n                b",
         "                c",
     ]
-    assert render.field("tests", []) == []
+    assert render.labeled_lines("tests", []) == []
 
 
 FAULTY = "package:\n  name: a\n  version: 1\nbuild:\n  numbr: 2\n  pin_depends: strict\n"
@@ -81,8 +81,8 @@ FAULTY = "package:\n  name: a\n  version: 1\nbuild:\n  numbr: 2\n  pin_depends: 
 
 def test_keys_at_fault_are_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = written(tmp_path, f"{FAULTY}foo: 1\n")
-    feedstock.configs.mkdir(exist_ok=True)
-    (feedstock.configs / "linux_64_.yaml").write_text("target_platform:\n- linux-64\n")
+    feedstock.config_folder.mkdir(exist_ok=True)
+    (feedstock.config_folder / "linux_64_.yaml").write_text("target_platform:\n- linux-64\n")
     assert run(["-C", str(tmp_path), "render", "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["linux_64_"][0]["build_number"] == 0

@@ -29,7 +29,7 @@ def feedstock(tmp_path: Path) -> Path:
     (root / ".ci_support" / f"{CONFIG}.yaml").write_text("python:\n- 3.11.* *_cpython\ntarget_platform:\n- linux-64\n")
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
         for jobs in (1, 2):
-            ledger.end(ledger.begin(runs.worked_through([CONFIG], jobs=jobs)))
+            ledger.end_run(ledger.begin_run(runs.worked_through([CONFIG], jobs=jobs)))
     return root
 
 

@@ -25,7 +25,7 @@ def test_written_files_pass_the_check_until_the_recipe_changes(
     assert run([*words, "--check"]) == 0
     assert "1 config in" in capsys.readouterr().out
     (feedstock.recipe / "conda_build_config.yaml").write_text("zlib:\n  - '1'\n  - '2'\n")
-    before = sorted(feedstock.configs.iterdir())
+    before = sorted(feedstock.config_folder.iterdir())
     assert run([*words, "--check"]) == MatrixDrift.exit_code
     assert "is not up to date with the recipe" in capsys.readouterr().err
-    assert sorted(feedstock.configs.iterdir()) == before
+    assert sorted(feedstock.config_folder.iterdir()) == before

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli.run_view import add_to_summary, terminal_width, view
+from kiln.cli.run_view import append_job_summary, terminal_width, view
 from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView
@@ -71,9 +71,9 @@ def test_the_table_is_added_to_what_the_job_has_said_already(tmp_path: Path) -> 
     summary = tmp_path / "summary.md"
     summary.write_text("before\n\n")
     variants = runs.variants(("None",), ("3.10",))
-    add_to_summary(runs.worked_through(variants), variants, {"GITHUB_STEP_SUMMARY": str(summary)})
+    append_job_summary(runs.worked_through(variants), variants, {"GITHUB_STEP_SUMMARY": str(summary)})
     assert summary.read_text().startswith("before\n\n### run 7: 1 done in ")
-    add_to_summary(runs.worked_through(variants), variants, {})
+    append_job_summary(runs.worked_through(variants), variants, {})
 
 
 def test_lines_are_folded_for_a_terminal_alone(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def root(tmp_path: Path) -> Path:
     good = runs.worked_through(["a", "b"])
     bad = runs.worked_through(["a", "b"], bad={1: ConfigState.FAILED})
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        ledger.end(ledger.begin(dataclasses.replace(good, commit=COMMIT)))
-        ledger.end(ledger.begin(dataclasses.replace(bad, rehearsal=True)))
-        killed = ledger.begin(runs.worked_through(["a", "b"], until=10.0))
+        ledger.end_run(ledger.begin_run(dataclasses.replace(good, commit=COMMIT)))
+        ledger.end_run(ledger.begin_run(dataclasses.replace(bad, rehearsal=True)))
+        killed = ledger.begin_run(runs.worked_through(["a", "b"], until=10.0))
         with ledger._writing() as connection:
             connection.execute("UPDATE run SET owner = 'gone' WHERE id = ?", (killed,))
     return feedstock.root

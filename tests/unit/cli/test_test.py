@@ -36,7 +36,7 @@ def test_tests_on_a_gpu_are_refused_without_one(
 
 def test_the_gpus_are_named_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "nvml", lambda: ("550.1", (probe.Card(name="Tesla T4", capability="7.5", memory=1),)))
-    assert probe.gpus({}) == (("Tesla T4 (7.5), driver 550.1",), ())
+    assert probe.gpu_descriptions({}) == (("Tesla T4 (7.5), driver 550.1",), ())
 
 
 def test_a_report_names_the_gpus_that_were_required() -> None:

@@ -48,6 +48,9 @@ def test_a_package_that_was_never_published_is_told_from_a_wrong_one(
 
 
 def test_what_others_signed_cannot_write_to_the_terminal() -> None:
-    assert verify.terminal_text("built by https://a.example") == "built by https://a.example"
-    assert verify.terminal_text("built by \x1b[2J\nverified: all\u202e") == r"built by \x1b[2J\nverified: all\u202e"
-    assert len(verify.terminal_text("a" * 5000)) == verify.LONGEST + 3
+    assert verify.bounded_terminal_text("built by https://a.example") == "built by https://a.example"
+    assert (
+        verify.bounded_terminal_text("built by \x1b[2J\nverified: all\u202e")
+        == r"built by \x1b[2J\nverified: all\u202e"
+    )
+    assert len(verify.bounded_terminal_text("a" * 5000)) == verify.LONGEST + 3

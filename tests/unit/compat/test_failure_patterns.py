@@ -31,7 +31,7 @@ EXAMPLES = examples()
 def test_a_real_log(name: str) -> None:
     example = EXAMPLES[name]
     noise = b"INFO: 401 processes: 401 local.\n" * 3
-    result = failure_patterns.read(io.BytesIO(noise + example["log"].encode() + b"\n" + noise))
+    result = failure_patterns.failures_in_log(io.BytesIO(noise + example["log"].encode() + b"\n" + noise))
     assert [failure.name for failure in result] == [example["failure"]]
     assert example["says"] in f"{result[0].cause} {result[0].cure}"
     assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", result[0].cause + result[0].cure)
@@ -99,7 +99,7 @@ WORDS = {
 
 @pytest.mark.parametrize(("name", "line"), [(name, line) for name, said in WORDS.items() for line in said])
 def test_other_words_for_the_same(name: str, line: str) -> None:
-    (result,) = failure_patterns.read(io.BytesIO(line.encode()))
+    (result,) = failure_patterns.failures_in_log(io.BytesIO(line.encode()))
     assert result.name == name
 
 
@@ -110,10 +110,12 @@ def test_a_compile_ends_with_the_error_of_its_cause_and_of_several_the_tables_fi
         "error: bad value 'x' for '-march='": None,
     }
     for text, error in ends.items():
-        result = failure_patterns.cause(f"INFO: Analyzed target //:wheel\n{text}\nFAILED: Build did NOT complete")
+        result = failure_patterns.cause_of_failed_compile(
+            f"INFO: Analyzed target //:wheel\n{text}\nFAILED: Build did NOT complete"
+        )
         assert result is not None
         assert result.error is (error or BuildFailed)
-    both = failure_patterns.cause(
+    both = failure_patterns.cause_of_failed_compile(
         "Download from https://example.org/a failed\ngcc: fatal error: Killed signal terminated program cc1"
     )
     assert both is not None
@@ -122,25 +124,25 @@ def test_a_compile_ends_with_the_error_of_its_cause_and_of_several_the_tables_fi
 
 @pytest.mark.parametrize("text", ["", "bad.cc:1:21: error: 'nothing' was not declared in this scope", "killed time"])
 def test_an_ordinary_error_has_no_known_cause(text: str) -> None:
-    assert failure_patterns.cause(text) is None
+    assert failure_patterns.cause_of_failed_compile(text) is None
 
 
 def test_countless_different_failures_are_reported_in_part() -> None:
     log = b"".join(b"kernel version 1.%d does not match DSO version 2.0\n" % number for number in range(5000))
-    result = failure_patterns.read(io.BytesIO(log * 2))
+    result = failure_patterns.failures_in_log(io.BytesIO(log * 2))
     assert len(result) == failure_patterns.MOST
     assert {each.count for each in result} == {2}
 
 
 def test_a_log_without_anything_known() -> None:
-    assert failure_patterns.read(io.BytesIO(b"all is well\n" * 1000)) == ()
-    assert failure_patterns.read(io.BytesIO(b"")) == ()
+    assert failure_patterns.failures_in_log(io.BytesIO(b"all is well\n" * 1000)) == ()
+    assert failure_patterns.failures_in_log(io.BytesIO(b"")) == ()
 
 
 def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
     killed = b"gcc: fatal error: Killed signal terminated program cc1plus\n"
     log = b"\n".join([b"one", b"Illegal instruction (core dumped)", killed + killed + b"end"])
-    result = failure_patterns.read(io.BytesIO(log))
+    result = failure_patterns.failures_in_log(io.BytesIO(log))
     assert [(each.name, each.line, each.count) for each in result] == [
         ("illegal instruction", 2, 1),
         ("compiler out of memory", 3, 2),
@@ -151,7 +153,7 @@ def test_different_architectures_are_different_failures() -> None:
     log = (
         b"nvcc fatal : Unsupported gpu architecture 'compute_35'\nnvcc fatal : Unsupported gpu architecture 'sm_120'\n"
     )
-    assert ["compute_35" in each.cause for each in failure_patterns.read(io.BytesIO(log))] == [True, False]
+    assert ["compute_35" in each.cause for each in failure_patterns.failures_in_log(io.BytesIO(log))] == [True, False]
 
 
 class Endless(io.RawIOBase):
@@ -173,13 +175,13 @@ class Endless(io.RawIOBase):
 
 
 def test_a_long_log_is_read_in_pieces() -> None:
-    (result,) = failure_patterns.read(Endless(400))  # type: ignore[arg-type]  # all that is read of it is read()
+    (result,) = failure_patterns.failures_in_log(Endless(400))  # type: ignore[arg-type]  # all that is read of it is read()
     assert (result.line, result.name) == (400_001, "illegal instruction")
 
 
 def test_an_endless_line_is_searched_around_the_words() -> None:
     log = b"x" * 700_000 + b" Illegal instruction " + b"y" * 700_000
-    (result,) = failure_patterns.read(io.BytesIO(log))
+    (result,) = failure_patterns.failures_in_log(io.BytesIO(log))
     assert len(result.text) <= 400
 
 
@@ -188,12 +190,12 @@ def test_a_hostile_line_is_read_in_bounded_work(each: failure_patterns.KnownFail
     """Lines of one kind of character around the words, as long as is looked at: where backtracking would show."""
     for filler in (b"(", b"a", b"1.", b"/", b"'", b"\xff", b" "):
         for word in each.words:
-            failure_patterns.read(io.BytesIO(filler * 3000 + word + filler * 3000))
+            failure_patterns.failures_in_log(io.BytesIO(filler * 3000 + word + filler * 3000))
 
 
 @given(st.binary(max_size=3000))
 def test_any_bytes_can_be_read(data: bytes) -> None:
-    failure_patterns.read(io.BytesIO(data))
+    failure_patterns.failures_in_log(io.BytesIO(data))
 
 
 @given(st.integers(1, 200), st.integers(0, 60))
@@ -204,7 +206,7 @@ def test_where_a_piece_ends_does_not_matter(size: int, before: int) -> None:
         def read(self, _size: int | None = -1) -> bytes:
             return super().read(size)
 
-    (result,) = failure_patterns.read(Small(log))
+    (result,) = failure_patterns.failures_in_log(Small(log))
     assert result.line == before + 1
 
 

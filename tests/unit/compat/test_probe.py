@@ -54,7 +54,7 @@ def test_facts_survive_json() -> None:
 
 def test_the_table_of_nvidia_smi_is_parsed() -> None:
     text = "535.104.05, Tesla V100-SXM2-16GB, 7.0, 16384\n535.104.05, NVIDIA GH200, 9.0, [N/A]\n"
-    assert probe.smi_answer(text) == (
+    assert probe.parse_nvidia_smi_output(text) == (
         "535.104.05",
         (
             Card(name="Tesla V100-SXM2-16GB", capability="7.0", memory=16 << 30),
@@ -62,7 +62,7 @@ def test_the_table_of_nvidia_smi_is_parsed() -> None:
         ),
     )
     with pytest.raises(ValueError, match="nvidia-smi answers"):
-        probe.smi_answer("No devices were found\n")
+        probe.parse_nvidia_smi_output("No devices were found\n")
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_the_table_of_nvidia_smi_is_parsed() -> None:
 )
 def test_the_drivers_part_in_the_kernel(tmp_path: Path, text: str, version: str | None) -> None:
     (tmp_path / "version").write_text(text)
-    assert probe._loaded(tmp_path / "version") == version
-    assert probe._loaded(tmp_path / "nothing") is None
+    assert probe._loaded_module_version(tmp_path / "version") == version
+    assert probe._loaded_module_version(tmp_path / "nothing") is None
 
 
 def test_the_processors_flags(tmp_path: Path) -> None:
@@ -109,22 +109,22 @@ def test_capabilities_of_a_machine_with_a_v100() -> None:
 
 
 def test_the_newest_tensorflow_on_it() -> None:
-    answers = runnable_versions.tensorflow_results(facts())
+    answers = runnable_versions.newest_tensorflow_results(facts())
     assert answers["running"].combination.cuda == "12.5"
     assert answers["running"].verdict is Verdict.COSTS
     assert set(answers) == {"running", "building"}
-    assert set(runnable_versions.tensorflow_results(facts(gcc=None))) == {"running"}
+    assert set(runnable_versions.newest_tensorflow_results(facts(gcc=None))) == {"running"}
 
 
 def test_a_machine_without_gpu_runs_the_cpu_build() -> None:
     bare = facts(driver=None, loaded=None, cuda=None, cards=[])
     assert runnable_versions.cuda_verdicts(bare) == {}
-    running = runnable_versions.tensorflow_results(bare)["running"]
+    running = runnable_versions.newest_tensorflow_results(bare)["running"]
     assert (running.combination.cuda, running.verdict) == (None, Verdict.WORKS)
 
 
 def test_a_driver_that_is_not_the_kernels() -> None:
-    answers = runnable_versions.tensorflow_results(facts(loaded="525.60.13"))
+    answers = runnable_versions.newest_tensorflow_results(facts(loaded="525.60.13"))
     assert answers["running"].verdict is Verdict.CANNOT
 
 
@@ -142,4 +142,7 @@ def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     real = facts_from(own)
     cudas = {cuda: verdict.value for cuda, verdict in runnable_versions.cuda_verdicts(real).items()}
     assert {cuda: cudas.get(cuda) for cuda in told["cudas"]} == told["cudas"]  # later tables have more
-    assert runnable_versions.tensorflow_results(real)["running"].verdict.value == told["answers"]["running"]["verdict"]
+    assert (
+        runnable_versions.newest_tensorflow_results(real)["running"].verdict.value
+        == told["answers"]["running"]["verdict"]
+    )

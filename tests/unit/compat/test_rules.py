@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.compat import Verdict, judge, tables
-from kiln.compat.combination import VERSIONS, combination
+from kiln.compat.combination import VERSIONS, combination_from_options
 from kiln.compat.rules import findings
 from kiln.errors import UsageError
 
@@ -19,7 +19,7 @@ WORKS, COSTS, UNKNOWN, CANNOT = "works", "works with a cost", "unknown", "cannot
 
 
 def said(rule: str, **asked: str) -> Finding:
-    (result,) = [finding for finding in findings(combination(asked)) if finding.rule == rule]
+    (result,) = [finding for finding in findings(combination_from_options(asked)) if finding.rule == rule]
     return result
 
 
@@ -185,14 +185,14 @@ def test_every_release_works_with_its_tested_versions(row: tables.Row) -> None:
     pythons: list[str | None] = [*row["python"].replace("-", " ").split()] or [None]
     for python in pythons:
         asked = {name: row[name] or None for name in ("tf", "cuda", "cudnn", "bazel", "compiler")}
-        answer = judge(combination({**asked, "python": python}), suggest=False)
+        answer = judge(combination_from_options({**asked, "python": python}), suggest=False)
         assert answer.verdict is Verdict.WORKS, [f.reason for f in answer.findings if f.verdict is not Verdict.WORKS]
 
 
 @pytest.mark.parametrize("row", tables.table("serving"), ids=lambda row: row["last"])
 def test_no_release_of_serving_is_refused_with_its_own_versions(row: tables.Row) -> None:
     asked = {"serving": row["last"], **{name: row[name] for name in ("cuda", "cudnn", "bazel")}}
-    assert judge(combination(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
+    assert judge(combination_from_options(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
 
 
 def test_the_p3_case() -> None:
@@ -205,15 +205,15 @@ def test_the_p3_case() -> None:
         "compiler": "gcc-4.8",
         "bazel": "0.15.0",
     }
-    answer = judge(combination(asked))
+    answer = judge(combination_from_options(asked))
     assert answer.verdict is Verdict.WORKS
     assert answer.variants[:2] == ("cuda_compiler_version:", '  - "9.0"')
 
 
 def test_the_worst_finding_decides() -> None:
-    assert judge(combination({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).verdict is Verdict.CANNOT
-    assert judge(combination({"tf": "2.18", "cuda": "13.0"})).verdict is Verdict.UNKNOWN
-    assert judge(combination({"tf": "2.18", "cuda": "12.6"})).verdict is Verdict.COSTS
+    assert judge(combination_from_options({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).verdict is Verdict.CANNOT
+    assert judge(combination_from_options({"tf": "2.18", "cuda": "13.0"})).verdict is Verdict.UNKNOWN
+    assert judge(combination_from_options({"tf": "2.18", "cuda": "12.6"})).verdict is Verdict.COSTS
 
 
 ALONE = {
@@ -234,35 +234,37 @@ ALONE = {
 @pytest.mark.parametrize("name", ALONE)
 def test_a_single_part_yields_the_facts_of_the_tables(name: str) -> None:
     value, verdict, reason = ALONE[name]
-    answer = judge(combination({name: value}), suggest=False)
+    answer = judge(combination_from_options({name: value}), suggest=False)
     assert answer.verdict.value == verdict
     assert any(reason in finding.reason for finding in answer.findings), [item.reason for item in answer.findings]
 
 
 def test_a_cuda_that_there_is_not_has_a_near_one() -> None:
-    answer = judge(combination({"cuda": "12.7"}))
+    answer = judge(combination_from_options({"cuda": "12.7"}))
     assert [(item.verdict, item.reason) for item in answer.findings] == [(Verdict.UNKNOWN, "no table has CUDA 12.7")]
     assert answer.nearest[0].combination.cuda == "12.5"
 
 
 def test_parts_that_only_a_release_connects_are_unknown_without_one() -> None:
-    answer = judge(combination({"cuda": "12.5", "python": "3.6", "gpu": "p3"}))
+    answer = judge(combination_from_options({"cuda": "12.5", "python": "3.6", "gpu": "p3"}))
     assert (answer.verdict, answer.nearest[0].combination.python) == (Verdict.UNKNOWN, "3.6")
-    assert judge(combination({"cuda": "12.5", "python": "3.9", "gpu": "p3"})).verdict is Verdict.WORKS
+    assert judge(combination_from_options({"cuda": "12.5", "python": "3.9", "gpu": "p3"})).verdict is Verdict.WORKS
 
 
 def test_a_c_library_and_a_driver_need_no_release() -> None:
     asked = {"cuda": "13.2", "driver": "580.159.04", "glibc": "2.39", "gpu": "H200"}
-    assert judge(combination(asked)).verdict is Verdict.COSTS
+    assert judge(combination_from_options(asked)).verdict is Verdict.COSTS
 
 
 def test_a_gpu_that_no_table_knows_stays_unknown() -> None:
-    assert {item.verdict for item in judge(combination({"tf": "2.20", "gpu": "99.9"})).findings} == {Verdict.UNKNOWN}
+    assert {item.verdict for item in judge(combination_from_options({"tf": "2.20", "gpu": "99.9"})).findings} == {
+        Verdict.UNKNOWN
+    }
 
 
 def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
     with pytest.raises(UsageError) as caught:
-        combination({"gpu": "rtx 3099"})
+        combination_from_options({"gpu": "rtx 3099"})
     assert "'RTX 3090'" in caught.value.hint
 
 
@@ -279,23 +281,25 @@ def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
 )
 def test_an_unknown_gpu_is_not_taken_for_one_of_another_maker(name: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        combination({"gpu": name})
+        combination_from_options({"gpu": name})
     assert hint in caught.value.hint
 
 
 def test_a_machine_that_is_no_longer_sold_is_named_and_changes_no_verdict() -> None:
-    answer = judge(combination({"tf": "2.18", "gpu": "p3"}))
+    answer = judge(combination_from_options({"tf": "2.18", "gpu": "p3"}))
     assert answer.verdict is Verdict.WORKS
     assert "AWS does not sell p3 any more" in [finding.reason for finding in answer.findings]
 
 
 def test_a_gpu_on_which_every_wheel_fails_is_served_by_a_build_with_another_cuda() -> None:
-    (release,) = [item for item in judge(combination({"gpu": "RTX 5090"})).findings if item.rule == "releases"]
+    (release,) = [
+        item for item in judge(combination_from_options({"gpu": "RTX 5090"})).findings if item.rule == "releases"
+    ]
     assert release.reason.startswith("TensorFlow 2.21.0 accepts it when it is built with CUDA 12.9")
 
 
 def test_of_nothing_nothing_is_said() -> None:
-    assert judge(combination({})).findings == ()
+    assert judge(combination_from_options({})).findings == ()
 
 
 def test_a_single_release_yields_its_tested_versions() -> None:
@@ -311,14 +315,14 @@ def test_a_release_without_cuda_is_judged_with_its_own() -> None:
 
 
 def test_a_driver_that_was_updated_without_a_reboot() -> None:
-    asked = combination({"driver": "470.57.02"}).with_versions(loaded="460.91.3")
+    asked = combination_from_options({"driver": "470.57.02"}).with_versions(loaded="460.91.3")
     (finding,) = findings(asked)
     assert finding.verdict is Verdict.CANNOT
     assert "470.57.02, and the kernel has 460.91.3 loaded" in finding.reason
 
 
 def test_a_processor_without_avx_runs_no_wheel() -> None:
-    asked = combination({"tf": "2.18"})
+    asked = combination_from_options({"tf": "2.18"})
     assert Verdict.CANNOT in [f.verdict for f in findings(dataclasses.replace(asked, avx=False))]
     assert Verdict.CANNOT not in [f.verdict for f in findings(dataclasses.replace(asked, avx=True))]
 
@@ -344,7 +348,7 @@ def test_a_processor_without_avx_runs_no_wheel() -> None:
     ],
 )
 def test_a_gpu_by_any_name(name: str, capability: str) -> None:
-    assert combination({"gpu": name}).gpus[0].capability == capability
+    assert combination_from_options({"gpu": name}).gpus[0].capability == capability
 
 
 @pytest.mark.parametrize(
@@ -362,15 +366,15 @@ def test_a_gpu_by_any_name(name: str, capability: str) -> None:
 )
 def test_unknown_values_are_refused(asked: dict[str, str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        combination(asked)
+        combination_from_options(asked)
 
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_the_hint_of_an_invalid_version_is_a_valid_version_of_the_same_part(name: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        combination({name: "banana"})
+        combination_from_options({name: "banana"})
     option, value = refusal.value.hint.partition(",")[0].split(" ")
     assert option == f"--{name}"
-    assert dict(combination({name: value}).given()) == {name: value}
+    assert dict(combination_from_options({name: value}).specified_versions()) == {name: value}
     if name in {"tf", "serving"}:  # an example that the doctor knows
-        assert (tables.tensorflow(value) if name == "tf" else tables.serving(value)) is not None
+        assert (tables.tensorflow_row(value) if name == "tf" else tables.serving_row(value)) is not None

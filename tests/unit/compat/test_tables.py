@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import bare_capability, gpu
+from kiln.compat.combination import bare_capability, find_gpu
 from kiln.compat.rules import RULES
 
 # How many rows each table has at least: a row that is lost is noticed.
@@ -79,13 +79,13 @@ def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() 
     assert [
         cuda
         for cuda in (*expected, *tables.cuda_minor_versions())
-        if not (tables.compiler(cuda) and tables.driver(cuda))
+        if not (tables.cuda_compiler_row(cuda) and tables.oldest_driver_row(cuda))
     ] == []
 
 
 def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
     for machine in tables.table("cloud"):
-        assert tables.first_cuda(bare_capability(gpu(machine["machine"]).capability)) is not None
+        assert tables.first_cuda(bare_capability(find_gpu(machine["machine"]).capability)) is not None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
     ],
 )
 def test_tensorflow(version: str, python: str, compiler: str, bazel: str, cudnn: str, cuda: str) -> None:
-    row = tables.tensorflow(version)
+    row = tables.tensorflow_row(version)
     assert row is not None
     assert [row[name] for name in ("python", "compiler", "bazel", "cudnn", "cuda")] == [
         python,
@@ -126,7 +126,7 @@ def test_tensorflow(version: str, python: str, compiler: str, bazel: str, cudnn:
     ],
 )
 def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -> None:
-    row = tables.serving(version)
+    row = tables.serving_row(version)
     assert row is not None
     assert [row[name] for name in ("bazel", "cuda", "cudnn")] == [bazel, cuda, cudnn]
     assert max(bare_capability(item) for item in row["capabilities"].split(",")) == newest
@@ -151,7 +151,7 @@ def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -
     ],
 )
 def test_the_capabilities_of_each_cuda(cuda: str, lowest: int, highest: int, gcc: str) -> None:
-    row = tables.compiler(cuda)
+    row = tables.cuda_compiler_row(cuda)
     assert row is not None
     known = [int(number) for number in row["capabilities"].split()]
     assert (known[0], known[-1], row["gcc_below"]) == (lowest, highest, gcc)
@@ -183,7 +183,7 @@ def test_v100_is_compiled_for_by_cuda_9_0_to_12_9() -> None:
     ],
 )
 def test_the_driver_that_came_with_cuda(cuda: str, driver: str) -> None:
-    row = tables.driver(cuda)
+    row = tables.oldest_driver_row(cuda)
     assert row is not None
     assert row["driver"] == driver
 

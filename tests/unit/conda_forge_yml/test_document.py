@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_forge_yml import TypedSettings, no_effect_notes, parsed
+from kiln.conda_forge_yml import TypedSettings, no_effect_notes, read_document
 from kiln.conda_forge_yml.schema import types_by_name
 from kiln.errors import MalformedYaml, RecipeFault
 
@@ -70,7 +70,7 @@ def test_misspelled_and_invalid_settings_are_refused_all_at_once(
     tmp_path: Path, text: str, errors: list[str], cure: str
 ) -> None:
     with pytest.raises(RecipeFault) as caught:
-        parsed(written(tmp_path, text))
+        read_document(written(tmp_path, text))
     heads = [f"{error.at}: {error.what}" for error in (caught.value, *caught.value.others)]
     assert len(heads) == len(errors)
     for head, expected in zip(heads, errors, strict=True):
@@ -81,35 +81,35 @@ def test_misspelled_and_invalid_settings_are_refused_all_at_once(
 @pytest.mark.parametrize(("text", "lines"), NOTED)
 def test_settings_without_effect_are_named(tmp_path: Path, text: str, lines: list[str]) -> None:
     path = written(tmp_path, text)
-    parsed(path)
+    read_document(path)
     assert no_effect_notes(path) == lines
 
 
 def test_a_missing_file_has_the_defaults(tmp_path: Path) -> None:
     settings = TypedSettings.read(tmp_path / "conda-forge.yml")
-    assert settings.text("channel_priority", "strict") == "strict"
-    assert settings.nested("github_actions").number("timeout_minutes", 360) == 360
-    assert settings.items("secrets", []) == []
+    assert settings.get_text("channel_priority", "strict") == "strict"
+    assert settings.get_nested("github_actions").get_number("timeout_minutes", 360) == 360
+    assert settings.get_list("secrets", []) == []
     assert no_effect_notes(tmp_path / "conda-forge.yml") == []
 
 
 def test_numbers_may_be_quoted(tmp_path: Path) -> None:
     settings = TypedSettings.read(written(tmp_path, "conda_build: {zstd_compression_level: '19'}\n"))
-    assert settings.nested("conda_build").number("zstd_compression_level", 16) == 19
+    assert settings.get_nested("conda_build").get_number("zstd_compression_level", 16) == 19
 
 
 def test_a_setting_that_decides_packages_has_one_value(tmp_path: Path) -> None:
     with pytest.raises(MalformedYaml, match="channel_priority"):
-        parsed(written(tmp_path, "channel_priority: strict\nchannel_priority: disabled\n"))
-    assert parsed(written(tmp_path, "bot: {a: 1}\nbot: {a: 2}\n")).value == {"bot": {"a": "2"}}
+        read_document(written(tmp_path, "channel_priority: strict\nchannel_priority: disabled\n"))
+    assert read_document(written(tmp_path, "bot: {a: 1}\nbot: {a: 2}\n")).value == {"bot": {"a": "2"}}
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = written(tmp_path, "min_py_ver: '38'\n")
-    assert TypedSettings.read(path).text("min_py_ver", "") == "38"
+    assert TypedSettings.read(path).get_text("min_py_ver", "") == "38"
     written(tmp_path, "min_py_ver: '39'\n")
-    assert TypedSettings.read(path).text("min_py_ver", "") == "39"
+    assert TypedSettings.read(path).get_text("min_py_ver", "") == "39"
     written(tmp_path, "githb: {}\n")
     for _ in range(2):
         with pytest.raises(RecipeFault, match="unknown setting 'githb'"):
-            parsed(path)
+            read_document(path)

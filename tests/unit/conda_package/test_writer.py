@@ -9,7 +9,7 @@ import pytest
 import rattler
 
 from kiln.conda_package.reader import read_json
-from kiln.conda_package.writer import PackageFacts, write_package
+from kiln.conda_package.writer import PackageMetadata, write_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ LIBRARY = hashlib.sha256(b"library").hexdigest()
 @pytest.fixture
 def linked(tmp_path: Path) -> Path:
     """Return a package with links: to a file, to a link, to a folder, and out of the package."""
-    facts = PackageFacts(name="lib", version="1", build="0")
+    facts = PackageMetadata(name="lib", version="1", build="0")
     with write_package(tmp_path, facts) as archive:
         archive.add_link("lib/liba.so", "liba.so.1")
         archive.add_link("lib/liba.so.1", "./sub/liba.so.1.2")

@@ -16,25 +16,25 @@ def test_the_remaining_time_follows_from_the_parallel_slots() -> None:
             a_config("c", ConfigState.WAITING, estimate=250.0),
         )
     )
-    assert state.remaining(BEGAN + 40) == 60 + 250  # c follows a; b ends before
+    assert state.remaining_seconds(BEGAN + 40) == 60 + 250  # c follows a; b ends before
 
 
 def test_a_config_without_an_estimate_counts_as_the_mean() -> None:
     state = RunState()
     state.set_report(a_run(a_config("a", ConfigState.DONE), a_config("b", ConfigState.WAITING)))
-    assert state.remaining(BEGAN + 120) == 120
+    assert state.remaining_seconds(BEGAN + 120) == 120
 
 
 def test_a_config_that_exceeds_its_estimate_has_no_remaining_time() -> None:
     state = RunState()
     state.set_report(a_run(a_config("a", ConfigState.RUNNING, estimate=10.0)))
-    assert state.remaining(BEGAN + 40) == 0
+    assert state.remaining_seconds(BEGAN + 40) == 0
 
 
 def test_without_estimates_there_is_no_remaining_time() -> None:
     state = RunState()
     state.set_report(a_run(a_config("a", ConfigState.RUNNING), a_config("b", ConfigState.CACHED)))
-    assert state.remaining(BEGAN) is None
+    assert state.remaining_seconds(BEGAN) is None
 
 
 def test_the_last_lines_of_the_latest_step_are_stored() -> None:
@@ -43,7 +43,7 @@ def test_the_last_lines_of_the_latest_step_are_stored() -> None:
     for number in range(1000):
         state.add_line("a", "test", f"line {number}")
     state.add_line("a", "test", "   \r")
-    assert state.last_line("a") == "line 999"
+    assert state.progress_or_last_line("a") == "line 999"
     assert len(state.tail("a")) == TAIL - 1
     assert "of the step before" not in state.tail("a")
 

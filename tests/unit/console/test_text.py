@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kiln.console.text import clock, fit, hanging_lines, one_line, quantity, table, wrapped_lines
+from kiln.console.text import elapsed_text, fit, hanging_lines, one_line, quantity, table, wrapped_lines
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_cut_is_marked() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00"), (7.9, "0:07"), (725, "12:05"), (11525, "3:12:05")])
 def test_a_clock_counts(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+    assert elapsed_text(seconds) == text
 
 
 def test_one_thing_is_singular() -> None:

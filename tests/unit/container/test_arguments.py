@@ -115,7 +115,7 @@ def test_a_variant_file_cannot_pass_an_option_for_an_image(image: str) -> None:
     with pytest.raises(UsageError, match="not a valid name of a container image"):
         words(image=image)
     with pytest.raises(UsageError, match="not a valid name of a container image"):
-        images.ensure(DOCKER, image)
+        images.fetch_if_missing(DOCKER, image)
 
 
 def test_real_names_of_images_pass() -> None:

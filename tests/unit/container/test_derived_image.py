@@ -20,7 +20,7 @@ def test_the_name_depends_on_the_digest_and_the_set_of_packages() -> None:
 
 
 def test_packages_are_installed_as_root_with_the_network_and_nothing_of_this_machine() -> None:
-    plan = IMAGE.plan()
+    plan = IMAGE.install_plan()
     assert (plan.network, plan.mounts, dict(plan.environment), plan.user) == (True, (), {}, None)
     words = create(DOCKER, plan, name="n", labels={})
     assert words[words.index("--cap-drop") + 1] == "ALL"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.container import Engine, EngineKind
-from kiln.container.engine_workarounds import REFUSALS, Refusal, _ulimits, avoid_refusal, smallest_command
+from kiln.container.engine_workarounds import REFUSALS, Refusal, _ulimits, avoid_refusal, trial_command
 from kiln.errors import MissingTool
 from kiln.operating_system import machine_resources
 
@@ -38,7 +38,7 @@ def test_an_answer_adds_options_to_every_run_and_a_note() -> None:
     assert answered.options[0] == "--ulimit"
     assert answered.options[1].startswith("nofile=")
     assert answered.notes == (RLIMITS.note,)
-    assert set(answered.options) < set(smallest_command(answered, "image"))
+    assert set(answered.options) < set(trial_command(answered, "image"))
 
 
 def test_limits_are_this_processs_but_not_above_what_podman_leaves_itself() -> None:
@@ -61,7 +61,7 @@ def test_without_runc_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_foreign_image_is_tried_as_its_platform() -> None:
-    assert "--platform" not in smallest_command(engine(), "image:1")
-    assert smallest_command(engine(), "image:1", "linux/arm64")[-5:] == (
+    assert "--platform" not in trial_command(engine(), "image:1")
+    assert trial_command(engine(), "image:1", "linux/arm64")[-5:] == (
         *("--platform", "linux/arm64", "--entrypoint", "true", "image:1"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.container import Engine, EngineKind
-from kiln.container.images import digest_of, platform_of, pull, require_fetchable, unavailable
+from kiln.container.images import described_digest, described_platform, pull, require_fetchable, unavailable_error
 from kiln.errors import DownloadFailed, UsageError
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
@@ -28,7 +28,7 @@ REFUSED = (
 
 @pytest.mark.parametrize(("image", "said", "hints"), REFUSED)
 def test_an_image_that_cannot_be_fetched_is_an_error_with_a_hint(image: str, said: str, hints: tuple[str, ...]) -> None:
-    failure = unavailable(ENGINE, image, said)
+    failure = unavailable_error(ENGINE, image, said)
     assert image in failure.what
     assert failure.why == (said or "no reason was given")
     for hint in hints:
@@ -50,7 +50,7 @@ def test_a_local_image_is_not_fetched_from_a_registry() -> None:
     ],
 )
 def test_a_digest_is_the_registrys_or_else_the_hash_of_the_image(described: dict[str, object], expected: str) -> None:
-    assert digest_of(described) == expected
+    assert described_digest(described) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_digest_is_the_registrys_or_else_the_hash_of_the_image(described: dict
     ],
 )
 def test_the_platform_of_an_image_is_written_as_engines_take_it(described: dict[str, str], expected: str) -> None:
-    assert platform_of(described) == expected
+    assert described_platform(described) == expected
 
 
 def test_an_image_of_this_machine_is_not_fetched_for_another_platform() -> None:

@@ -50,7 +50,7 @@ def test_another_label_has_no_owner(label: str) -> None:
 
 
 def test_this_process_is_here() -> None:
-    assert Owner.here() == Owner.of_process(os.getpid())
+    assert Owner.of_this_process() == Owner.of_process(os.getpid())
 
 
 @pytest.mark.processes
@@ -59,10 +59,10 @@ def test_a_zombie_is_gone() -> None:
     try:
         owner = Owner.of_process(process.pid)
         assert owner is not None
-        assert not is_gone(owner, Owner.here(), Owner.of_process(process.pid))
+        assert not is_gone(owner, Owner.of_this_process(), Owner.of_process(process.pid))
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still in the table
-        assert is_gone(owner, Owner.here(), Owner.of_process(process.pid))
+        assert is_gone(owner, Owner.of_this_process(), Owner.of_process(process.pid))
     finally:
         process.kill()
         process.communicate()

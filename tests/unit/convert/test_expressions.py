@@ -19,7 +19,7 @@ ALWAYS = frozenset({"python", "cuda_compiler_version", "level"})
 def translated(text: str, *, selector: bool = True) -> str:
     own = {"version": Expr("version"), "hidden": Expr("hidden")}
     scope = NameScope(own=own.get, always=ALWAYS, values=VALUES, hidden=frozenset({"hidden"}), selector=selector)
-    return unparenthesized(Translator(scope).expr(parse_selector(text)).text)
+    return unparenthesized(Translator(scope).translate(parse_selector(text)).text)
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_what_recipe_yaml_has_not_is_refused(template: str, why: str) -> None:
 )
 def test_the_opposite_of_a_condition(test: str, opposite: str) -> None:
     scope = NameScope(own=lambda _: None, always=ALWAYS, values=VALUES, selector=True)
-    assert negated(Translator(scope).expr(parse_selector(test))).text == opposite
+    assert negated(Translator(scope).translate(parse_selector(test))).text == opposite

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from kiln.convert.conditional_parts import ConditionPart
-from kiln.convert.meta_yaml_to_recipe_yaml import recipe_text, scalar, text_of
+from kiln.convert.meta_yaml_to_recipe_yaml import recipe_text, scalar, serialize_recipe
 from kiln.convert.sections import FeedstockFacts
 from kiln.convert.tree import DictPart, ListPart, ScalarPart
 from kiln.errors import ConversionRefused
@@ -156,7 +156,7 @@ def test_a_number_that_was_not_quoted_stays_one() -> None:
 
 @pytest.mark.parametrize("text", ["a\nb\n", "a\nb", "a\n\n", " a\nb\n", "\na\n", "a\n\nb\n"])
 def test_lines_stay_lines(text: str) -> None:
-    written = text_of(DictPart(pairs=[("x", ScalarPart(pieces=(text,))), ("y", ScalarPart(pieces=("z",)))]))
+    written = serialize_recipe(DictPart(pairs=[("x", ScalarPart(pieces=(text,))), ("y", ScalarPart(pieces=("z",)))]))
     assert yaml.safe_load(written) == {"schema_version": 1, "x": text, "y": "z"}
 
 
@@ -170,7 +170,7 @@ def test_lists_conditions_and_comments() -> None:
         ),
         DictPart(pairs=[("f", ScalarPart(pieces=("g",), above=["# four"])), ("h", DictPart())], below=["# five"]),
     ]
-    written = text_of(DictPart(pairs=[("x", ListPart(items=list(items)))], below=["# six"]))
+    written = serialize_recipe(DictPart(pairs=[("x", ListPart(items=list(items)))], below=["# six"]))
     assert written.split("schema_version: 1\n\n")[1] == (
         "x:\n  # one\n  - a  # two\n"
         '  - if: b == "c"\n    then:\n      # three\n      - d\n    else:\n      - e\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.recipe_yaml_expressions import Expr
-from kiln.convert.specs import SpecConverter, modern
+from kiln.convert.specs import SpecConverter, strict_match_spec
 from kiln.convert.tree import Refused, ScalarPart
 
 
@@ -27,7 +27,7 @@ from kiln.convert.tree import Refused, ScalarPart
     ],
 )
 def test_a_spec(spec: str, section: str, wanted: str) -> None:
-    assert modern(spec, section) == wanted
+    assert strict_match_spec(spec, section) == wanted
 
 
 SPECS = SpecConverter(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.convert.statements import expanded
+from kiln.convert.statements import expand_statements
 
 if TYPE_CHECKING:
-    from kiln.convert.recipe_yaml_expressions import Expanded
+    from kiln.convert.recipe_yaml_expressions import ExpandedRecipe
 
 
-def walked(text: str, *always: str) -> Expanded:
-    return expanded(text, frozenset(always), {key: frozenset() for key in always})
+def walked(text: str, *always: str) -> ExpandedRecipe:
+    return expand_statements(text, frozenset(always), {key: frozenset() for key in always})
 
 
 def context(text: str, *always: str) -> dict[str, str]:

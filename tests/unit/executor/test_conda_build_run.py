@@ -33,7 +33,7 @@ def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> 
     for subdir, package in (("linux-64", "own-1-0"), ("broken", "failed-1-0")):
         (config / "croot" / subdir).mkdir(parents=True)
         (config / "croot" / subdir / f"{package}.conda").touch()
-    conda_build_run.share_fetched(config, cache)
+    conda_build_run.share_fetched_packages(config, cache)
     assert {item.name for item in (cache / "conda").iterdir()} == {
         *("cache", "urls.txt", "python-3.11-0", "python-3.11-0.conda"),
     }
@@ -46,7 +46,7 @@ def test_the_first_config_that_has_fetched_a_package_shares_it(tmp_path: Path) -
         conda_build_run.make_caches(tmp_path / name, cache)
         fetched(tmp_path / name, "python-3.11-0")
         (tmp_path / name / "fetched" / "python-3.11-0.conda").write_text(name)
-        conda_build_run.share_fetched(tmp_path / name, cache)
+        conda_build_run.share_fetched_packages(tmp_path / name, cache)
     assert (cache / "conda" / "python-3.11-0.conda").read_text() == "first"
 
 
@@ -66,7 +66,7 @@ def logged(folder: Path, *lines: str) -> Path:
 
 def test_why_an_engine_failed_stands_at_the_end_of_its_log(tmp_path: Path) -> None:
     log = logged(tmp_path, "the test's last word", TRACEBACK, "BuildError: TESTS FAILED: a-1")
-    result = conda_build_run.failure("conda-build", 1, "", log)
+    result = conda_build_run.engine_error("conda-build", 1, "", log)
     assert isinstance(result, TestsFailed)
     assert "| the test's last word\n" in result.why
 
@@ -75,7 +75,7 @@ def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
     log = logged(
         tmp_path, "the test's last word", TRACEBACK, "  File 'conda-build', line 6", "BuildError: TESTS FAILED: a-1"
     )
-    failure = conda_build_run.failure("conda-build", 1, "", log)
+    failure = conda_build_run.engine_error("conda-build", 1, "", log)
     last_words = ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
     assert conda_build_run.failure_lines(failure, log) == last_words
     assert not conda_build_run.failure_lines(None, log)
@@ -83,7 +83,7 @@ def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
 
 def test_a_reason_that_is_at_the_logs_end_is_not_repeated(tmp_path: Path) -> None:
     log = logged(tmp_path, "the test's last word", "TESTS FAILED: a-1.conda")
-    failure = conda_build_run.failure("conda-build", 1, "", log)
+    failure = conda_build_run.engine_error("conda-build", 1, "", log)
     assert isinstance(failure, TestsFailed)
     assert not conda_build_run.failure_lines(failure, log)
 
@@ -94,7 +94,7 @@ def test_the_shared_cache_is_one_that_conda_reads(tmp_path: Path) -> None:
 
 
 def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:
-    assert "no space left" in conda_build_run.failure("conda-build", 1, "no space left", tmp_path / "none.log").why
+    assert "no space left" in conda_build_run.engine_error("conda-build", 1, "no space left", tmp_path / "none.log").why
 
 
 @pytest.mark.parametrize(

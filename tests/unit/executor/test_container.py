@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.container import Engine
 from kiln.container.engine import EngineKind
 from kiln.executor.container import ContainerExecutor
-from kiln.job.job_context import Task
+from kiln.job.job_context import JobContext
 from kiln.job.job_descriptions import BuildOptions, ConfigJob
 from kiln.model.build_config import BuildConfig
 from kiln.model.container import ContainerLimits
@@ -41,12 +41,15 @@ def test_a_config_finds_conda_forges_variables_in_its_container(tmp_path: Path) 
         cache_key="cpu",
         compile_memory=1,
     )
-    task = Task(
-        job=job, feedstock=feedstock, layout=ArtifactLayout.of(feedstock), rendered=RenderedConfig(config=CONFIG)
+    task = JobContext(
+        job=job,
+        feedstock=feedstock,
+        layout=ArtifactLayout.for_feedstock(feedstock),
+        rendered=RenderedConfig(config=CONFIG),
     )
     executor = ContainerExecutor(task=task)
     engine = Engine(kind=EngineKind.DOCKER, executable="docker", version="27", environment={})
-    plan = executor.plan(engine, executor.start(task.folder / "job.json", "builder"), executor.folders())
+    plan = executor.plan(engine, executor.module_command(task.folder / "job.json", "builder"), executor.folders())
     assert plan.argv[-2] == "/home/conda/feedstock_root/build_artifacts/work/c/job.json"
     assert (plan.environment["CONFIG"], plan.environment["HOME"]) == ("c", "/home/conda")
     assert "TOKEN" not in plan.environment

@@ -10,7 +10,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.executor.conda_forge_env import PACKAGE_ROOT
-from kiln.executor.mounts import Folders, of_engine, of_scripts
+from kiln.executor.mounts import Folders, engine_container_mounts, script_container_mounts
 from kiln.model.build_config import BuildConfig
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock
@@ -58,7 +58,7 @@ def test_containers_see_files_and_repositories_that_the_recipe_names(feedstock: 
         Source(checkout=Checkout(program="hg", url="../up")),
         Source(checkout=Checkout(program="svn", url="https://a.org/c")),
     )
-    mounts = of_scripts(
+    mounts = script_container_mounts(
         feedstock, RenderedConfig(config=config(), stagings=(Staging(sources=sources),)), folders(feedstock)
     )
     seen = {mount.target: mount.source for mount in mounts if mount.read_only}
@@ -71,7 +71,7 @@ def test_containers_see_the_files_that_about_names(feedstock: Feedstock) -> None
     about = {"license_file": ["../LICENSE"], "prelink_message": "../src/a.c", "recipe_log_file": "../log.json"}
     (feedstock.root / "log.json").touch()
     (output,) = render.render(*_described(feedstock.root / "other", about)).outputs
-    mounts = of_scripts(feedstock, RenderedConfig(config=config(), outputs=(output,)), folders(feedstock))
+    mounts = script_container_mounts(feedstock, RenderedConfig(config=config(), outputs=(output,)), folders(feedstock))
     seen = {mount.target for mount in mounts}
     assert {f"{INSIDE}/{name}" for name in ("LICENSE", "src/a.c", "log.json")} <= seen
 
@@ -90,7 +90,7 @@ def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedsto
         distdir=tmp_path / "downloads",
         shared_packages=(artifacts / "linux-64" / "lib-1-0.conda",),
     )
-    assert of_scripts(feedstock, rendered("src", "../src/a.c"), used) == (
+    assert script_container_mounts(feedstock, rendered("src", "../src/a.c"), used) == (
         Mount(source=root / "recipe", target="/home/conda/recipe_root"),
         Mount(source=root / "recipe", target=f"{INSIDE}/recipe"),
         Mount(source=root / ".ci_support", target=f"{INSIDE}/.ci_support"),
@@ -100,7 +100,7 @@ def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedsto
         Mount(source=artifacts / "work" / "c", target=f"{INSIDE}/build_artifacts/work/c", read_only=False),
         Mount(source=artifacts / "compile-cache" / "k", target="/home/conda/compile-cache", read_only=False),
     )
-    assert of_engine(feedstock, config(), used) == (
+    assert engine_container_mounts(feedstock, config(), used) == (
         Mount(
             source=artifacts / "linux-64" / "lib-1-0.conda",
             target=f"{INSIDE}/build_artifacts/linux-64/lib-1-0.conda",
@@ -114,14 +114,14 @@ def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedsto
 def test_a_cache_in_the_work_folder_and_a_rehearsals_wheels(feedstock: Feedstock) -> None:
     wheels = feedstock.artifacts / "rehearsal" / "wheels"
     used = folders(feedstock, packages=feedstock.artifacts / "work" / "c" / "cache", wheels=wheels)
-    assert of_engine(feedstock, config(), used) == ()
+    assert engine_container_mounts(feedstock, config(), used) == ()
     seen = Mount(source=wheels, target=f"{INSIDE}/build_artifacts/rehearsal/wheels")
-    assert seen in of_scripts(feedstock, rendered(), used)
+    assert seen in script_container_mounts(feedstock, rendered(), used)
 
 
 def test_git_and_build_artifacts_are_never_mounted(feedstock: Feedstock) -> None:
     (feedstock.root / "link").symlink_to("/etc")
-    mounts = of_scripts(feedstock, rendered(".."), folders(feedstock))
+    mounts = script_container_mounts(feedstock, rendered(".."), folders(feedstock))
     assert {mount.target.removeprefix(f"{INSIDE}/") for mount in mounts if INSIDE in mount.target} == {
         *(".ci_support", "LICENSE", "build_artifacts/work/c", "kiln", "recipe", "src")
     }
@@ -135,9 +135,9 @@ def test_paths_outside_and_hidden_folders_are_refused(feedstock: Feedstock, name
     (feedstock.root / ".." / "x").touch()
     (feedstock.recipe / "link").symlink_to("../..")
     with pytest.raises(RecipeFault, match="which containers do not see"):
-        of_scripts(feedstock, rendered(named), folders(feedstock))
+        script_container_mounts(feedstock, rendered(named), folders(feedstock))
     with pytest.raises(RecipeFault):
-        of_scripts(feedstock, rendered(script=named), folders(feedstock))
+        script_container_mounts(feedstock, rendered(script=named), folders(feedstock))
 
 
 @pytest.mark.parametrize("name", ["recipe", ".ci_support"])
@@ -145,7 +145,7 @@ def test_a_recipe_that_is_a_link_outside_is_refused(feedstock: Feedstock, tmp_pa
     (feedstock.root / name).rename(tmp_path / name)
     (feedstock.root / name).symlink_to(tmp_path / name)
     with pytest.raises(RecipeFault, match=f"{name} leads to"):
-        of_scripts(feedstock, rendered(), folders(feedstock))
+        script_container_mounts(feedstock, rendered(), folders(feedstock))
 
 
 def test_of_a_local_channel_packages_and_index_are_seen_and_nothing_else(feedstock: Feedstock, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_of_a_local_channel_packages_and_index_are_seen_and_nothing_else(feedsto
     (channel / "noarch" / "repodata.json").touch()
     (inner / "linux-64" / "repodata.json.zst").touch()
     named = (channel.as_uri(), str(plain), f"file://{INSIDE}/channel", "conda-forge", "https://example.org/c")
-    assert of_engine(feedstock, config(*named), folders(feedstock))[:-1] == (
+    assert engine_container_mounts(feedstock, config(*named), folders(feedstock))[:-1] == (
         Mount(source=channel / "noarch", target=f"{channel}/noarch"),
         Mount(source=channel / ".kiln" / "index", target=f"{channel}/.kiln/index"),
         Mount(source=inner / "linux-64", target=f"{INSIDE}/channel/linux-64"),

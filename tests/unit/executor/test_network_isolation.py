@@ -24,7 +24,7 @@ def queue(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "a queue"
     environment = {**os.environ, "LOOPS_OWN": "1"}
     with (
-        network_isolation.shared_queue(folder) as close,
+        network_isolation.shared_script_queue(folder) as close,
         subprocess.Popen(network_isolation.isolated_command(folder), env=environment) as loop,
     ):
         yield folder
@@ -33,7 +33,7 @@ def queue(tmp_path: Path) -> Iterator[Path]:
 
 
 def bash(queue: Path, script: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    value = network_isolation.environment(queue, {"PATH": os.environ["PATH"], **variables})
+    value = network_isolation.environment_with_queue_shell(queue, {"PATH": os.environ["PATH"], **variables})
     argv = (str(queue / "bin" / "bash"), *words, str(script))
     return subprocess.run(argv, env=value, cwd=script.parent, text=True, capture_output=True, check=False)
 
@@ -71,7 +71,7 @@ def test_a_background_process_of_a_script_does_not_delay_the_engine(queue: Path,
 def test_a_script_fails_when_its_container_has_ended(tmp_path: Path) -> None:
     script = tmp_path / "conda_build.sh"
     script.touch()
-    with network_isolation.shared_queue(tmp_path / "queue") as close:
+    with network_isolation.shared_script_queue(tmp_path / "queue") as close:
         close()
     ended = bash(tmp_path / "queue", script)
     assert ended.returncode == 1

@@ -49,7 +49,7 @@ def took(feedstock: Feedstock, seconds: dict[str, float]) -> None:
         configs=runs,
     )
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        ledger.end(ledger.begin(report))
+        ledger.end_run(ledger.begin_run(report))
 
 
 def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
@@ -98,7 +98,7 @@ def test_a_config_that_took_more_disk_than_its_runner_has_is_named(
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
         for config, size in ((CONFIGS[0], gigabytes), (CONFIGS[1], gigabytes - 1)):
             detail = {"disk": size * 10**9}
-            ledger.record(config.name, config=config.name, title=FINISHED_CONFIG, seconds=1.0, detail=detail)
+            ledger.store_step(config.name, config=config.name, title=FINISHED_CONFIG, seconds=1.0, detail=detail)
     notes = ci_limit_notes.notes(feedstock, CONFIGS)
     assert len(notes) == (1 if expected else 0)
     for note in notes:

@@ -55,22 +55,22 @@ def test_changes_since_the_last_rerender_are_counted(tmp_path: Path, *, own_pinn
 
 def test_a_feedstock_that_needs_a_pinning_is_not_compared(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META, variants="")
-    feedstock.configs.mkdir()
-    (feedstock.configs / "linux_64_.yaml").write_text("zlib:\n- '1'\n")
+    feedstock.config_folder.mkdir()
+    (feedstock.config_folder / "linux_64_.yaml").write_text("zlib:\n- '1'\n")
     assert expand.matrix_difference(feedstock) == ""
 
 
 def test_own_values_are_compared_where_a_pinning_is_needed(tmp_path: Path) -> None:
     meta = META.replace("zlib", "zlib\n    - python\n    - other")
     feedstock = written(tmp_path, meta, variants="zlib:\n  - '1'\n  - '2'\nother:\n  - True\nabsent:\n  - a\n")
-    (feedstock.configs / "migrations").mkdir(parents=True)
+    (feedstock.config_folder / "migrations").mkdir(parents=True)
     values = "zlib:\n- '{}'\nother:\n- true\npython:\n- 3.12.* *_cpython\nchannel_targets:\n- conda-forge main\n"
     for number in (1, 2):
-        (feedstock.configs / f"linux_64_zlib{number}.yaml").write_text(values.format(number))
+        (feedstock.config_folder / f"linux_64_zlib{number}.yaml").write_text(values.format(number))
     assert expand.keys_without_value(feedstock)
     assert expand.matrix_difference(feedstock) == ""
     (feedstock.recipe / "conda_build_config.yaml").write_text("zlib:\n  - '1'\n  - '3'\nother:\n  - true\n")
     assert expand.matrix_difference(feedstock) == "zlib in 1 of 2 configs"
     migration = "migrator_ts: 1\nzlib:\n  - '2'\n"  # it may have changed the value
-    (feedstock.configs / "migrations" / "zlib2.yaml").write_text(migration)
+    (feedstock.config_folder / "migrations" / "zlib2.yaml").write_text(migration)
     assert expand.matrix_difference(feedstock) == ""

@@ -141,7 +141,7 @@ def test_a_file_is_read_again_only_if_it_or_the_recipes_format_has_changed(
     monkeypatch.setattr(limits, "run_bounded", counted)
     (before,) = read_all(feedstock, ["linux_64_"])
     assert (read(feedstock, "linux_64_"), len(calls)) == (before, 1)
-    files.write_text(feedstock.configs / "linux_64_.yaml", "a: ['2']\n")
+    files.write_text(feedstock.config_folder / "linux_64_.yaml", "a: ['2']\n")
     (after,) = read_all(feedstock, ["linux_64_"])
     assert (after.variant["a"], len(calls)) == (("2",), 2)
     files.write_text(feedstock.root / "conda-forge.yml", "azure: {}\n")

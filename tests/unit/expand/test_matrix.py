@@ -70,7 +70,7 @@ def test_files_that_no_config_has_are_removed_and_others_left(tmp_path: Path) ->
     assert (before.missing, before.stale) == (("linux_64_.yaml",), ("old.yaml",))
     assert "--- .ci_support/old.yaml" in before.lines
     expand.write(feedstock, configs)
-    assert sorted(path.name for path in feedstock.configs.iterdir()) == ["linux_64_.yaml", "migrations"]
+    assert sorted(path.name for path in feedstock.config_folder.iterdir()) == ["linux_64_.yaml", "migrations"]
     assert expand.write(feedstock, configs).missing == ()
 
 
@@ -123,7 +123,7 @@ def test_a_setting_that_shapes_no_config_may_be_given_twice(tmp_path: Path, key:
     feedstock = written(tmp_path, RECIPE, forge=f"{LINUX_ONLY}{key}:\n  a: b\n{key}:\n  a: c\n")
     with pytest.raises(MalformedYaml) if refused else nullcontext():
         assert expand.configs(feedstock)
-        assert not workflow.planned(feedstock, ()).text
+        assert not workflow.planned_workflow(feedstock, ()).text
 
 
 def test_no_settings_are_conda_forges_own(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def files(feedstock: Feedstock) -> dict[str, bytes]:
 
 def held(feedstock: Feedstock, text: str) -> Feedstock:
     """Have .ci_support hold something."""
-    feedstock.configs.mkdir(exist_ok=True)
-    (feedstock.configs / "linux_64_.yaml").write_text(text)
+    feedstock.config_folder.mkdir(exist_ok=True)
+    (feedstock.config_folder / "linux_64_.yaml").write_text(text)
     return feedstock
 
 
@@ -45,7 +45,7 @@ def test_a_checkout_that_was_made_with_a_pinning_is_left_as_it_is_without_one(
 ) -> None:
     feedstock = copied(name, tmp_path)
     for file, text in expected(name)["ci_support"].items():
-        held(feedstock, text).configs.joinpath("linux_64_.yaml").rename(feedstock.configs / file)
+        held(feedstock, text).config_folder.joinpath("linux_64_.yaml").rename(feedstock.config_folder / file)
     before = files(feedstock)
     assert rerendered(feedstock, *words) == PinningNeeded.exit_code
     assert files(feedstock) == before
@@ -73,7 +73,7 @@ def test_what_a_recipe_writes_out_must_have_a_value(recipe: str, need: tuple[str
     feedstock = written(tmp_path, recipe, "")
     assert [(item.key, str(item.at)) for item in expand.keys_without_value(feedstock)] == [need]
     assert rerendered(feedstock) == PinningNeeded.exit_code
-    assert not feedstock.configs.exists()
+    assert not feedstock.config_folder.exists()
     (feedstock.recipe / "conda_build_config.yaml").write_text(f"{need[0]}:\n  - '3.10'\n")
     assert rerendered(feedstock) == 0
 
@@ -148,7 +148,7 @@ def test_without_a_pinning_is_what_is_asked_for_when_said_so(tmp_path: Path) -> 
     feedstock = held(written(tmp_path, HOST, ""), "alpha:\n- '1'\n")
     assert rerendered(feedstock) == PinningNeeded.exit_code
     assert rerendered(feedstock, "--no-pinning") == 0
-    assert "alpha" not in (feedstock.configs / "linux_64_.yaml").read_text()
+    assert "alpha" not in (feedstock.config_folder / "linux_64_.yaml").read_text()
     assert rerendered(feedstock) == 0
 
 
@@ -164,7 +164,7 @@ def test_a_migration_of_a_pinnings_keys_is_reported_as_such(
     tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     feedstock = written(tmp_path, HOST, "alpha:\n  - 1\n")
-    migration = feedstock.configs / "migrations" / "beta2.yaml"
+    migration = feedstock.config_folder / "migrations" / "beta2.yaml"
     migration.parent.mkdir(parents=True)
     migration.write_text(
         "__migrator:\n  operation: key_add\n  primary_key: beta\n  kind: version\nmigrator_ts: 1\nbeta:\n  - 2\n"

@@ -25,8 +25,8 @@ def test_the_files_are_conda_smithys(name: str, tmp_path: Path) -> None:
 def test_the_outputs_are_conda_builds(name: str, tmp_path: Path) -> None:
     feedstock, target = copied(name, tmp_path), expected(name)
     for file, text in target["ci_support"].items():
-        (feedstock.configs / file).parent.mkdir(exist_ok=True)
-        (feedstock.configs / file).write_text(text)
+        (feedstock.config_folder / file).parent.mkdir(exist_ok=True)
+        (feedstock.config_folder / file).write_text(text)
     for config, outputs in target["render"].items():
         result = render.as_plain_data(render.render(feedstock, expand.read(feedstock, config)))
         assert sorted(result, key=identity) == sorted(outputs, key=identity)

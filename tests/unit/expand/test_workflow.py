@@ -45,7 +45,7 @@ def settings(feedstock: Feedstock, text: str) -> None:
 
 
 def parsed(feedstock: Feedstock, *configs: BuildConfig) -> Any:
-    text = workflow.planned(feedstock, configs or CONFIGS).text
+    text = workflow.planned_workflow(feedstock, configs or CONFIGS).text
     assert text is not None
     return yaml.safe_load(text)
 
@@ -80,7 +80,7 @@ def test_the_workflow_may_read_the_repository_and_nothing_else(feedstock: Feedst
 
 
 def test_every_action_is_named_by_a_commit_and_its_version(feedstock: Feedstock) -> None:
-    text = workflow.planned(feedstock, CONFIGS).text or ""
+    text = workflow.planned_workflow(feedstock, CONFIGS).text or ""
     uses = re.findall(r"uses: (.*)", text)
     assert len(uses) == 3
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in uses)
@@ -156,7 +156,7 @@ def test_secrets_branch_depth_and_options_of_containers_reach_the_build(feedstoc
 def test_a_setting_cannot_become_an_expression(feedstock: Feedstock, setting: str) -> None:
     settings(feedstock, f"{setting}: '${{{{ secrets.TOKEN }}}}'{'}' if '{' in setting else ''}\n")
     with pytest.raises(RecipeFault, match="is an expression of GitHub Actions"):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 def test_without_settings_conda_smithys_defaults_hold(feedstock: Feedstock) -> None:
@@ -189,7 +189,7 @@ def test_only_configs_that_github_runs_are_in_it(feedstock: Feedstock) -> None:
 @pytest.mark.parametrize("provider", ["azure", "null"])
 def test_a_feedstock_that_github_does_not_build_has_no_workflow(feedstock: Feedstock, provider: str) -> None:
     settings(feedstock, f"provider: {{linux_64: {provider}}}\n")
-    assert workflow.planned(feedstock, CONFIGS) == workflow.WorkflowText()
+    assert workflow.planned_workflow(feedstock, CONFIGS) == workflow.PlannedWorkflow()
 
 
 def test_a_feedstock_without_the_command_has_no_workflow(feedstock: Feedstock) -> None:
@@ -201,7 +201,7 @@ def test_a_feedstock_without_the_command_has_no_workflow(feedstock: Feedstock) -
 
 def test_another_build_locally_is_not_run_in_ci(feedstock: Feedstock) -> None:
     (feedstock.root / "build-locally.py").write_text("import subprocess\n")
-    assert workflow.planned(feedstock, CONFIGS).text is None
+    assert workflow.planned_workflow(feedstock, CONFIGS).text is None
 
 
 def test_it_is_written_once_and_then_is_what_it_should_be(feedstock: Feedstock) -> None:
@@ -256,7 +256,7 @@ def many(number: int) -> list[BuildConfig]:
 
 def files_of(feedstock: Feedstock, *configs: BuildConfig) -> dict[str, Any]:
     """Return all planned workflows by the names of their files."""
-    planned = workflow.planned(feedstock, configs)
+    planned = workflow.planned_workflow(feedstock, configs)
     assert planned.text is not None
     texts = {NAME: planned.text, **planned.more}
     return {path.rpartition("/")[2]: yaml.safe_load(text) for path, text in texts.items()}
@@ -340,10 +340,10 @@ def test_all_matrices_together_run_no_more_jobs_at_a_time_than_the_setting(feeds
 
 def test_more_files_than_github_calls_are_refused(feedstock: Feedstock) -> None:
     with pytest.raises(RecipeFault, match=r"need 51 workflows in addition to build\.yml"):
-        workflow.planned(feedstock, many(51 * 256 + 1))
+        workflow.planned_workflow(feedstock, many(51 * 256 + 1))
     settings(feedstock, "kiln: {build_hours: 330}\n")
     with pytest.raises(RecipeFault, match="need 50041 jobs"):
-        workflow.planned(feedstock, many(834))
+        workflow.planned_workflow(feedstock, many(834))
 
 
 def test_a_file_in_the_place_of_a_called_one_is_refused_unless_the_feedstock_keeps_it(feedstock: Feedstock) -> None:
@@ -365,7 +365,7 @@ CHAIN = "kiln: {build_hours: {cuda: 14, cpu: 5}, compile_cache_size: 5, gpu_runn
 
 
 def chain_of(feedstock: Feedstock) -> Any:
-    more = workflow.planned(feedstock, CONFIGS).more
+    more = workflow.planned_workflow(feedstock, CONFIGS).more
     assert list(more) == [".github/workflows/build-chain.yml"]
     return yaml.safe_load(more[".github/workflows/build-chain.yml"])
 
@@ -469,12 +469,12 @@ def test_hours_hold_for_a_platform_or_for_all(feedstock: Feedstock, key: str) ->
 def test_an_invalid_setting_of_kilns_own_is_refused(feedstock: Feedstock, text: str, what: str) -> None:
     settings(feedstock, text)
     with pytest.raises(RecipeFault, match=re.escape(what)):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 def test_a_value_cannot_become_an_expression(feedstock: Feedstock) -> None:
     with pytest.raises(RecipeFault, match="expression of GitHub Actions"):
-        workflow.planned(feedstock, (a_config("${{ secrets.TOKEN }}", "3.10"),))
+        workflow.planned_workflow(feedstock, (a_config("${{ secrets.TOKEN }}", "3.10"),))
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_a_value_cannot_become_an_expression(feedstock: Feedstock) -> None:
 def test_an_invalid_setting_is_reported(feedstock: Feedstock, text: str) -> None:
     settings(feedstock, text)
     with pytest.raises(RecipeFault, match="github_actions"):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 def test_nothing_is_written_outside_the_feedstock(
@@ -525,7 +525,7 @@ def test_the_main_branch_publishes_after_all_builds_and_tests_with_a_token_of_on
         "PREFIX_API_KEY": "${{ secrets.PREFIX_API_KEY }}",
     }
     assert whole["concurrency"]["cancel-in-progress"] == "${{ github.ref != 'refs/heads/release' }}"
-    text = workflow.planned(feedstock, CONFIGS).text or ""
+    text = workflow.planned_workflow(feedstock, CONFIGS).text or ""
     assert text.count("secrets.") == 1
     kept = steps(feedstock)["Keep the packages"]
     assert "if" not in kept
@@ -566,7 +566,7 @@ def test_the_publishing_job_of_a_trusting_server_has_an_identity_and_no_secret(f
     assert "permissions" not in whole["jobs"]["build"]
     assert publishing_step(whole)["env"] == {"CHANNEL": "prefix:mine", "STAGING": "aside"}
     assert publish["steps"][-1]["with"]["path"] == "build_artifacts/publications/"
-    text = workflow.planned(feedstock, CONFIGS).text or ""
+    text = workflow.planned_workflow(feedstock, CONFIGS).text or ""
     assert text.count("id-token") == 1
     assert "secrets." not in text
 
@@ -623,28 +623,28 @@ def test_the_publishing_jobs_command_has_all_that_its_channel_needs(
 def test_a_channel_that_cannot_be_published_to_is_refused(feedstock: Feedstock, own: str, what: str) -> None:
     settings(feedstock, f"kiln: {{{own}}}\n")
     with pytest.raises(RecipeFault, match=what):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 def test_a_branch_cannot_become_code_in_a_condition(feedstock: Feedstock) -> None:
     settings(feedstock, f"{PUBLISH}upload_on_branch: \"x' || true || '\"\n")
     with pytest.raises(RecipeFault, match="is not a branch"):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 def test_a_chain_of_which_github_would_start_no_run_is_refused(feedstock: Feedstock) -> None:
     settings(feedstock, "kiln: {build_hours: 600, compile_cache_size: 5}\n")
-    assert len(workflow.planned(feedstock, CONFIGS).more[".github/workflows/build-chain.yml"]) < 500_000
+    assert len(workflow.planned_workflow(feedstock, CONFIGS).more[".github/workflows/build-chain.yml"]) < 500_000
     settings(feedstock, "kiln: {build_hours: 840, compile_cache_size: 5}\n")
     with pytest.raises(RecipeFault, match=r"build-chain.yml would have \d+ KB: kiln: build_hours needs too many jobs"):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 @pytest.mark.parametrize("hours", [841, 10**9])
 def test_a_chain_is_not_longer_than_a_run_may_be(feedstock: Feedstock, hours: int) -> None:
     settings(feedstock, f"kiln:\n  build_hours:\n    cuda: {hours}\n")
     with pytest.raises(RecipeFault, match=f"build_hours: {hours} is more than 840"):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 @pytest.mark.parametrize(
@@ -654,7 +654,7 @@ def test_a_chain_is_not_longer_than_a_run_may_be(feedstock: Feedstock, hours: in
 def test_a_secret_cannot_take_the_place_of_a_variable(feedstock: Feedstock, name: str) -> None:
     settings(feedstock, f"secrets: [MY_TOKEN, {name}]\n")
     with pytest.raises(RecipeFault, match=f"secrets: {name} is a variable of") as refused:
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
     assert str(refused.value.at) == "conda-forge.yml:1:1"
 
 
@@ -678,7 +678,7 @@ def test_an_event_that_is_dangerous_or_needs_more_than_its_name_is_refused(
 ) -> None:
     settings(feedstock, f"github_actions: {{triggers: [push, {event}]}}\n")
     with pytest.raises(RecipeFault, match=why):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)
 
 
 @pytest.mark.parametrize(
@@ -696,4 +696,4 @@ def test_a_job_whose_uploads_other_settings_forbid_is_refused(
     assert "publish" in parsed(feedstock)["jobs"]
     settings(feedstock, f"{own}{setting}\n")
     with pytest.raises(RecipeFault, match=what):
-        workflow.planned(feedstock, CONFIGS)
+        workflow.planned_workflow(feedstock, CONFIGS)

@@ -37,7 +37,9 @@ def name(cuda: str, python: str) -> str:
 @functools.cache
 def rendered() -> dict[str, dict[str, Output]]:
     feedstock = feedstock_loader.load(ROOT)
-    configs = {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
+    configs = {
+        config.name: render.close_static_pins(render.render(feedstock, config)) for config in expand.configs(feedstock)
+    }
     return {config: {item.name: item for item in result.outputs if not item.skip} for config, result in configs.items()}
 
 
@@ -53,7 +55,7 @@ def variants(tmp_path: Path) -> Callable[..., list[dict[str, Output]]]:
             kept = re.sub(rf"^{key}:\n(?:[ #].*\n)*", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
             file.write_text(kept + text, encoding="utf-8")
         feedstock = feedstock_loader.load(tmp_path)
-        results = (render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock))
+        results = (render.close_static_pins(render.render(feedstock, config)) for config in expand.configs(feedstock))
         return [{item.name: item for item in result.outputs if not item.skip} for result in results]
 
     return with_keys
@@ -93,7 +95,7 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     """Every package contains the framework or requires it, so the constraint of this one is that of all."""
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
-    listed = compatibility.built_for(ROOT / "recipe", cuda)
+    listed = compatibility.compiled_capabilities(ROOT / "recipe", cuda)
     lowest = min((bare_capability(capability) for capability in listed), default=0)
     assert arch == ([f"__cuda_arch >={dotted_capability(str(lowest))}"] if cuda != "None" else [])
 
@@ -145,7 +147,7 @@ def with_list(tmp_path: Path) -> Callable[[str], dict[str, Output]]:
     shutil.copytree(ROOT / ".ci_support", tmp_path / ".ci_support")
     shutil.copy(ROOT / "conda-forge.yml", tmp_path)
     feedstock = feedstock_loader.load(tmp_path)
-    file = feedstock.configs / f"{name('12.9', '3.12')}.yaml"
+    file = feedstock.config_folder / f"{name('12.9', '3.12')}.yaml"
     config = file.read_text(encoding="utf-8")
 
     def outputs(capabilities: str) -> dict[str, Output]:
@@ -153,7 +155,7 @@ def with_list(tmp_path: Path) -> Callable[[str], dict[str, Output]]:
             config.replace("cuda_compute_capabilities:\n- ''", f"cuda_compute_capabilities:\n- '{capabilities}'"),
             encoding="utf-8",
         )
-        result = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
+        result = render.close_static_pins(render.render(feedstock, expand.read(feedstock, file.stem)))
         return {item.name: item for item in result.outputs if not item.skip}
 
     return outputs

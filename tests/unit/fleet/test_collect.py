@@ -44,7 +44,7 @@ def collected(folder: Path, name: str = "small-1-h_0.conda", **changes: Any) -> 
 
 
 def test_a_package_has_its_path_here(tmp_path: Path) -> None:
-    event = collect.read(collected(tmp_path), worker="m", config="a")
+    event = collect.read_collected_results(collected(tmp_path), worker="m", config="a")
     (package,) = event.packages
     assert package.artifact.path == tmp_path / "packages" / "linux-64" / "small-1-h_0.conda"
     assert package.tests.log is None
@@ -67,7 +67,7 @@ def test_anything_but_the_built_package_is_refused(
 ) -> None:
     name = changes.pop("name", "small-1-h_0.conda")
     with pytest.raises(error):
-        collect.read(collected(tmp_path, name, **changes), worker="m", config="a")
+        collect.read_collected_results(collected(tmp_path, name, **changes), worker="m", config="a")
 
 
 def test_a_link_instead_of_a_package_is_refused(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_link_instead_of_a_package_is_refused(tmp_path: Path) -> None:
     package.rename(tmp_path / "elsewhere")
     package.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HashMismatch, match="is missing"):
-        collect.read(tmp_path, worker="m", config="a")
+        collect.read_collected_results(tmp_path, worker="m", config="a")
 
 
 @pytest.mark.parametrize("report", ["", "{", "[]", '{"configs": []}', '{"configs": [{"config": "a"}]}'])
@@ -83,14 +83,14 @@ def test_an_invalid_report_is_an_error(report: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(report)
     (tmp_path / "state.json").write_text('{"exit_code": 0}')
     with pytest.raises(BrokenPackage, match="invalid report of a"):
-        collect.read(tmp_path, worker="m", config="a")
+        collect.read_collected_results(tmp_path, worker="m", config="a")
 
 
 def test_a_build_that_failed_before_its_report_has_its_last_output_as_reason(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("")
     (tmp_path / "state.json").write_text('{"exit_code": 4}')
     (tmp_path / "log").write_text("note: hello\nerror: no config a\n  try: another\n")
-    event = collect.read(tmp_path, worker="m", config="a")
+    event = collect.read_collected_results(tmp_path, worker="m", config="a")
     assert (event.reason, event.packages, event.log) == ("no config a\n  try: another", (), tmp_path / "log")
 
 
@@ -123,7 +123,7 @@ def collected_file(folder: Path, place: str, content: bytes = b"what was built")
 )
 def test_packages_and_wheels_are_accepted(tmp_path: Path, place: str) -> None:
     path = collected_file(tmp_path, place)
-    (package,) = collect.read(tmp_path, worker="m", config="c").packages
+    (package,) = collect.read_collected_results(tmp_path, worker="m", config="c").packages
     assert package.artifact.path == path
 
 
@@ -133,13 +133,13 @@ def test_packages_and_wheels_are_accepted(tmp_path: Path, place: str) -> None:
 def test_other_files_are_refused(tmp_path: Path, place: str) -> None:
     collected_file(tmp_path, place)
     with pytest.raises(BrokenPackage, match="is not the name of a package"):
-        collect.read(tmp_path, worker="m", config="c")
+        collect.read_collected_results(tmp_path, worker="m", config="c")
 
 
 def test_a_wheel_that_was_changed_in_transfer_is_refused(tmp_path: Path) -> None:
     collected_file(tmp_path, WHEEL).write_bytes(b"something else")
     with pytest.raises(HashMismatch, match="is corrupt"):
-        collect.read(tmp_path, worker="m", config="c")
+        collect.read_collected_results(tmp_path, worker="m", config="c")
 
 
 def test_a_build_of_other_inputs_is_foreign(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import FleetLimit
 from kiln.fleet import plan_status_output
-from kiln.fleet.costs import of_run, of_workers
+from kiln.fleet.costs import run_cost, workers_cost
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetBounds, Overheads, plan, schedule
 from kiln.fleet.run_event_loop import Supervisor
@@ -117,21 +117,21 @@ JOB = JobRecord(config="a", worker="w", attempt=1, state=JobState.COLLECTED, sta
 
 
 def test_a_worker_costs_its_begun_steps_and_what_was_fetched_from_it() -> None:
-    assert of_workers([WORKER], [], 1.0) == pytest.approx(0.72)
-    assert of_workers([WORKER], [JOB], 3601.0) == pytest.approx(2 * 0.72 + 0.18)
+    assert workers_cost([WORKER], [], 1.0) == pytest.approx(0.72)
+    assert workers_cost([WORKER], [JOB], 3601.0) == pytest.approx(2 * 0.72 + 0.18)
     ended = dataclasses.replace(WORKER, terminated=10.0)
-    assert of_workers([ended], [], 99_999.0) == pytest.approx(0.72)
+    assert workers_cost([ended], [], 99_999.0) == pytest.approx(0.72)
     refused = dataclasses.replace(WORKER, state=WorkerState.REFUSED)
-    assert of_workers([refused], [JOB], 3601.0) == 0.0
+    assert workers_cost([refused], [JOB], 3601.0) == 0.0
 
 
 def test_the_ledger_has_the_cost_of_a_run(tmp_path: Path) -> None:
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         observer, _ = executed(estimates(2, hours=1, groups=2), store=ledger)
-        report, (run,) = ledger.report(), ledger.fleets()
+        report, (run,) = ledger.report(), ledger.fleet_runs()
         assert report is not None
         assert report.cost == observer.costs[-1]
-        cost = of_run(run, report.cost, now=9e9)
+        cost = run_cost(run, report.cost, now=9e9)
         assert cost is not None
         assert cost.spent == pytest.approx(observer.costs[-1].spent)
         assert {worker.currency for worker in run.workers} == {"EUR"}
@@ -150,32 +150,32 @@ def test_the_cost_of_a_run_without_its_controller_goes_on() -> None:
         workers=(WORKER,),
         jobs=(JOB,),
     )
-    living = of_run(run, forecast, now=3601.0)
+    living = run_cost(run, forecast, now=3601.0)
     assert living is not None
     assert living.spent == pytest.approx(2 * 0.72 + 0.18)
     assert (living.expected, living.end) == (9.0, 100.0)
-    gone = of_run(dataclasses.replace(run, lives=False), forecast, now=3601.0)
+    gone = run_cost(dataclasses.replace(run, lives=False), forecast, now=3601.0)
     assert gone is not None
     assert gone.expected == gone.spent == pytest.approx(2 * 0.72 + 0.18)
-    assert of_run(dataclasses.replace(run, workers=()), None, now=1.0) is None
+    assert run_cost(dataclasses.replace(run, workers=()), None, now=1.0) is None
 
 
 def test_a_run_without_a_forecast_has_the_cost_of_its_workers() -> None:
     live = FleetRun(
         id="r", provider="aws", type="t", started=0.0, finished=None, number=0, lives=True, workers=(WORKER,)
     )
-    cost = of_run(live, None, now=3601.0)
+    cost = run_cost(live, None, now=3601.0)
     assert cost is not None
     assert (cost.spent, cost.expected, cost.currency) == pytest.approx((2 * 0.72, 2 * 0.72, "USD"))
     text = plan_status_output.status_as_text([live], {"r": cost})
     assert "r: aws, t, tests, running\ncost 1.44 USD so far\n" in text, "no invented end"
     ended = dataclasses.replace(live, finished=10.0, lives=False)
-    cost = of_run(ended, None, now=9e9)
+    cost = run_cost(ended, None, now=9e9)
     assert cost is not None
     assert "cost 0.72 USD\n" in plan_status_output.status_as_text([ended], {"r": cost})
     assert plan_status_output.status_as_json([ended], {"r": cost})[0]["cost"]["spent"] == pytest.approx(0.72)
     unpriced = dataclasses.replace(ended, workers=(dataclasses.replace(WORKER, currency="", hourly=0.0),))
-    cost = of_run(unpriced, None, now=9e9)
+    cost = run_cost(unpriced, None, now=9e9)
     assert cost is not None
     assert "cost price unknown" in plan_status_output.status_as_text([unpriced], {"r": cost})
 
@@ -192,9 +192,9 @@ def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
     run = FleetRun(
         id="r1", provider="aws", type="t", started=0.0, finished=end, number=1, lives=False, workers=(WORKER,)
     )
-    cost = of_run(run, detached.costs[-1], end + 9e9)
+    cost = run_cost(run, detached.costs[-1], end + 9e9)
     assert cost is not None
-    assert cost.spent - of_workers(run.workers, (), end) == pytest.approx(4 * 0.5)
+    assert cost.spent - workers_cost(run.workers, (), end) == pytest.approx(4 * 0.5)
     assert "with 0.500 EUR an hour for the controller, a small, until" in plan_status_output.status_as_text(
         [run], {"r1": cost}
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_arguments import duration_seconds
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
 from kiln.model.fleet import MachineType
@@ -34,23 +34,23 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_later_entries_prevail_for_the_configs_whose_variant_they_match(tmp_path: Path) -> None:
-    entries = declared_config_sizes.read(write(tmp_path, TEXT), seconds)
+    entries = declared_config_sizes.read(write(tmp_path, TEXT), duration_seconds)
     cpu = {"cuda_compiler_version": ("None",), "python": ("3.12.* *_cpython",)}
     old = {**cpu, "cuda_compiler_version": ("12.5",)}
     new = {**cpu, "cuda_compiler_version": ("12.9",)}
-    assert declared_config_sizes.size_of(entries, cpu) == JobSize(cores=8, disk=100)
-    assert declared_config_sizes.size_of(entries, old) == JobSize(cores=32, memory=64.5, disk=100, time_limit=5400)
-    assert declared_config_sizes.size_of(entries, new) == JobSize(
+    assert declared_config_sizes.config_size(entries, cpu) == JobSize(cores=8, disk=100)
+    assert declared_config_sizes.config_size(entries, old) == JobSize(cores=32, memory=64.5, disk=100, time_limit=5400)
+    assert declared_config_sizes.config_size(entries, new) == JobSize(
         cores=16, memory=64.5, disk=100, gpus=1, time_limit=5400
     )
-    assert declared_config_sizes.size_of(entries, {}) == JobSize(cores=8, disk=100), (
+    assert declared_config_sizes.config_size(entries, {}) == JobSize(cores=8, disk=100), (
         "a key that the variant lacks does not match"
     )
 
 
 def test_a_config_without_a_file_needs_nothing(tmp_path: Path) -> None:
-    assert declared_config_sizes.read(tmp_path, seconds) == ()
-    assert declared_config_sizes.size_of((), {"python": ("3.12",)}) == JobSize()
+    assert declared_config_sizes.read(tmp_path, duration_seconds) == ()
+    assert declared_config_sizes.config_size((), {"python": ("3.12",)}) == JobSize()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_config_without_a_file_needs_nothing(tmp_path: Path) -> None:
 )
 def test_an_invalid_file_is_refused_at_its_place(tmp_path: Path, text: str, message: str, place: str) -> None:
     with pytest.raises(MalformedYaml) as refused:
-        declared_config_sizes.read(write(tmp_path, text), seconds)
+        declared_config_sizes.read(write(tmp_path, text), duration_seconds)
     assert message in refused.value.what
     assert str(refused.value.at).startswith(place)
 

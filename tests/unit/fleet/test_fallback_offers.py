@@ -40,15 +40,15 @@ def test_a_refused_offer_is_asked_for_again_after_the_others() -> None:
     offers = OfferList((first, second))
     offers.refuse(first.key, 0.0)
     offers.refuse(first.key, 1.0)  # another worker of the same request
-    assert (offers.first(1.0), offers.first(BACKOFF[0])) == (second, second)
+    assert (offers.first_available(1.0), offers.first_available(BACKOFF[0])) == (second, second)
     assert offers.has_untried(BACKOFF[0], (first, second))
     assert not offers.has_untried(BACKOFF[0], (first,))
     offers.accept(second.key)
-    assert (offers.first(1.0), offers.first(BACKOFF[0])) == (second, first)
+    assert (offers.first_available(1.0), offers.first_available(BACKOFF[0])) == (second, first)
     offers.refuse(second.key, 10.0)
-    assert (offers.first(11.0), offers.next_time()) == (None, BACKOFF[0])
+    assert (offers.first_available(11.0), offers.next_available_time()) == (None, BACKOFF[0])
     offers.refuse(first.key, BACKOFF[0])
-    assert (offers.first(BACKOFF[0]), offers.next_time()) == (None, 10.0 + BACKOFF[0])
+    assert (offers.first_available(BACKOFF[0]), offers.next_available_time()) == (None, 10.0 + BACKOFF[0])
 
 
 def test_waits_grow_up_to_a_quarter_of_an_hour_and_begin_anew_after_a_success() -> None:
@@ -56,9 +56,9 @@ def test_waits_grow_up_to_a_quarter_of_an_hour_and_begin_anew_after_a_success() 
     offers, now, waits = OfferList((offer,)), 0.0, []
     for _ in range(7):
         offers.refuse(offer.key, now)
-        waits.append(offers.next_time() - now)
-        now = offers.next_time()
+        waits.append(offers.next_available_time() - now)
+        now = offers.next_available_time()
     assert waits == [60.0, 120.0, 240.0, 480.0, 900.0, 900.0, 900.0]
     offers.accept(offer.key)
     offers.refuse(offer.key, now)
-    assert offers.next_time() == now + 60.0
+    assert offers.next_available_time() == now + 60.0

@@ -9,7 +9,7 @@ import pytest
 from kiln.errors import WorkersLost
 from kiln.fleet.executor_protocol import Provision
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.lost_worker_limits import OUTAGES, LostWorkerLimits, joint_limit
+from kiln.fleet.lost_worker_limits import OUTAGES, LostWorkerLimits, joint_loss_limit
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
@@ -29,7 +29,7 @@ def test_an_outage_in_which_nothing_was_finished_since_the_last_one_delays_the_n
     assert (count.single, count.joint, count.outages, count.wait_until) == (0, 4, 1, 0.0)
     count.add(2000.0, together=True)
     assert (count.outages, count.wait_until) == (2, 2240.0)
-    count.on_progress()
+    count.reset_outages()
     count.add(9000.0, together=True)
     assert (count.outages, count.wait_until) == (3, 2240.0)
     count.add(9900.0, together=False)
@@ -44,7 +44,7 @@ def test_a_flaw_that_kills_all_workers_ends_the_run_and_costs_no_more_than_the_l
         run.execute()
     assert "a flawed image" in lost.value.why
     assert not simulation.workers
-    assert len(simulation.paid) == joint_limit(3, 4) + 4
+    assert len(simulation.paid) == joint_loss_limit(3, 4) + 4
     requests = [command for command in simulation.commands if isinstance(command, Provision)]
     assert [len(request.workers) for request in requests] == [4] * (OUTAGES + 1)
 
@@ -59,5 +59,5 @@ def test_outages_between_which_configs_are_finished_are_survived_without_delay()
 
 
 def test_fewer_workers_than_the_limit_allows_are_replaced_as_before() -> None:
-    assert joint_limit(47, 15) == 47
-    assert joint_limit(0, 4) == 12
+    assert joint_loss_limit(47, 15) == 47
+    assert joint_loss_limit(0, 4) == 12

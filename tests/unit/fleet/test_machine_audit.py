@@ -145,7 +145,7 @@ def test_machines_that_are_being_requested_or_terminated_are_left_alone(monkeypa
     small = dataclasses.replace(CLOUD, type="small")
     simulation = Simulation(FOUR, faults=Faults(doubled=frozenset({ONE})), up=900.0, down=700.0, cache=True)
     run = supervisor(simulation, cache=small, pool=small, pool_workers=2, unreachable_timeout=1000.0)
-    run.silence.audit.later()
+    run.silence.audit.schedule_listing()
     run.execute()
     ends = [command for command in simulation.commands if isinstance(command, Terminate)]
     assert [end.worker for end in ends if end.id] == ["kiln-r1-surplus-1"], "once, though it takes two lists to end"
@@ -213,7 +213,7 @@ def test_no_fate_loses_a_healthy_worker_or_leaves_a_machine_and_the_cost_is_righ
                 report = run.execute()
             except Killed:
                 simulation.revive()
-                (previous,) = ledger.fleets()
+                (previous,) = ledger.fleet_runs()
                 run = supervisor(simulation, store=ledger, previous_run=previous)
                 report = run.execute()
         assert {config.state for config in report.configs} == {ConfigState.DONE}, seed
@@ -233,7 +233,7 @@ def test_a_controller_that_was_killed_ends_a_second_machine_by_its_id_when_it_re
             supervisor(simulation, store=ledger).execute()
         simulation.revive()
         before = len(simulation.commands)
-        (previous,) = ledger.fleets()
+        (previous,) = ledger.fleet_runs()
         assert {worker.name: worker.state for worker in previous.workers}["kiln-r1-surplus-1"] is WorkerState.LOST
         supervisor(simulation, store=ledger, previous_run=previous).execute()
     ends = [command for command in simulation.commands[before:] if isinstance(command, Terminate)]

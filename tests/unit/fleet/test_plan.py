@@ -52,7 +52,7 @@ def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
     assert without is not None
     assert (way.pool, way.cache, way.machine_type) == (POOL, MACHINE, SMALL)
     assert (without.pool, without.cache, without.machine_type, without.workers) == (None, None, MACHINE, 4)
-    work, local = POOL.cores.split(6 * HOUR, 8)
+    work, local = POOL.cores.split_work(6 * HOUR, 8)
     cold = 2 * work / 64 + local
     assert way.placements[0].seconds == pytest.approx(cold)
     assert cold < without.placements[0].seconds == 3 * HOUR

@@ -185,6 +185,6 @@ def test_a_config_whose_packages_are_being_tested_is_not_shown_as_waiting() -> N
 
 
 def test_after_a_repair_of_the_ledger_the_status_names_the_sweep() -> None:
-    note = plan_status_output.damage_note([Path("/x/ledger.sqlite.broken"), Path("/x/ledger.sqlite.broken-2")])
+    note = plan_status_output.ledger_damage_note([Path("/x/ledger.sqlite.broken"), Path("/x/ledger.sqlite.broken-2")])
     assert "ledger.sqlite.broken, ledger.sqlite.broken-2" in note
     assert "kiln fleet sweep --provider PROVIDER" in note

@@ -195,7 +195,7 @@ def test_each_machine_type_of_the_table_is_priced_by_a_list_that_has_it(tmp_path
         path.write_text(json.dumps(content))
     table = price_tables.PriceTable(prices=price_tables.merged(*map(price_list_parser.read, paths)))
     regions = {"aws": "us-east-1", "openstack": "OVH"}
-    assert {table.apply(kind, region=regions[kind.provider]).hourly for kind in kinds} == {1.5}
+    assert {table.add_prices(kind, region=regions[kind.provider]).hourly for kind in kinds} == {1.5}
 
 
 def test_ovh_s_local_zones_have_the_price_of_their_group_as_far_as_the_catalog_lists_them(tmp_path: Path) -> None:

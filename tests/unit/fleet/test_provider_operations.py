@@ -71,19 +71,19 @@ def listed(*names: str, ended: bool = False) -> list[dict[str, Any]]:
 def test_the_firewall_is_opened_to_this_address_before_a_listed_worker_counts_as_silent() -> None:
     event, played = probed(listed("f-1", "f-3"))
     assert played == ["list.yml", "admit.yml"]
-    assert (event.answers, event.listed) == (frozenset({"f-1"}), frozenset({"f-1", "f-3"}))
+    assert (event.answers, event.listed_names) == (frozenset({"f-1"}), frozenset({"f-1", "f-3"}))
 
 
 def test_a_worker_that_is_not_listed_or_has_ended_opens_nothing() -> None:
     event, played = probed(listed("f-1", "f-2", ended=True))
     assert played == ["list.yml"]
-    assert (event.answers, event.listed) == (frozenset(), frozenset())
+    assert (event.answers, event.listed_names) == (frozenset(), frozenset())
 
 
 def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
     event, played = probed(None)
     assert played == ["list.yml"]
-    assert (event.answers, event.listed, event.credentials) == (frozenset(), None, False)
+    assert (event.answers, event.listed_names, event.credentials) == (frozenset(), None, False)
 
 
 @pytest.mark.processes
@@ -98,7 +98,7 @@ def test_a_provider_that_never_answers_holds_up_neither_probes_nor_other_changes
     python.chmod(0o755)
     environment = {"PATH": os.environ["PATH"]}
     site = PlaybookSite(folder=tmp_path, playbooks=tmp_path, python=python, variables={}, environment=environment)
-    session = PlaybookSession.of(site)
+    session = PlaybookSession.from_site(site)
     probed = probe(session, Probe(workers=()))
     assert (probed.machines, probed.credentials, probed.reason) == (None, False, NOT_ENDED)
     provision(session, requested("f-1"))
@@ -113,7 +113,7 @@ EXPIRED = "An error occurred (RequestExpired) when calling the DescribeInstances
 
 def test_a_provider_that_refuses_expired_credentials_says_so_when_it_is_asked() -> None:
     event, _ = probed(None, EXPIRED)
-    assert (event.listed, event.credentials) == (None, True)
+    assert (event.listed_names, event.credentials) == (None, True)
 
 
 @pytest.mark.parametrize(("fault", "credentials"), [(EXPIRED, True), ("Could not connect to the endpoint", False)])
@@ -142,7 +142,7 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
             return PlaybookResult(ok=True, reasons={}, answer={"up": [], "left": []})
 
     session = PlaybookSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
-    with session.removal():  # holds back the creation until the first removal has begun
+    with session.shared_removal_lock():  # holds back the creation until the first removal has begun
         ends: list[Event] = []
         commands = (Terminate(worker=WORKERS[0]), Terminate(worker=WORKERS[1], id="i-2"))
         removals = [

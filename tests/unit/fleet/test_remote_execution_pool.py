@@ -10,7 +10,7 @@ import pytest
 
 from kiln.errors import ProvisionRefused, WorkersLost
 from kiln.fleet.executor_protocol import Prepare, Provision, Renew, StartBuild, TearDown, Terminate, WatchService
-from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_workers
+from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_type_and_size
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState
@@ -167,18 +167,18 @@ def test_a_killed_controller_finds_its_pool_again(tmp_path: Path) -> None:
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
             started(simulation, ledger).execute()
-        before = ledger.fleet("r1")
+        before = ledger.fleet_run("r1")
         assert before is not None
-        assert (pool_workers(before), cache_worker_type(before)) == (("large", 2), None)
+        assert (pool_type_and_size(before), cache_worker_type(before)) == (("large", 2), None)
         simulation.revive()
         run = started(simulation, ledger, before)
         assert is_done(run.execute())
         requests = [name for command in commands(simulation, Provision) for name in command.workers]
         assert (requests.count(FIRST), requests.count(SECOND), THIRD in requests) == (2, 2, False)
         assert_nothing_left(run, simulation)
-        after = ledger.fleet("r1")
+        after = ledger.fleet_run("r1")
         assert after is not None
-        assert pool_workers(after) is None
+        assert pool_type_and_size(after) is None
 
 
 def test_a_pool_that_is_no_longer_asked_for_is_terminated(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_pool_that_is_no_longer_asked_for_is_terminated(tmp_path: Path) -> Non
         with pytest.raises(Killed):
             started(simulation, ledger).execute()
         simulation.revive()
-        run = started(simulation, ledger, ledger.fleet("r1"), pool=None, pool_workers=0, cache=None)
+        run = started(simulation, ledger, ledger.fleet_run("r1"), pool=None, pool_workers=0, cache=None)
         assert is_done(run.execute())
         assert {SERVER, FIRST, SECOND} <= {command.worker for command in commands(simulation, Terminate)}
         assert_nothing_left(run, simulation)

@@ -23,7 +23,7 @@ from kiln.errors import (
     TeardownIncomplete,
     WorkersLost,
 )
-from kiln.fleet.costs import of_workers
+from kiln.fleet.costs import workers_cost
 from kiln.fleet.executor_protocol import (
     BuildDequeued,
     BuildFinished,
@@ -229,7 +229,7 @@ def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand(monkeypatch: py
     requests = [command.offers for command in commands(simulation, Provision)]
     assert [set(offers.values()) for offers in requests[:3]] == [{SPOT}, {ZONE_B}, {ON_DEMAND}]
     used = [worker.record for worker in run.state.inventory if worker.record.provisioned is not None]
-    assert {(worker.offer, worker.hourly) for worker in used} == {(ON_DEMAND, MACHINE.hourly)}
+    assert {(worker.offer_key, worker.hourly) for worker in used} == {(ON_DEMAND, MACHINE.hourly)}
     assert report.machine == "2 x compute-16 (made-up.16) in a (local)"
     assert report.finished is not None
     assert report.finished - report.started < 2.2 * HOUR, "nothing waits while an offer is left"
@@ -289,7 +289,7 @@ def test_a_lost_worker_is_replaced_by_the_first_offer_again() -> None:
     simulation = Simulation(FOUR, faults=faults)
     run = supervisor(simulation, offers=OFFERS)
     assert all_done(run.execute())
-    offers = [worker.record.offer for worker in run.state.inventory]
+    offers = [worker.record.offer_key for worker in run.state.inventory]
     assert offers == [SPOT, SPOT, ZONE_B, ZONE_B, SPOT]
 
 
@@ -602,7 +602,7 @@ def test_credentials_that_are_refused_later_do_not_mean_that_nothing_exists(tmp_
         simulation.workers.clear()
         simulation.faults.credentials, simulation._stays = True, 9
         with pytest.raises(TeardownIncomplete):
-            started(ledger, simulation, ledger.fleet("r1")).execute()
+            started(ledger, simulation, ledger.fleet_run("r1")).execute()
 
 
 def test_a_config_that_does_not_compile_fails_alone() -> None:
@@ -835,7 +835,7 @@ def test_a_cache_is_leased_charged_and_terminated_like_other_workers() -> None:
     assert "kiln-r1-cache" in {command.worker for command in commands(simulation, Renew)}
     cache = run.state.inventory.workers["kiln-r1-cache"].record
     assert cache.terminated is not None
-    assert of_workers([cache], (), simulation.clock) == pytest.approx(
+    assert workers_cost([cache], (), simulation.clock) == pytest.approx(
         0.1 * (cache.terminated - cache.requested) / HOUR, abs=0.01
     )
     assert_nothing_left(run, simulation)
@@ -846,7 +846,7 @@ def test_a_killed_controller_finds_its_cache_again(tmp_path: Path) -> None:
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
             started(ledger, simulation, cache=SMALL).execute()
-        before = ledger.fleet("r1")
+        before = ledger.fleet_run("r1")
         assert before is not None
         assert cache_worker_type(before) == "small"
         simulation.revive()
@@ -855,7 +855,7 @@ def test_a_killed_controller_finds_its_cache_again(tmp_path: Path) -> None:
         assert {command.cache for command in commands(simulation, StartBuild)} == {"http://cache"}
         assert sum("kiln-r1-cache" in command.workers for command in commands(simulation, Provision)) == 2
         assert_nothing_left(run, simulation)
-        after = ledger.fleet("r1")
+        after = ledger.fleet_run("r1")
         assert after is not None
         assert cache_worker_type(after) is None
 
@@ -866,7 +866,7 @@ def test_a_cache_that_is_no_longer_requested_is_terminated(tmp_path: Path) -> No
         with pytest.raises(Killed):
             started(ledger, simulation, cache=SMALL).execute()
         simulation.revive()
-        run = started(ledger, simulation, ledger.fleet("r1"))
+        run = started(ledger, simulation, ledger.fleet_run("r1"))
         assert all_done(run.execute())
         assert commands(simulation, Terminate)[0].worker == "kiln-r1-cache"
         assert_nothing_left(run, simulation)
@@ -1056,7 +1056,7 @@ def test_a_killed_controller_is_resumed_with_nothing_built_twice_and_nothing_lef
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
             started(ledger, simulation).execute()
-        before = ledger.fleet("r1")
+        before = ledger.fleet_run("r1")
         assert before is not None
         assert before.finished is None
         assert set(simulation.workers) <= {worker.name for worker in before.workers}
@@ -1067,7 +1067,7 @@ def test_a_killed_controller_is_resumed_with_nothing_built_twice_and_nothing_lef
         assert len(set(simulation.built)) == len(FOUR)
         assert {worker for _, worker in simulation.built} == {ONE, TWO}
         assert_nothing_left(run, simulation)
-        after = ledger.fleet("r1")
+        after = ledger.fleet_run("r1")
         assert after is not None
         assert after.finished is not None
         assert {job.state for job in {job.config: job for job in after.jobs}.values()} == {JobState.COLLECTED}
@@ -1080,7 +1080,7 @@ def test_workers_whose_lease_expired_meanwhile_are_provisioned_anew(tmp_path: Pa
             started(ledger, simulation).execute()
         simulation.revive()
         simulation.clock += 2 * HOUR
-        run = started(ledger, simulation, ledger.fleet("r1"))
+        run = started(ledger, simulation, ledger.fleet_run("r1"))
         assert all_done(run.execute())
         assert len(simulation.built) == len(FOUR)
         assert_nothing_left(run, simulation)
@@ -1092,17 +1092,17 @@ def test_a_resumed_run_has_spent_what_its_earlier_process_has(tmp_path: Path) ->
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
             started(ledger, simulation).execute()
-        before = ledger.fleet("r1")
+        before = ledger.fleet_run("r1")
         assert before is not None
         assert {worker.state for worker in before.workers} == {WorkerState.TERMINATED, WorkerState.READY}
         simulation.revive()
         run = started(ledger, simulation, before)
         run.execute()
-        after, report = ledger.fleet("r1"), ledger.report(run.state.number)
+        after, report = ledger.fleet_run("r1"), ledger.report(run.state.number)
         assert after is not None
         assert report is not None
         assert report.cost is not None
-        assert report.cost.spent == pytest.approx(of_workers(after.workers, after.jobs, simulation.clock))
+        assert report.cost.spent == pytest.approx(workers_cost(after.workers, after.jobs, simulation.clock))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -1342,7 +1342,7 @@ def test_a_killed_run_of_several_types_resumes_with_its_workers(tmp_path: Path) 
         with pytest.raises(Killed):
             Supervisor(expected, executor=simulation, store=ledger, observer=NullObserver()).execute()
         simulation.revive()
-        (previous,) = ledger.fleets()
+        (previous,) = ledger.fleet_runs()
         assert previous.types == ("compute-16", "gpu")
         run = Supervisor(
             dataclasses.replace(expected, previous_run=previous),
@@ -1365,7 +1365,7 @@ def test_a_worker_of_a_type_that_is_not_planned_any_more_builds_what_it_has_and_
         with pytest.raises(Killed):
             Supervisor(expected, executor=simulation, store=ledger, observer=NullObserver()).execute()
         simulation.revive()
-        (previous,) = ledger.fleets()
+        (previous,) = ledger.fleet_runs()
         run = Supervisor(
             run_config(of_types(*["gpu"] * 5), machine_type=GPU, type_workers={GPU: 2}, previous_run=previous),
             executor=simulation,
@@ -1414,13 +1414,13 @@ class Talking(Simulation):
 
 def test_output_and_heartbeats_of_builds_cost_no_decisions_and_forecasts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 3,600 lines and heartbeats each alone was once followed by a look at all workers."""
-    steps, costs, advance = [], [], Supervisor._advance
+    steps, costs, advance = [], [], Supervisor._submit_due_commands
 
     def counted(run: Supervisor) -> None:
         steps.append(run.state.executor.now())
         advance(run)
 
-    monkeypatch.setattr(Supervisor, "_advance", counted)
+    monkeypatch.setattr(Supervisor, "_submit_due_commands", counted)
     monkeypatch.setattr(NullStore, "update_cost", lambda *arguments: costs.append(arguments))
     assert all_done(supervisor(Talking(FOUR[:1]), max_workers=1).execute())
     assert len(steps) < 200

@@ -40,7 +40,7 @@ class Session(PlaybookSession):
         (folder / "bin" / "ssh").chmod(0o755)
         environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
         site = SimpleNamespace(
-            folder=folder / "run", marked=environment, secrets=(), poll=0.0, options=(), job_secrets={}
+            folder=folder / "run", marked_environment=environment, secrets=(), poll=0.0, options=(), job_secrets={}
         )
         super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.Queue())
         self.words: list[str] = []
@@ -90,10 +90,10 @@ def files_of(folder: Path) -> set[str]:
 def test_what_one_worker_hands_over_is_sent_to_the_next(session: Session, tmp_path: Path) -> None:
     name = hand_over(tmp_path)
     assert isinstance(fetch(session), Collected)
-    assert files_of(unfinished_build_transfer.folder_of(session, "c")) == {name, folders.RECORD}
+    assert files_of(unfinished_build_transfer.handover_folder(session, "c")) == {name, folders.RECORD}
     files.remove(tmp_path / "jobs" / "c" / "handover")
     start = StartBuild(worker="w-2", config="c")
-    assert unfinished_build_transfer.options_of(session, start) == f"--handover {tmp_path}/jobs/c/handover", (
+    assert unfinished_build_transfer.handover_options(session, start) == f"--handover {tmp_path}/jobs/c/handover", (
         "also on demand"
     )
     assert unfinished_build_transfer.send_to_worker(session, start).ok
@@ -107,16 +107,19 @@ def test_what_one_worker_hands_over_is_sent_to_the_next(session: Session, tmp_pa
 
 def test_only_a_worker_that_may_be_taken_back_looks_for_a_notice(session: Session, tmp_path: Path) -> None:
     on_demand, spot = (StartBuild(worker="w-1", config="c", reclaimable=spot) for spot in (False, True))
-    assert unfinished_build_transfer.options_of(session, on_demand) == ""
+    assert unfinished_build_transfer.handover_options(session, on_demand) == ""
     here = f"{tmp_path}/jobs/c"
-    assert unfinished_build_transfer.options_of(session, spot) == f"--handover {here}/handover --notice {here}/notice"
+    assert (
+        unfinished_build_transfer.handover_options(session, spot)
+        == f"--handover {here}/handover --notice {here}/notice"
+    )
 
 
 @pytest.mark.parametrize("fault", ["archive", "record", "nothing", "late"])
 def test_what_arrives_damaged_or_late_is_not_kept(session: Session, tmp_path: Path, fault: str) -> None:
     hand_over(tmp_path)
     assert isinstance(fetch(session), Collected)
-    before = files_of(unfinished_build_transfer.folder_of(session, "c"))
+    before = files_of(unfinished_build_transfer.handover_folder(session, "c"))
     name, there = hand_over(tmp_path, "another result"), tmp_path / "jobs" / "c" / "handover"
     if fault == "archive":
         (there / name).write_bytes(b"x")
@@ -127,7 +130,9 @@ def test_what_arrives_damaged_or_late_is_not_kept(session: Session, tmp_path: Pa
     event = fetch(session, seconds=-1.0 if fault == "late" else 60.0)
     assert isinstance(event, CollectFailed)
     assert event.reason
-    assert files_of(unfinished_build_transfer.folder_of(session, "c")) == before, "an earlier one is better than none"
+    assert files_of(unfinished_build_transfer.handover_folder(session, "c")) == before, (
+        "an earlier one is better than none"
+    )
     assert [path.name for path in (tmp_path / "run" / "handover").iterdir()] == ["c"]
 
 
@@ -137,7 +142,7 @@ def test_a_handover_that_a_worker_cannot_use_is_removed_and_the_config_built_ane
     hand_over(tmp_path)
     fetch(session)
     job = {"state": "ended", "result": "exit-code", "exit_code": BrokenHandover.exit_code}
-    event = worker_commands._finished(session, "w-2", "c", job)
+    event = worker_commands._finished_event(session, "w-2", "c", job)
     assert event is not None
     assert (event.exit_code, "damaged" in event.reason) == (None, True)
-    assert not unfinished_build_transfer.folder_of(session, "c").exists()
+    assert not unfinished_build_transfer.handover_folder(session, "c").exists()

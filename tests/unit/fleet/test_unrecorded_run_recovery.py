@@ -16,7 +16,15 @@ from kiln.fleet import run as fleet
 from kiln.fleet import unrecorded_run_recovery
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_event_loop import Supervisor
-from kiln.fleet.unrecorded_run_recovery import FILE, notes, recover, remove_note, tag_of, unrecorded_runs, write_note
+from kiln.fleet.unrecorded_run_recovery import (
+    FILE,
+    inputs_tag,
+    recover,
+    remove_note,
+    unrecorded_run_notes,
+    unrecorded_runs,
+    write_note,
+)
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
@@ -88,7 +96,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(site: Any) -> Any:
         return SimpleNamespace(site=site, playbooks=site, ssh=site.ssh)
 
-    monkeypatch.setattr(unrecorded_run_recovery, "PlaybookSession", SimpleNamespace(of=session))
+    monkeypatch.setattr(unrecorded_run_recovery, "PlaybookSession", SimpleNamespace(from_site=session))
 
 
 @pytest.mark.usefixtures("sites")
@@ -140,14 +148,14 @@ def test_only_runs_that_the_ledger_does_not_have_are_recovered(tmp_path: Path) -
         (tmp_path / name).mkdir()
     write_note(NOTE, tmp_path / "r1")
     write_note(NOTE, tmp_path / "copied")  # a copy of the folder is not a run
-    assert list(notes(tmp_path, known=[])) == [NOTE]
-    assert list(notes(tmp_path, known=["r1"])) == []
+    assert list(unrecorded_run_notes(tmp_path, known=[])) == [NOTE]
+    assert list(unrecorded_run_notes(tmp_path, known=["r1"])) == []
     remove_note(tmp_path / "r1")
-    assert list(notes(tmp_path, known=[])) == []
+    assert list(unrecorded_run_notes(tmp_path, known=[])) == []
 
 
 def test_the_workers_of_another_computer_are_found_by_the_hash_of_their_inputs() -> None:
-    tag = tag_of(NOTE.key)
+    tag = inputs_tag(NOTE.key)
     machines = [
         *(row(f"kiln-r1-{number}", inputs=tag) for number in (1, 2)),
         row("kiln-r2-1", run="r2", inputs=tag, ended=True),
@@ -192,8 +200,8 @@ def test_the_note_of_a_run_has_all_machine_types_as_its_ledger(tmp_path: Path, m
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
             fleet.execute(config, site, ledger=ledger, observer=NullObserver(), keep=lambda *_: ())
-        (stored,) = ledger.fleets()
-    (note,) = notes(tmp_path / "fleet", known=[])
+        (stored,) = ledger.fleet_runs()
+    (note,) = unrecorded_run_notes(tmp_path / "fleet", known=[])
     assert note.type == stored.type == "compute-16, gpu"
 
 
@@ -204,9 +212,9 @@ def test_a_damaged_note_is_an_error_with_the_command_that_ends_its_run(
     (tmp_path / "r1").mkdir()
     (tmp_path / "r1" / unrecorded_run_recovery.FILE).write_text(json.dumps({"id": "r1", **change}))
     with pytest.raises(MachinesUnknown, match="is damaged, and the ledger does not have the fleet run r1") as error:
-        list(notes(tmp_path, known=[]))
+        list(unrecorded_run_notes(tmp_path, known=[]))
     assert "kiln fleet down r1 --provider PROVIDER" in error.value.hint
-    assert list(notes(tmp_path, known=["r1"])) == []
+    assert list(unrecorded_run_notes(tmp_path, known=["r1"])) == []
 
 
 @pytest.mark.parametrize(
@@ -218,19 +226,19 @@ def test_a_copy_of_a_runs_folder_is_not_taken_for_the_run(tmp_path: Path, change
     folder = tmp_path / "r1"
     folder.mkdir()
     write_note(NOTE, folder)
-    assert [note.id for note in notes(tmp_path, known=())] == ["r1"], "this process is the run's own"
-    owner = Owner.here() if "machine" in change else Owner.of_process(change["pid"])
+    assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "this process is the run's own"
+    owner = Owner.of_this_process() if "machine" in change else Owner.of_process(change["pid"])
     assert owner is not None
     data = json.loads((folder / FILE).read_text())
     data["owner"] = str(dataclasses.replace(owner, **change))
     (folder / FILE).write_text(json.dumps(data))
     with pytest.raises(AlreadyRunning, match=f"the fleet run r1 was started {where}") as caught:
-        list(notes(tmp_path, known=()))
+        list(unrecorded_run_notes(tmp_path, known=()))
     assert str(folder) in caught.value.hint
-    assert list(notes(tmp_path, known=("r1",))) == []
-    data["owner"] = str(dataclasses.replace(owner, machine=Owner.here().machine, started="0"))
+    assert list(unrecorded_run_notes(tmp_path, known=("r1",))) == []
+    data["owner"] = str(dataclasses.replace(owner, machine=Owner.of_this_process().machine, started="0"))
     (folder / FILE).write_text(json.dumps(data))
-    assert [note.id for note in notes(tmp_path, known=())] == ["r1"], "its process has ended"
+    assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "its process has ended"
     del data["owner"]
     (folder / FILE).write_text(json.dumps(data))
-    assert [note.id for note in notes(tmp_path, known=())] == ["r1"], "of an earlier kiln"
+    assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "of an earlier kiln"

@@ -162,7 +162,7 @@ def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
             questions.append(words)
             return SimpleNamespace(ok=True, stdout=self.records.pop(0), exit_code=0, tail="")
 
-        def follows(self, worker: str) -> bool:
+        def needs_following(self, worker: str) -> bool:
             return worker == "kiln-r-pool-1" and bool(self.records)
 
     session = Noticed()

@@ -58,7 +58,7 @@ class Session:
         self.sent: list[str] = []
         self.steps: list[str] = []
 
-    def follows(self, _: str) -> bool:
+    def needs_following(self, _: str) -> bool:
         return bool(self.answers)
 
     def report_step(self, config: str, step: str) -> None:
@@ -78,7 +78,7 @@ class Session:
 
 
 def executor(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> WorkerTestExecutor:
-    monkeypatch.setattr(PlaybookSession, "of", lambda _: session)
+    monkeypatch.setattr(PlaybookSession, "from_site", lambda _: session)
     channel = tmp_path / "channel"
     (channel / "linux-64").mkdir(parents=True, exist_ok=True)
     path = channel / "linux-64" / "one.conda"
@@ -112,7 +112,7 @@ def test_a_config_is_tested_with_its_packages_in_a_unit_of_its_own(
     assert "systemd-run --quiet --wait --pipe --collect --unit=kiln-test.service --uid=kiln" in test
     assert test.endswith(f"test --json --gpu {TARGET}/linux-64/one.conda")
     assert session.sent == [f"{tmp_path}/channel/./linux-64/one.conda", TARGET]
-    key = run.tested.key("one")
+    key = run.tested.inputs_hash("one")
     (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=key))
     assert isinstance(collected, Collected)
     assert (collected.packages, collected.reason) == ((), "")
@@ -128,16 +128,18 @@ def test_a_config_is_tested_with_its_packages_in_a_unit_of_its_own(
 def test_a_result_of_other_packages_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(tmp_path / "run", GOOD)
     run = executor(tmp_path, session, monkeypatch)
-    (none,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.key("one")))
+    (none,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.inputs_hash("one")))
     assert isinstance(none, CollectFailed)
     assert none.foreign
     run.carry_out(FollowBuild(worker=WORKER, config=JOB))
-    before = run.tested.key("one")
+    before = run.tested.inputs_hash("one")
     (path,) = run.tested.packages["one"]
     path.write_text("another package")
-    assert run.tested.key("one") != before
-    assert TestedPackages(channel=tmp_path, packages=run.tested.packages).key("one") != run.tested.key("one"), "no GPU"
-    assert stored_result(session.site.folder, "one", key=run.tested.key("one")) is None
+    assert run.tested.inputs_hash("one") != before
+    assert TestedPackages(channel=tmp_path, packages=run.tested.packages).inputs_hash("one") != run.tested.inputs_hash(
+        "one"
+    ), "no GPU"
+    assert stored_result(session.site.folder, "one", key=run.tested.inputs_hash("one")) is None
 
 
 def test_after_a_lost_connection_the_tests_begin_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +189,7 @@ def test_an_answer_that_is_no_report_is_a_failure(
     run = executor(tmp_path, Session(tmp_path / "run", result), monkeypatch)
     (event,) = events(run, FollowBuild(worker=WORKER, config=JOB))
     assert (event.exit_code, reason in event.reason) == (exit_code, True)
-    (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.key("one")))
+    (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.inputs_hash("one")))
     assert (collected.steps[0].failed, reason in collected.reason) == (True, True)
     assert collected.log == tmp_path / "run" / "logs" / "one.test.log"
 

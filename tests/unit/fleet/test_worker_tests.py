@@ -89,8 +89,8 @@ def test_configs_are_tested_one_by_one_on_a_worker_that_is_terminated(tmp_path: 
     executor = simulation(tests)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         report, errors = execute(tests, ledger, executor)
-        (run,) = ledger.fleets()
-        assert ledger.runs() == (), "tests alone are no run over the matrix"
+        (run,) = ledger.fleet_runs()
+        assert ledger.run_numbers() == (), "tests alone are no run over the matrix"
     assert ({config.config for config in report.configs}, errors) == (set(CONFIGS), {})
     assert begun(executor) == list(CONFIGS)
     (worker,) = run.workers
@@ -98,9 +98,9 @@ def test_configs_are_tested_one_by_one_on_a_worker_that_is_terminated(tmp_path: 
     assert {(job.config, job.state) for job in run.jobs} == {
         (f"{name}{SUFFIX}", JobState.COLLECTED) for name in CONFIGS
     }
-    assert {name for name, _ in worker_tests.passed([run])} == set(CONFIGS)
+    assert {name for name, _ in worker_tests.passed_configs([run])} == set(CONFIGS)
     assert not executor.workers
-    cost = costs.of_run(run, None, executor.now())
+    cost = costs.run_cost(run, None, executor.now())
     assert cost is not None
     assert cost.spent == pytest.approx((120 + 120 + 3 * 600) / HOUR, rel=0.2)
     (needs,) = [
@@ -114,7 +114,7 @@ def test_a_failed_config_does_not_stop_the_others(tmp_path: Path) -> None:
     executor = simulation(tests, codes={f"first{SUFFIX}": TestsFailed.exit_code})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         report, errors = execute(tests, ledger, executor)
-        passed = {name for name, _ in worker_tests.passed(ledger.fleets())}
+        passed = {name for name, _ in worker_tests.passed_configs(ledger.fleet_runs())}
     assert {config.config: config.state for config in report.configs}["first"] is ConfigState.FAILED
     assert {name: type(error) for name, error in errors.items()} == {"first": TestsFailed}
     assert passed == {"second", "third"}
@@ -143,7 +143,7 @@ def test_a_lost_worker_is_replaced_and_what_has_passed_is_not_tested_again(tmp_p
     executor = simulation(tests, dies={FIRST: 240 + SECONDS + 300})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         _, errors = execute(tests, ledger, executor)
-        (run,) = ledger.fleets()
+        (run,) = ledger.fleet_runs()
     assert not errors
     assert begun(executor) == ["first", "second", "second", "third"]
     assert [worker.name for worker in run.workers] == [FIRST, SECOND]
@@ -158,18 +158,18 @@ def test_killed_tests_go_on_with_their_worker(tmp_path: Path) -> None:
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
             execute(tests, ledger, executor)
-        (previous,) = ledger.fleets()
+        (previous,) = ledger.fleet_runs()
         assert previous.finished is None
         executor.revive()
         before = len(executor.commands)
-        again = inputs(tmp_path, previous_run=previous, passed=worker_tests.passed([previous]))
+        again = inputs(tmp_path, previous_run=previous, passed=worker_tests.passed_configs([previous]))
         assert [job.config for job in again.run_config.estimates] == [f"third{SUFFIX}"]
         execute(again, ledger, executor)
-        (run,) = ledger.fleets()
+        (run,) = ledger.fleet_runs()
     assert run.finished is not None
     assert [worker.name for worker in run.workers] == [FIRST]
     assert "third" not in {command.config for command in executor.commands[before:] if isinstance(command, StartBuild)}
-    assert {name for name, _ in worker_tests.passed([run])} == set(CONFIGS)
+    assert {name for name, _ in worker_tests.passed_configs([run])} == set(CONFIGS)
 
 
 def built(tmp_path: Path) -> tuple[MatrixReport, FleetRun]:
@@ -197,7 +197,7 @@ def built(tmp_path: Path) -> tuple[MatrixReport, FleetRun]:
     )
     job = JobRecord(config="first", worker=worker.name, attempt=1, state=JobState.COLLECTED, started=report.started)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-        report = dataclasses.replace(report, run=ledger.begin(report))
+        report = dataclasses.replace(report, run=ledger.begin_run(report))
         run = FleetRun(
             id="r1",
             provider="local",
@@ -209,10 +209,10 @@ def built(tmp_path: Path) -> tuple[MatrixReport, FleetRun]:
             key="inputs",
         )
         ledger.begin_fleet(run)
-        ledger.keep_worker("r1", worker)
-        ledger.keep_job("r1", job)
+        ledger.store_worker("r1", worker)
+        ledger.store_job("r1", job)
         ledger.end_fleet("r1")
-        (run,) = ledger.fleets()
+        (run,) = ledger.fleet_runs()
     return report, run
 
 
@@ -222,8 +222,8 @@ def test_the_tests_of_a_run_are_part_of_its_report_its_cost_and_its_budget(tmp_p
     executor = simulation(tests, codes={f"second{SUFFIX}": TestsFailed.exit_code})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         result, errors = execute(tests, ledger, executor)
-        stored, (fleet,) = ledger.report(report.run), ledger.fleets()
-        assert ledger.runs() == (report.run,)
+        stored, (fleet,) = ledger.report(report.run), ledger.fleet_runs()
+        assert ledger.run_numbers() == (report.run,)
     assert list(errors) == ["second"]
     assert stored is not None
     assert {config.config: config.state for config in stored.configs} == {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kiln.image import content_assembly, file_selection, slim_image_kinds
 
-PACKAGE = file_selection.Installed(
+PACKAGE = file_selection.InstalledPackage(
     name="tensorflow",
     version="2.21.0",
     build="cuda129py311h0_200",

@@ -10,15 +10,19 @@ import pytest
 
 from kiln.container import Engine, EngineKind
 from kiln.errors import MissingTool, UsageError
-from kiln.image import default_tag, provide_image, recipe
-from kiln.image.build_container_image import AFTER, argv, write_archive
+from kiln.image import base_image_recipe, base_image_tag, provide_image
+from kiln.image.build_container_image import AFTER, mmdebstrap_argv, write_archive
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 
 
 def test_mmdebstrap_is_told_suite_packages_and_mirrors() -> None:
-    words = argv(
-        recipe("trixie", ("gcc",)), Path("/a/b.part"), sources=Path("/s.list"), settings=Path("/c"), keyring=Path("/k")
+    words = mmdebstrap_argv(
+        base_image_recipe("trixie", ("gcc",)),
+        Path("/a/b.part"),
+        sources=Path("/s.list"),
+        settings=Path("/c"),
+        keyring=Path("/k"),
     )
     assert words[0] == "mmdebstrap"
     assert words[-3:] == ("trixie", "/a/b.part", "/s.list")
@@ -28,34 +32,37 @@ def test_mmdebstrap_is_told_suite_packages_and_mirrors() -> None:
 
 
 def test_without_sources_mmdebstrap_takes_its_own_mirror() -> None:
-    assert argv(recipe(), Path("/a"), sources=None, settings=Path("/c"), keyring=None)[-2:] == ("bookworm", "/a")
+    assert mmdebstrap_argv(base_image_recipe(), Path("/a"), sources=None, settings=Path("/c"), keyring=None)[-2:] == (
+        "bookworm",
+        "/a",
+    )
 
 
 def test_an_image_is_the_same_for_the_same_packages_in_any_order() -> None:
-    assert recipe(extra=("gcc", "g++", "gcc")).key == recipe(extra=("g++", "gcc")).key
-    assert len({recipe().key, recipe("trixie").key, recipe(extra=("gcc",)).key}) == 3
-    assert dataclasses.replace(recipe(), packages=()).key != recipe().key
+    assert base_image_recipe(extra=("gcc", "g++", "gcc")).key == base_image_recipe(extra=("g++", "gcc")).key
+    assert len({base_image_recipe().key, base_image_recipe("trixie").key, base_image_recipe(extra=("gcc",)).key}) == 3
+    assert dataclasses.replace(base_image_recipe(), packages=()).key != base_image_recipe().key
 
 
 def test_an_image_is_another_when_the_locked_engine_is(tmp_path: Path) -> None:
     lock = tmp_path / "run.txt"
     lock.write_text("a==1")
-    first = dataclasses.replace(recipe(), lock=lock).key
+    first = dataclasses.replace(base_image_recipe(), lock=lock).key
     lock.write_text("a==2")
-    assert dataclasses.replace(recipe(), lock=lock).key != first
+    assert dataclasses.replace(base_image_recipe(), lock=lock).key != first
 
 
 @pytest.mark.parametrize("tag", ["kiln-base:bookworm", "docker.io/library/x"])
 def test_a_name_that_engines_read_differently_is_refused(tag: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a name of a local image") as caught:
-        provide_image(ENGINE, recipe(), tag=tag, folder=tmp_path, env={})
+        provide_image(ENGINE, base_image_recipe(), tag=tag, folder=tmp_path, env={})
     assert caught.value.hint == f"localhost/{tag}"
-    assert default_tag("trixie") == "localhost/kiln-base:trixie"
+    assert base_image_tag("trixie") == "localhost/kiln-base:trixie"
 
 
 def test_without_mmdebstrap_its_package_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="mmdebstrap") as caught:
-        write_archive(recipe(), tmp_path / "a.tar", env={"PATH": str(tmp_path)})
+        write_archive(base_image_recipe(), tmp_path / "a.tar", env={"PATH": str(tmp_path)})
     assert "mmdebstrap" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 

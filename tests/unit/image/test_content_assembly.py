@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kiln.image import content_assembly
 from kiln.image.layers import LayerEntry
-from kiln.rehearse.stand_in_writer import level_metadata
+from kiln.rehearse.stand_in_writer import microarch_level_metadata
 from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ def test_its_processor_is_of_the_level_that_tensorflow_is_compiled_for() -> None
     version, processor = content_assembly.virtual_packages("2.36", "")["__archspec"]
     accepted = [
         facts.version
-        for facts in level_metadata()
+        for facts in microarch_level_metadata()
         if all(re.match(pattern, processor) for pattern in facts.depends[0].split(" ")[2:])
     ]
     variants = (ROOT / "recipe" / "conda_build_config.yaml").read_text(encoding="utf-8")

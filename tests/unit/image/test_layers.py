@@ -8,7 +8,7 @@ import os
 import tarfile
 from typing import TYPE_CHECKING
 
-from kiln.image.layers import Layer, LayerEntry, PackedLayer, dead_links, of_tree, pack, with_folders
+from kiln.image.layers import Layer, LayerEntry, PackedLayer, dead_links, entries_of_tree, pack, with_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ def tree(root: Path, *, mode: int) -> tuple[LayerEntry, ...]:
     (root / "note").write_text("a note")
     (root / "note").chmod(0o600 | mode)
     (root / "bin" / "link").symlink_to("run")
-    return tuple(of_tree(root, ("note", "bin/run", "bin/link"), below="/opt/x"))
+    return tuple(entries_of_tree(root, ("note", "bin/run", "bin/link"), below="/opt/x"))
 
 
 def packed(entries: tuple[LayerEntry, ...], path: Path) -> PackedLayer:

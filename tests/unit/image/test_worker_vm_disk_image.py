@@ -27,7 +27,7 @@ def archived(folder: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     (root / "large").write_bytes(os.urandom(4 << 20))
-    target = folder / "images" / disk_recipe().file
+    target = folder / "images" / disk_recipe().archive_name
     target.parent.mkdir()
     with tarfile.open(target, "w") as archive:
         archive.add(root, ".")
@@ -50,7 +50,7 @@ def test_a_disk_is_made_of_a_system_with_its_kernel_beside_it_and_found_again(tm
 def test_what_is_no_system_leaves_no_disk(tmp_path: Path) -> None:
     if os.geteuid() and shutil.which("fakeroot") is None:
         pytest.skip("fakeroot is not on this machine")
-    (tmp_path / disk_recipe().file).write_bytes(b"no archive")
+    (tmp_path / disk_recipe().archive_name).write_bytes(b"no archive")
     with pytest.raises(BuildFailed, match="could not be made into a disk"):
         provide_disk(disk_recipe(), tmp_path, env=os.environ)
     assert not (tmp_path / "kiln-disk-bookworm").exists()
@@ -58,7 +58,7 @@ def test_what_is_no_system_leaves_no_disk(tmp_path: Path) -> None:
 
 def test_who_is_not_root_is_told_of_fakeroot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    (tmp_path / disk_recipe().file).touch()
+    (tmp_path / disk_recipe().archive_name).touch()
     with pytest.raises(MissingTool, match="fakeroot") as caught:
         provide_disk(disk_recipe(), tmp_path, env={"PATH": str(tmp_path)})
     assert "fakeroot" in caught.value.hint

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.init import kiln_requirement
-from kiln.init.kiln_requirement import given, of_origin, remote_url
+from kiln.init.kiln_requirement import of_origin, parse_given_requirement, remote_url
 from tests.git_repositories import git
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ def test_pips_record_of_the_origin_is_pinned_without_credentials(origin: Mapping
 
 
 def test_a_version_alone_is_used_only_where_pip_took_kiln_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kiln_requirement, "_record", lambda: ("1.2", None))
+    monkeypatch.setattr(kiln_requirement, "_installed_version_and_origin", lambda: ("1.2", None))
     assert kiln_requirement.of_running_kiln(env={}).line == "kiln==1.2"
 
 
 def test_an_unknown_origin_is_refused_and_not_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kiln_requirement, "_record", lambda: None)
+    monkeypatch.setattr(kiln_requirement, "_installed_version_and_origin", lambda: None)
     monkeypatch.setattr(kiln_requirement, "_CLONE", tmp_path)
     with pytest.raises(UsageError, match="the origin of this kiln is unknown") as caught:
         kiln_requirement.of_running_kiln(env={"PATH": ""})
@@ -71,7 +71,7 @@ def test_an_unknown_origin_is_refused_and_not_guessed(monkeypatch: pytest.Monkey
 def test_a_clone_gives_its_commit_at_the_repository_that_it_came_from(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kiln_requirement, "_record", lambda: None)
+    monkeypatch.setattr(kiln_requirement, "_installed_version_and_origin", lambda: None)
     monkeypatch.setattr(kiln_requirement, "_CLONE", tmp_path)
     env = {"PATH": os.environ["PATH"]}
     git(tmp_path, "init", "-q")
@@ -112,14 +112,14 @@ def test_remotes_become_addresses_for_pip(remote: str, address: str | None) -> N
     ],
 )
 def test_a_pinned_requirement_is_taken(text: str) -> None:
-    assert given(text).line == text
-    assert given(text.removeprefix("kiln @ ")).line == text
+    assert parse_given_requirement(text).line == text
+    assert parse_given_requirement(text.removeprefix("kiln @ ")).line == text
 
 
 def test_a_path_becomes_an_address(tmp_path: Path) -> None:
     (tmp_path / "kiln.whl").touch()
-    assert given(str(tmp_path / "kiln.whl")).line == f"kiln @ {tmp_path.as_uri()}/kiln.whl"
-    assert given(f"kiln @ {tmp_path.as_uri()}/kiln.whl").note
+    assert parse_given_requirement(str(tmp_path / "kiln.whl")).line == f"kiln @ {tmp_path.as_uri()}/kiln.whl"
+    assert parse_given_requirement(f"kiln @ {tmp_path.as_uri()}/kiln.whl").note
 
 
 @pytest.mark.parametrize("name", ["a.whl", "a b.whl", "a#1%20.whl"])
@@ -132,8 +132,8 @@ def test_a_file_is_given_by_its_path_or_by_any_form_of_its_url(tmp_path: Path, n
         url.replace("file://", "file:"),
         url.replace("file://", "file://localhost"),
     ):
-        assert given(text).line == f"kiln @ {url}"
-    assert given(f"{url}#sha256=ab").line == f"kiln @ {url}#sha256=ab"
+        assert parse_given_requirement(text).line == f"kiln @ {url}"
+    assert parse_given_requirement(f"{url}#sha256=ab").line == f"kiln @ {url}#sha256=ab"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_is_given_by_its_path_or_by_any_form_of_its_url(tmp_path: Path, n
 )
 def test_an_open_or_invalid_requirement_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)) as caught:
-        given(text)
+        parse_given_requirement(text)
     assert caught.value.hint.startswith("--kiln")
     assert "kiln==" not in caught.value.hint  # another project has the name on PyPI
     assert "u:p" not in str(caught.value)

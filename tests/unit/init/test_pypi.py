@@ -148,7 +148,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     answering(json.dumps({"recipe": GENERATED, "mapped": True}))
     monkeypatch.setattr(pypi, "_source_facts", lambda *_: SdistFacts(licenses=("COPYING",)))
-    assert pypi.project("Foo-Bar", None, env={}).name == "foo-bar"
+    assert pypi.fetch_project("Foo-Bar", None, env={}).name == "foo-bar"
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None], m
 def test_failures_are_told_apart(answering: Callable[[str], None], output: str, message: str, hint: str) -> None:
     answering(output)
     with pytest.raises(DownloadFailed, match=message) as caught:
-        pypi.project("x", "2", env={})
+        pypi.fetch_project("x", "2", env={})
     assert hint in caught.value.hint
 
 
 def test_a_name_that_no_project_has_is_not_asked_for() -> None:
     with pytest.raises(UsageError, match="cannot be a project"):
-        pypi.project("../etc", None, env={})
+        pypi.fetch_project("../etc", None, env={})
 
 
 def test_a_projects_source_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_a_projects_source_archive_is_fetched_and_read(tmp_path: Path, monkeypat
     page.parent.mkdir()
     page.with_name("small-1.tar.gz").write_bytes(data.getvalue())
     page.write_text(f'<a href="small-1.tar.gz#sha256={sha256}">small</a>')
-    monkeypatch.setattr(package_index, "indexes", lambda _: (tmp_path.as_uri(),))
+    monkeypatch.setattr(package_index, "configured_indexes", lambda _: (tmp_path.as_uri(),))
     url = "https://index.example/packages/source/s/small/small-{version}.tar.gz"
     project = pypi.PythonProject(
         noarch=True,

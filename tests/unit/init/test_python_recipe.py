@@ -46,7 +46,7 @@ def test_a_recipe_has_no_lints(tmp_path: Path, project: PythonProject, form: Rec
     feedstock = made(tmp_path / "f", project, form)
     for of_conda_forge in (False, True):
         messages = lint.check(feedstock, of_conda_forge=of_conda_forge)
-        assert [item for item in messages if item.at.file == form.file] == []
+        assert [item for item in messages if item.at.file == form.recipe_path] == []
 
 
 def test_both_formats_make_the_same_package(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_both_formats_make_the_same_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", RecipeFormat)
 def test_foreign_text_renders_as_text(tmp_path: Path, form: RecipeFormat) -> None:
     about = {"summary": "runs {{ 1 // 0 }} ${{ 1 // 0 }}", "license": "MIT", "documentation": "https://x.example/"}
-    text = python_recipe(replace(PROJECT, about=about), form, ["jane"]).files[form.file]
+    text = python_recipe(replace(PROJECT, about=about), form, ["jane"]).files[form.recipe_path]
     assert "runs { { 1 // 0 }} ${ { 1 // 0 }}" in text
     assert rendered(made(tmp_path / "f", replace(PROJECT, about=about), form)).name == "foo-bar"
 
@@ -81,7 +81,7 @@ def test_foreign_text_is_harmless_wherever_it_comes_from(tmp_path: Path, form: R
         entry_points=(HOSTILE, "a = a:b [nope]"),
         left_out=(HOSTILE, "foo[nope] ({{ 1 // 0 }})"),
     )
-    text = python_recipe(project, form, ["jane"]).files[form.file]
+    text = python_recipe(project, form, ["jane"]).files[form.recipe_path]
     live = [line for line in text.splitlines() if "1 // 0" in line and ("{{" in line or "[" in line)]
     assert live == []
     assert rendered(made(tmp_path / "f", replace(project, host=("pip",), run=()), form)).name == "foo-bar"

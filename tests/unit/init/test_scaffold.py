@@ -21,13 +21,13 @@ RECIPE = starter("a", "1", RecipeFormat.V1, ["jane"])
 
 
 def test_the_entry_point_of_this_repository_is_that_of_all_feedstocks(tmp_path: Path) -> None:
-    text = scaffold.new_feedstock(tmp_path, RECIPE, KILN).added["build-locally.py"]
+    text = scaffold.new_feedstock_files(tmp_path, RECIPE, KILN).added["build-locally.py"]
     assert text == (ROOT / "build-locally.py").read_text()
 
 
 def test_a_new_folder_appears_complete_with_its_modes(tmp_path: Path) -> None:
     root = tmp_path / "a" / "f"
-    scaffold.write(root, scaffold.new_feedstock(root, RECIPE, KILN))
+    scaffold.write(root, scaffold.new_feedstock_files(root, RECIPE, KILN))
     assert os.access(root / "build-locally.py", os.X_OK)
     assert not os.access(root / "conda-forge.yml", os.X_OK)
     assert (root / "requirements" / "kiln.txt").read_text().splitlines()[-1] == "kiln==1"
@@ -39,19 +39,19 @@ def test_a_file_that_exists_is_named_and_nothing_is_written(tmp_path: Path, name
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("theirs")
     with pytest.raises(NotWritable, match="overwrites nothing") as caught:
-        scaffold.new_feedstock(tmp_path, RECIPE, KILN)
+        scaffold.new_feedstock_files(tmp_path, RECIPE, KILN)
     assert caught.value.why == name
 
 
 def test_a_dangling_link_counts_as_existing_and_a_linked_folder_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "conda-forge.yml").symlink_to(tmp_path / "nowhere")
     with pytest.raises(NotWritable):
-        scaffold.new_feedstock(tmp_path, RECIPE, KILN)
+        scaffold.new_feedstock_files(tmp_path, RECIPE, KILN)
     (tmp_path / "conda-forge.yml").unlink()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "recipe").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotWritable, match="is a link"):
-        scaffold.write(tmp_path, scaffold.new_feedstock(tmp_path, RECIPE, KILN))
+        scaffold.write(tmp_path, scaffold.new_feedstock_files(tmp_path, RECIPE, KILN))
     assert not (tmp_path / "conda-forge.yml").exists()
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_a_starter_renders_as_asked_and_has_no_lints(tmp_path: Path, form: RecipeFormat, version: str) -> None:
     root = tmp_path / "f"
     recipe = starter("a-b.c", version, form, ["jane", "org/team"])
-    scaffold.write(root, scaffold.new_feedstock(root, recipe, KilnRequirement(line="kiln==1")))
+    scaffold.write(root, scaffold.new_feedstock_files(root, recipe, KilnRequirement(line="kiln==1")))
     feedstock = feedstock_loader.load(root)
     assert lint.check(feedstock) == []
     (config,) = expand.configs(feedstock, None, {})

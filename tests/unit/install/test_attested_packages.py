@@ -12,7 +12,7 @@ from kiln.install import attested_packages
 from kiln.install.attested_packages import RequiredSigners
 from kiln.provenance import bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner
-from kiln.rattler_process.package_records import loaded
+from kiln.rattler_process.package_records import records_from_json
 from tests.publishing import KEY, another_key
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def record(folder: Path, *made: bytes, channel: str = "https://a.example/c", **c
     fields = {"name": "small", "version": "1", "build": "0", "build_number": 0, "depends": [], "subdir": "noarch"}
     place = {"fn": FILE, "url": (folder / FILE).as_uri(), "channel": channel}
     values = {**fields, **place, "sha256": SHA256, "attestations_sha256": digest, **changed}
-    (one,) = loaded([{key: value for key, value in values.items() if value is not None}])
+    (one,) = records_from_json([{key: value for key, value in values.items() if value is not None}])
     return one
 
 
 def published(channel: str = "https://a.example/c", sha256: str = SHA256) -> bytes:
-    return KEY.bundle(statements.publication_statement(FILE, sha256, channel))
+    return KEY.sign_statement(statements.publication_statement(FILE, sha256, channel))
 
 
 def test_what_a_required_signer_published_to_the_channel_is_accepted(tmp_path: Path) -> None:
@@ -54,20 +54,20 @@ def test_what_a_required_signer_published_to_the_channel_is_accepted(tmp_path: P
         ("c=them", "c=us"),
         ("c=them", "us"),
     ):
-        attested_packages.require([one], rules(*words))
+        attested_packages.verify_attestations([one], rules(*words))
 
 
 @pytest.mark.parametrize("words", [("them",), ("c=them",), ("https://a.example/c=them",)])
 def test_what_another_signer_published_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     with pytest.raises(ProvenanceBroken, match="no valid attestation of small-1-0"):
-        attested_packages.require([record(tmp_path, published())], rules(*words))
+        attested_packages.verify_attestations([record(tmp_path, published())], rules(*words))
 
 
 def test_packages_of_other_channels_need_none_where_a_rule_names_one(tmp_path: Path) -> None:
     elsewhere = record(tmp_path, published(), channel="https://b.example/c", attestations_sha256=None)
-    attested_packages.require([elsewhere], rules("c=us"))
+    attested_packages.verify_attestations([elsewhere], rules("c=us"))
     with pytest.raises(ProvenanceBroken, match="the index has no attestation of small-1-0"):
-        attested_packages.require([elsewhere], rules("us"))
+        attested_packages.verify_attestations([elsewhere], rules("us"))
 
 
 def test_every_package_that_lacks_one_is_named(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_every_package_that_lacks_one_is_named(tmp_path: Path) -> None:
         record(tmp_path, published(sha256="cd" * 32)),
     ]
     with pytest.raises(ProvenanceBroken, match=r"no SHA-256 of small-1-0.conda; and 3 more") as refused:
-        attested_packages.require([*wrong, record(tmp_path, published())], rules("us"))
+        attested_packages.verify_attestations([*wrong, record(tmp_path, published())], rules("us"))
     text = str(refused.value)
     assert all(why in text for why in ("are missing", "https://b.example/c", "of the hash cdcd"))
 
@@ -88,13 +88,13 @@ def test_attestations_that_were_replaced_are_not_read(tmp_path: Path) -> None:
     (place,) = tmp_path.glob("*.sigs.*")
     place.write_bytes(bundles.sidecar_content([published(), published()]))
     with pytest.raises(ProvenanceBroken, match="are not those of the index"):
-        attested_packages.require([one], rules("us"))
+        attested_packages.verify_attestations([one], rules("us"))
 
 
 @pytest.mark.parametrize("changed", [{"name": "numpy"}, {"version": "2"}, {"build": "1"}], ids=str)
 def test_a_signed_file_is_not_accepted_as_another_package(tmp_path: Path, changed: dict[str, str]) -> None:
     with pytest.raises(ProvenanceBroken, match=r"the index has small-1-0.conda as"):
-        attested_packages.require([record(tmp_path, published(), **changed)], rules("us"))
+        attested_packages.verify_attestations([record(tmp_path, published(), **changed)], rules("us"))
 
 
 def test_a_rule_for_a_text_that_is_no_channel_is_a_signer() -> None:

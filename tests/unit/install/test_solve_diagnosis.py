@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from kiln.install.solve_diagnosis import (
     TargetMachine,
-    conflicting_specs,
-    cudas,
+    cuda_versions_to_try,
+    explain_conflicting_specs,
+    explain_missing_driver,
     is_newer_cuda,
     newest_versions,
-    no_driver,
     smallest_conflict,
 )
 
@@ -31,7 +31,7 @@ def test_a_spec_that_alone_cannot_be_had_stands_alone() -> None:
 
 
 def test_drivers_are_tried_for_each_cuda_and_for_those_that_the_solver_names() -> None:
-    assert cudas("x would constrain __cuda >=12.5, y __cuda >=13") == ("11.0", "12.0", "12.5", "13.0")
+    assert cuda_versions_to_try("x would constrain __cuda >=12.5, y __cuda >=13") == ("11.0", "12.0", "12.5", "13.0")
 
 
 def test_a_cuda_is_newer_by_its_numbers() -> None:
@@ -42,7 +42,7 @@ def test_a_cuda_is_newer_by_its_numbers() -> None:
 
 def test_an_old_driver_is_reported_with_the_required_version() -> None:
     machine = TargetMachine(virtual_packages={"__cuda": ("11.4", "0")}, driver=lambda: "470.82.01")
-    what, why, hint = no_driver(["tensorflow-gpu"], "12.5", machine, instead=["tensorflow-cpu"])
+    what, why, hint = explain_missing_driver(["tensorflow-gpu"], "12.5", machine, instead=["tensorflow-cpu"])
     assert what.startswith("tensorflow-gpu cannot run here: this needs an NVIDIA driver 555.42.02 or newer, for CUDA")
     assert why == "this machine's driver, 470.82.01, runs CUDA up to 11.4"
     assert hint.startswith(
@@ -51,13 +51,13 @@ def test_an_old_driver_is_reported_with_the_required_version() -> None:
 
 
 def test_a_missing_driver_is_reported() -> None:
-    _, why, hint = no_driver(["tensorflow-gpu"], "12.0", TargetMachine(virtual_packages={}), instead=[])
+    _, why, hint = explain_missing_driver(["tensorflow-gpu"], "12.0", TargetMachine(virtual_packages={}), instead=[])
     assert why == "no working NVIDIA driver found on this machine"
     assert hint.startswith("install NVIDIA's driver 525.60.13 or newer")
 
 
 def test_the_two_variants_are_both_named() -> None:
-    what, _, hint = conflicting_specs(("tensorflow-gpu 2.21.*", "tensorflow-cpu"), ("conda-forge",))
+    what, _, hint = explain_conflicting_specs(("tensorflow-gpu 2.21.*", "tensorflow-cpu"), ("conda-forge",))
     assert what == "tensorflow-gpu 2.21.* and tensorflow-cpu exclude each other, on any machine"
     assert hint == "request one of them; tensorflow alone selects the build for the machine"
 
@@ -66,7 +66,7 @@ def test_a_version_that_does_not_exist_is_answered_with_those_that_do() -> None:
     answers = {"app": "3", "app <3": "2.1", "app <2.1": "1"}
     versions = newest_versions("app", lambda spec: answers.get(spec, ""))
     assert versions == ("3", "2.1", "1")
-    what, why, hint = conflicting_specs(("app 7.*",), ("conda-forge",), versions)
+    what, why, hint = explain_conflicting_specs(("app 7.*",), ("conda-forge",), versions)
     assert what == "app 7.* cannot be installed from conda-forge on any machine"
     assert why == "the newest versions there of app are 3, 2.1, 1"
     assert hint.startswith("request another version")
@@ -77,4 +77,4 @@ def test_the_versions_of_a_package_are_limited() -> None:
     assert newest_versions("app", lambda _: str(next(endless))) == ("100", "99", "98", "97", "96")
     assert newest_versions("app", lambda _: "1") == ("1",)
     assert newest_versions("nothing", lambda _: "") == ()
-    assert conflicting_specs(("nothing",), ("c",))[2].startswith("check its name")
+    assert explain_conflicting_specs(("nothing",), ("c",))[2].startswith("check its name")

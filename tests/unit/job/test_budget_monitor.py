@@ -27,49 +27,51 @@ def act(monitor: BudgetMonitor, number: int, size: int = 1) -> None:
 
 
 def test_the_reserve_grows_with_what_has_to_be_packed() -> None:
-    assert budget_monitor.least_reserve(20_000.0) == budget_monitor.LEAST
-    assert budget_monitor.least_reserve(60.0) == 6.0
-    assert budget_monitor.reserve(0, 6.0) == 6.0
-    assert budget_monitor.reserve(10_000_000_000, 120.0) == pytest.approx(120 + 200 + 400)
+    assert budget_monitor.least_reserve_seconds(20_000.0) == budget_monitor.LEAST
+    assert budget_monitor.least_reserve_seconds(60.0) == 6.0
+    assert budget_monitor.reserve_seconds(0, 6.0) == 6.0
+    assert budget_monitor.reserve_seconds(10_000_000_000, 120.0) == pytest.approx(120 + 200 + 400)
 
 
 def test_it_stops_when_only_the_reserve_is_left(tmp_path: Path) -> None:
     monitor = a_monitor(tmp_path, deadline=1000.0, least_reserve=50.0)
-    assert monitor.reason(940.0, 0) == ""
-    assert monitor.reason(950.5, 0) == "49.5 s of --budget are left, which its end and its packing take"
+    assert monitor.stop_reason(940.0, 0) == ""
+    assert monitor.stop_reason(950.5, 0) == "49.5 s of --budget are left, which its end and its packing take"
 
 
 def test_a_larger_cache_is_stopped_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_monitor, "UPLOADED", 1000)
     monitor = a_monitor(tmp_path, deadline=1000.0, least_reserve=1.0)
     act(monitor, 1, 100_000)
-    assert monitor.reason(905.0, 0)
+    assert monitor.stop_reason(905.0, 0)
 
 
 def test_it_stops_after_a_number_of_actions(tmp_path: Path) -> None:
     monitor = a_monitor(tmp_path, action_limit=2)
     act(monitor, 1)
-    assert monitor.reason(0.0, 0) == ""
+    assert monitor.stop_reason(0.0, 0) == ""
     act(monitor, 2)
-    assert monitor.reason(0.0, 0) == "2 actions of Bazel are finished, and --budget allows 2"
-    assert monitor.reason(0.0, 1) == ""
+    assert monitor.stop_reason(0.0, 0) == "2 actions of Bazel are finished, and --budget allows 2"
+    assert monitor.stop_reason(0.0, 1) == ""
 
 
 def test_it_stops_at_once_when_the_machine_is_taken_back(tmp_path: Path) -> None:
     notice = tmp_path / "notice"
     monitor = a_monitor(tmp_path, notice=notice)  # type: ignore[arg-type]
     assert monitor.options.has_budget, "or a Bazel in a container is not interrupted"
-    assert monitor.reason(1000.0, 0) == ""
+    assert monitor.stop_reason(1000.0, 0) == ""
     notice.write_text("{")
-    assert monitor.reason(1000.0, 0) == "", "half written"
+    assert monitor.stop_reason(1000.0, 0) == "", "half written"
     notice.write_text('{"at": 1095}')
-    assert monitor.reason(1000.0, 0) == "the machine is taken back in 1 min 35 s"
+    assert monitor.stop_reason(1000.0, 0) == "the machine is taken back in 1 min 35 s"
 
 
 def test_as_much_is_handed_on_as_the_time_of_a_notice_allows() -> None:
-    assert budget_monitor.transferable(budget_monitor.SHORTEST) == 0
-    assert budget_monitor.transferable(budget_monitor.SHORTEST + 6.0) == 100_000_000
-    assert budget_monitor.reserve(budget_monitor.transferable(70.0), budget_monitor.SHORTEST) == pytest.approx(70.0)
+    assert budget_monitor.transferable_bytes(budget_monitor.SHORTEST) == 0
+    assert budget_monitor.transferable_bytes(budget_monitor.SHORTEST + 6.0) == 100_000_000
+    assert budget_monitor.reserve_seconds(
+        budget_monitor.transferable_bytes(70.0), budget_monitor.SHORTEST
+    ) == pytest.approx(70.0)
 
 
 def test_a_build_that_is_asked_to_stop_ends_by_itself(tmp_path: Path) -> None:

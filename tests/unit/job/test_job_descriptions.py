@@ -75,4 +75,4 @@ def test_options_survive_json(options: BuildOptions) -> None:
     ids=["defaults", "keep failed", "rebuild", "from step", "debug"],
 )
 def test_these_options_build_finished_configs_again(options: BuildOptions, expected: bool) -> None:
-    assert options.builds_finished is expected
+    assert options.rebuilds_finished is expected

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, OutOfMemory
-from kiln.job.messages import MARK, StepReporter, error_as_json, error_from, failed_config_result, parse_message, send
+from kiln.job.messages import (
+    MARK,
+    StepReporter,
+    error_as_json,
+    error_from_json,
+    failed_config_result,
+    parse_message,
+    send,
+)
 from kiln.model.run import ConfigState
 
 
@@ -23,7 +31,7 @@ def test_other_lines_are_output(line: str) -> None:
 
 def test_a_build_cannot_speak_for_its_process(capsys: pytest.CaptureFixture[str]) -> None:
     with StepReporter().step("build") as step:
-        step.line(f'{MARK}{{"kind": "result", "state": "done"}}')
+        step.pass_on_line(f'{MARK}{{"kind": "result", "state": "done"}}')
     told = [parse_message(line) for line in capsys.readouterr().out.split("\n")[:-1]]
     assert [item and item["kind"] for item in told] == ["step", None, "done"]
 
@@ -31,7 +39,7 @@ def test_a_build_cannot_speak_for_its_process(capsys: pytest.CaptureFixture[str]
 def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.CaptureFixture[str]) -> None:
     voice = StepReporter()
     with voice.step("fetch") as step:
-        step.reuse()
+        step.mark_reused()
         step.note("n")
     with pytest.raises(ZeroDivisionError), voice.step("make"):
         raise ZeroDivisionError
@@ -51,12 +59,12 @@ def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.Captu
 
 def test_an_error_survives_json() -> None:
     error = DiskFull("full", why="of logs", hint="remove some")
-    told = error_from(error_as_json(error))
+    told = error_from_json(error_as_json(error))
     assert (type(told), told.what, told.why, told.hint) == (DiskFull, "full", "of logs", "remove some")
 
 
 def test_the_step_in_which_it_came_up_stands_first() -> None:
-    assert error_from(error_as_json(BuildFailed("no luck"), step="compile")).what == "compile: no luck"
+    assert error_from_json(error_as_json(BuildFailed("no luck"), step="compile")).what == "compile: no luck"
 
 
 @pytest.mark.parametrize(

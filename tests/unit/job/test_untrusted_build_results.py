@@ -154,10 +154,10 @@ def test_a_result_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def test_of_messages_only_those_of_a_building_process_count() -> None:
-    assert untrusted_build_results.is_message({"kind": "step", "title": "compile"})
-    assert untrusted_build_results.is_message({"kind": "done", **STEP})
+    assert untrusted_build_results.is_valid_message({"kind": "step", "title": "compile"})
+    assert untrusted_build_results.is_valid_message({"kind": "done", **STEP})
     progress = {"done": 1, "total": None, "current": "", "left": 2.5, "stalled": ""}
-    assert untrusted_build_results.is_message({"kind": "progress", **progress})
+    assert untrusted_build_results.is_valid_message({"kind": "progress", **progress})
     for told in (
         {"kind": "hello", "pid": 1},
         {"kind": "result", "state": "done", "packages": []},
@@ -165,4 +165,4 @@ def test_of_messages_only_those_of_a_building_process_count() -> None:
         {"kind": "step", "title": 1},
         {"kind": ["step"], "title": "compile"},
     ):
-        assert not untrusted_build_results.is_message(told)
+        assert not untrusted_build_results.is_valid_message(told)

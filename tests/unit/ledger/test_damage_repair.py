@@ -31,14 +31,14 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.sqlite"
     with FleetLedger(path) as ledger:
         for number in range(300):
-            ledger.record(f"k{number:03}", config="c", title="t", seconds=1, detail={"files": {"x" * 200: "y"}})
+            ledger.store_step(f"k{number:03}", config="c", title="t", seconds=1, detail={"files": {"x" * 200: "y"}})
         for number in range(3):
-            run = ledger.begin(dataclasses.replace(RUN, jobs=number))
+            run = ledger.begin_run(dataclasses.replace(RUN, jobs=number))
             ledger.update_config(run, DONE)
-            ledger.end(run)
-        ledger.keep(KEPT)
-        ledger.record(KEY, config="a", title="config", seconds=2, detail={"packages": []})
-        ledger.keep_finished(KEY, KEPT)
+            ledger.end_run(run)
+        ledger.store_artifacts(KEPT)
+        ledger.store_step(KEY, config="a", title="config", seconds=2, detail={"packages": []})
+        ledger.back_up_finished_config(KEY, KEPT)
     return path
 
 
@@ -53,17 +53,17 @@ def changed(path: Path, *statements: str) -> None:
 def read_all(path: Path) -> None:
     """Read everything that commands read."""
     with FleetLedger(path) as ledger:
-        ledger.finished(KEY)
-        ledger.latest("t")
+        ledger.finished_step(KEY)
+        ledger.latest_steps("t")
         ledger.artifact(KEPT.path)
-        for number in ledger.runs():
+        for number in ledger.run_numbers():
             ledger.report(number)
             ledger.changes(number)
-        ledger.states()
-        ledger.estimates()
-        ledger.peaks()
-        ledger.abandoned("a")
-        ledger.fleets()
+        ledger.latest_config_states()
+        ledger.last_build_seconds()
+        ledger.last_build_peak_memory()
+        ledger.was_last_build_killed("a")
+        ledger.fleet_runs()
         ledger.build_durations()
 
 
@@ -73,8 +73,8 @@ def test_of_a_file_with_a_damaged_page_the_rest_is_copied(path: Path, caplog: py
     data[middle : middle + 4096] = os.urandom(4096)
     path.write_bytes(data)
     with Ledger(path) as ledger:
-        assert len(ledger.latest("t")) > 100
-        assert ledger.finished(KEY)
+        assert len(ledger.latest_steps("t")) > 100
+        assert ledger.finished_step(KEY)
         assert ledger.artifact(KEPT.path) == KEPT
     assert path.with_name("ledger.sqlite.broken").read_bytes() == data
     assert "is kept as ledger.sqlite.broken" in caplog.text
@@ -102,18 +102,18 @@ def test_all_records_but_a_damaged_one_are_copied_and_the_file_is_kept(path: Pat
     changed(path, statement)
     read_all(path)
     with FleetLedger(path) as ledger:
-        assert len(ledger.latest("t")) >= 299
-        assert ledger.finished(KEY)
+        assert len(ledger.latest_steps("t")) >= 299
+        assert ledger.finished_step(KEY)
         assert ledger.artifact(KEPT.path) == KEPT
-        ledger.update_config(ledger.begin(RUN), dataclasses.replace(A, state=ConfigState.DONE))
+        ledger.update_config(ledger.begin_run(RUN), dataclasses.replace(A, state=ConfigState.DONE))
 
 
 def test_finished_builds_are_restored_from_their_files(path: Path) -> None:
     path.write_bytes(b"this is not a database, " * 500)
     with Ledger(path) as ledger:
-        assert ledger.finished(KEY)
+        assert ledger.finished_step(KEY)
         assert ledger.artifact(KEPT.path) == KEPT
-        assert ledger.runs() == ()
+        assert ledger.run_numbers() == ()
 
 
 def test_a_ledger_is_repaired_where_users_are_not_told_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_random_damage_never_ends_in_a_traceback(path: Path, tmp_path: Path) -> 
         with contextlib.suppress(LedgerFault):
             read_all(place)
             with Ledger(place) as ledger:
-                ledger.end(ledger.begin(RUN))
+                ledger.end_run(ledger.begin_run(RUN))
         assert place.exists()
 
 
@@ -161,11 +161,11 @@ def test_damage_that_is_found_while_writing_is_repaired_for_the_next_command(pat
     with Ledger(path) as ledger:
         changed(path, "ALTER TABLE step RENAME TO gone")
         with pytest.raises(LedgerFault, match="damaged"):
-            ledger.record("new", config="c", title="t", seconds=1, detail={})
-        ledger.record("new", config="c", title="t", seconds=1, detail={})
+            ledger.store_step("new", config="c", title="t", seconds=1, detail={})
+        ledger.store_step("new", config="c", title="t", seconds=1, detail={})
     with Ledger(path) as ledger:
-        assert ledger.finished("new")
-        assert ledger.finished(KEY)
+        assert ledger.finished_step("new")
+        assert ledger.finished_step(KEY)
 
 
 def test_a_newer_ledger_is_refused_and_not_changed(path: Path) -> None:
@@ -197,7 +197,7 @@ def test_anything_but_a_file_is_refused_by_its_name(
 def test_an_empty_file_is_a_new_ledger(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").touch()
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert ledger.runs() == ()
+        assert ledger.run_numbers() == ()
 
 
 def test_leftovers_of_another_ledger_do_no_harm(path: Path) -> None:
@@ -205,7 +205,7 @@ def test_leftovers_of_another_ledger_do_no_harm(path: Path) -> None:
         path.with_name(path.name + suffix).write_bytes(os.urandom(9000))
     read_all(path)
     with Ledger(path) as ledger:
-        assert ledger.finished(KEY)
+        assert ledger.finished_step(KEY)
 
 
 def test_a_ledger_that_is_locked_for_long_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_ledger_that_is_locked_for_long_is_an_error(path: Path, monkeypatch: p
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with Ledger(path) as ledger, pytest.raises(LedgerFault, match="is locked by another process"):
-        ledger.begin(RUN)
+        ledger.begin_run(RUN)
     holder.close()
 
 
@@ -239,4 +239,4 @@ def test_a_ledger_that_cannot_be_written_is_read(path: Path, monkeypatch: pytest
     monkeypatch.setattr(database, "_prepare", prepare)
     read_all(path)
     with Ledger(path) as ledger, pytest.raises(NotWritable):
-        ledger.begin(RUN)
+        ledger.begin_run(RUN)

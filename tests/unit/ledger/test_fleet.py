@@ -30,15 +30,15 @@ def test_a_run_has_the_latest_records_of_its_workers_and_jobs(tmp_path: Path) ->
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
         ledger.begin_fleet(RUN)
         for worker in (WORKER, up):
-            ledger.keep_worker("r1", worker)
+            ledger.store_worker("r1", worker)
         for job in (JOB, home, dataclasses.replace(JOB, attempt=2)):
-            ledger.keep_job("r1", job)
+            ledger.store_job("r1", job)
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
         jobs = (home, dataclasses.replace(JOB, attempt=2))
-        assert ledger.fleet("r1") == dataclasses.replace(RUN, workers=(up,), jobs=jobs)
-        assert ledger.fleet("r2") is None
+        assert ledger.fleet_run("r1") == dataclasses.replace(RUN, workers=(up,), jobs=jobs)
+        assert ledger.fleet_run("r2") is None
         ledger.end_fleet("r1")
-        (result,) = ledger.fleets()
+        (result,) = ledger.fleet_runs()
         assert (result.id, result.lives) == ("r1", False)
         assert result.finished is not None
 
@@ -50,11 +50,11 @@ def test_the_end_of_a_run_ends_its_workers_and_what_they_built(tmp_path: Path) -
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
         ledger.begin_fleet(RUN)
         for worker in (dataclasses.replace(WORKER, state=WorkerState.READY), refused, ended):
-            ledger.keep_worker("r1", worker)
+            ledger.store_worker("r1", worker)
         for job in (dataclasses.replace(JOB, state=JobState.RUNNING), collected):
-            ledger.keep_job("r1", job)
+            ledger.store_job("r1", job)
         ledger.end_fleet("r1")
-        (run,) = ledger.fleets()
+        (run,) = ledger.fleet_runs()
     assert run.workers[0].state is WorkerState.TERMINATED
     assert run.workers[0].terminated == run.finished
     assert run.workers[1:] == (refused, ended)
@@ -72,16 +72,16 @@ def test_a_run_whose_process_is_gone_does_not_live(tmp_path: Path) -> None:
     )
     subprocess.run((sys.executable, "-c", code, str(tmp_path / "l.sqlite")), check=False)
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
-        (result,) = ledger.fleets()
+        (result,) = ledger.fleet_runs()
         assert result.finished is None
         assert not result.lives
 
 
 def test_a_ledger_without_the_fleets_tables_gets_them(tmp_path: Path) -> None:
-    Ledger(tmp_path / "l.sqlite").record("k", config="c", title="t", seconds=1, detail={})
+    Ledger(tmp_path / "l.sqlite").store_step("k", config="c", title="t", seconds=1, detail={})
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
-        assert ledger.fleets() == ()
-        assert ledger.finished("k") is not None
+        assert ledger.fleet_runs() == ()
+        assert ledger.finished_step("k") is not None
 
 
 def test_durations_are_kept_for_cold_and_warm_builds_but_not_for_rehearsals(tmp_path: Path) -> None:
@@ -98,12 +98,14 @@ def test_durations_are_kept_for_cold_and_warm_builds_but_not_for_rehearsals(tmp_
                 dataclasses.replace(built, config="c", state=ConfigState.CACHED),
             ),
         ):
-            ledger.begin(dataclasses.replace(report, configs=configs))
+            ledger.begin_run(dataclasses.replace(report, configs=configs))
         compiled = CompileReport(hits=0, misses=9, internal=0, seconds=2.0, remote=9)
         step = StepReport(title="compile", seconds=2.0, compile=compiled)
-        ledger.begin(dataclasses.replace(report, configs=(dataclasses.replace(built, finished=12.0, steps=(step,)),)))
+        ledger.begin_run(
+            dataclasses.replace(report, configs=(dataclasses.replace(built, finished=12.0, steps=(step,)),))
+        )
         quick = dataclasses.replace(built, finished=11.0)
-        ledger.begin(dataclasses.replace(report, rehearsal=True, configs=(quick,)))
+        ledger.begin_run(dataclasses.replace(report, rehearsal=True, configs=(quick,)))
         assert set(ledger.build_durations()) == {
             BuildDuration(config="a", cold=True, seconds=50.0, cores=16.0),
             BuildDuration(config="a", cold=False, seconds=20.0, cores=16.0),

@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
 
 def test_a_finished_step_is_found_by_its_key_in_a_later_run(tmp_path: Path) -> None:
-    Ledger(tmp_path / "l.sqlite").record("k", config="c", title="t", seconds=1.5, detail={"path": "a/b"})
-    result = Ledger(tmp_path / "l.sqlite").finished("k")
+    Ledger(tmp_path / "l.sqlite").store_step("k", config="c", title="t", seconds=1.5, detail={"path": "a/b"})
+    result = Ledger(tmp_path / "l.sqlite").finished_step("k")
     assert result is not None
     assert (result.config, result.title, result.seconds, result.detail) == ("c", "t", 1.5, {"path": "a/b"})
 
 
 def test_an_unknown_or_forgotten_key_is_not_finished(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.sqlite")
-    assert ledger.finished("k") is None
-    ledger.record("k", config="c", title="t", seconds=1, detail={})
+    assert ledger.finished_step("k") is None
+    ledger.store_step("k", config="c", title="t", seconds=1, detail={})
     ledger.forget("k")
-    assert ledger.finished("k") is None
+    assert ledger.finished_step("k") is None
 
 
 def test_a_broken_file_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "l.sqlite"
     path.write_bytes(b"this is not a database, " * 500)
     ledger = Ledger(path)
-    assert ledger.finished("k") is None
-    ledger.record("k", config="c", title="t", seconds=1, detail={})
-    assert ledger.finished("k") is not None
+    assert ledger.finished_step("k") is None
+    ledger.store_step("k", config="c", title="t", seconds=1, detail={})
+    assert ledger.finished_step("k") is not None
     assert path.with_name("l.sqlite.broken").read_bytes().startswith(b"this is not")
 
 
@@ -40,8 +40,8 @@ def test_no_record_of_several_writers_is_lost(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.sqlite")
 
     def write(number: int) -> None:
-        ledger.record(f"k{number}", config="c", title="t", seconds=number, detail={})
+        ledger.store_step(f"k{number}", config="c", title="t", seconds=number, detail={})
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(200)))
-    assert all(ledger.finished(f"k{number}") for number in range(200))
+    assert all(ledger.finished_step(f"k{number}") for number in range(200))

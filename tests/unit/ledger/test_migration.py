@@ -83,9 +83,9 @@ def check(path: Path) -> None:
         assert states == [ConfigState.CACHED, ConfigState.LOCKED, ConfigState.DONE]
         assert {(config.cold, config.worker) for config in report.configs} == {(True, "m-1")}
         assert [state for _, state, _ in ledger.changes(1)] == states
-        (step,) = ledger.latest("config")
+        (step,) = ledger.latest_steps("config")
         assert step.config == "a"
-        fleet = ledger.fleet("f")
+        fleet = ledger.fleet_run("f")
         assert fleet is not None
         (worker,) = fleet.workers
         assert (worker.name, worker.state) == ("m-1", WorkerState.TERMINATED)

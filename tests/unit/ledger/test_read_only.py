@@ -66,7 +66,7 @@ def ordinary_user() -> Iterator[None]:
 def steps(folder: Path) -> int:
     """Return the number of steps that a ledger is read with."""
     with ordinary_user(), Ledger(folder / LEDGER) as ledger:
-        ledger.states()
+        ledger.latest_config_states()
         (count,) = ledger._row("SELECT count(*) FROM step")
         return int(count)
 

@@ -71,9 +71,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None:
-    number = ledger.begin(RUN)
+    number = ledger.begin_run(RUN)
     ledger.update_config(number, DONE)
-    ledger.end(number)
+    ledger.end_run(number)
     with Ledger(tmp_path / "l.sqlite") as other:
         result = other.report()
     assert result is not None
@@ -82,7 +82,7 @@ def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None
 
 
 def test_the_cost_of_a_run_that_a_repair_has_lost(ledger: Ledger) -> None:
-    number = ledger.begin(RUN)
+    number = ledger.begin_run(RUN)
     cost = RunCost(spent=1.0, expected=2.0, currency="EUR", end=3.0)
     ledger.update_cost(number + 1, cost)
     ledger.update_cost(number, cost)
@@ -92,13 +92,13 @@ def test_the_cost_of_a_run_that_a_repair_has_lost(ledger: Ledger) -> None:
 
 
 def test_runs_have_different_numbers(ledger: Ledger) -> None:
-    first, second = ledger.begin(RUN), ledger.begin(dataclasses.replace(RUN, jobs=7))
-    assert ledger.runs() == (second, first)
+    first, second = ledger.begin_run(RUN), ledger.begin_run(dataclasses.replace(RUN, jobs=7))
+    assert ledger.run_numbers() == (second, first)
     assert [getattr(ledger.report(number), "jobs", None) for number in (first, second, None, 99)] == [2, 7, 7, None]
 
 
 def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
-    number = ledger.begin(RUN)
+    number = ledger.begin_run(RUN)
     ledger.update_config(number, dataclasses.replace(A, state=ConfigState.RUNNING))
     ledger.update_config(number, DONE)
     told = [(config, state) for config, state, _ in ledger.changes(number)]
@@ -112,16 +112,16 @@ def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
 
 def test_the_next_estimate_is_the_last_whole_build(ledger: Ledger) -> None:
     for seconds in (5.0, 8.0):
-        number = ledger.begin(RUN)
+        number = ledger.begin_run(RUN)
         ledger.update_config(number, dataclasses.replace(DONE, finished=10.0 + seconds))
         ledger.update_config(number, dataclasses.replace(B, state=ConfigState.FAILED, started=1.0, finished=2.0))
-    assert ledger.estimates() == {"a": 8.0}
-    assert ledger.peaks() == {"a": 1 << 20}
+    assert ledger.last_build_seconds() == {"a": 8.0}
+    assert ledger.last_build_peak_memory() == {"a": 1 << 20}
 
 
 def test_a_stored_package_is_found_by_its_path(ledger: Ledger) -> None:
     kept = StoredArtifact(path="linux-64/a.conda", sha256="5", size=1, modified=2, config="a", inputs="i")
-    ledger.keep(kept)
+    ledger.store_artifacts(kept)
     assert ledger.artifact("linux-64/a.conda") == kept
     assert ledger.artifact("linux-64/b.conda") is None
 
@@ -136,8 +136,8 @@ def test_a_ledger_with_steps_only_is_migrated(tmp_path: Path) -> None:
         old.execute("PRAGMA user_version = 1")
     old.close()
     with Ledger(path) as ledger:
-        assert ledger.finished("k") is not None
-        assert ledger.begin(RUN) == 1
+        assert ledger.finished_step("k") is not None
+        assert ledger.begin_run(RUN) == 1
 
 
 WRITER = """
@@ -146,7 +146,7 @@ from pathlib import Path
 from tests.unit.ledger.test_runs import A, RUN, ConfigState
 from kiln.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
-number = ledger.begin(dataclasses.replace(RUN, configs=()))
+number = ledger.begin_run(dataclasses.replace(RUN, configs=()))
 print(number, flush=True)
 for count in range(int(sys.argv[2])):
     config = dataclasses.replace(A, state=ConfigState.RUNNING, config=f"c{count % 5}", estimate=float(count))
@@ -198,10 +198,16 @@ def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
                 finished=1.0 + seconds,
                 peak_memory=int(seconds),
             )
-            ledger.begin(dataclasses.replace(RUN, configs=(config,), rehearsal=rehearsal))
-        assert (ledger.states(), ledger.states(rehearsal=True)) == ({"a": ConfigState.FAILED}, {"a": ConfigState.DONE})
-        assert (ledger.estimates(), ledger.estimates(rehearsal=True)) == ({}, {"a": 5.0})
-        assert (ledger.peaks(), ledger.peaks(rehearsal=True)) == ({"a": 100}, {"a": 5})
+            ledger.begin_run(dataclasses.replace(RUN, configs=(config,), rehearsal=rehearsal))
+        assert (ledger.latest_config_states(), ledger.latest_config_states(rehearsal=True)) == (
+            {"a": ConfigState.FAILED},
+            {"a": ConfigState.DONE},
+        )
+        assert (ledger.last_build_seconds(), ledger.last_build_seconds(rehearsal=True)) == ({}, {"a": 5.0})
+        assert (ledger.last_build_peak_memory(), ledger.last_build_peak_memory(rehearsal=True)) == (
+            {"a": 100},
+            {"a": 5},
+        )
         latest = ledger.report()
         assert latest is not None
         assert latest.rehearsal
@@ -209,5 +215,5 @@ def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
 
 def test_a_run_that_found_a_config_locked_does_not_hide_its_earlier_state(ledger: Ledger) -> None:
     for state in (ConfigState.INTERRUPTED, ConfigState.LOCKED):
-        ledger.update_config(ledger.begin(RUN), dataclasses.replace(A, state=state))
-    assert ledger.states()["a"] is ConfigState.INTERRUPTED
+        ledger.update_config(ledger.begin_run(RUN), dataclasses.replace(A, state=state))
+    assert ledger.latest_config_states()["a"] is ConfigState.INTERRUPTED

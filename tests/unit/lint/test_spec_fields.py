@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.lint.spec_fields import field_count, is_separated, spec_fields
+from kiln.lint.spec_fields import field_count, has_separated_fields, spec_fields
 
 # The strictness that conda (August 2026) gives each spec; None where it refuses one.
 COUNTS = [
@@ -44,12 +44,12 @@ def test_fields_are_counted_as_conda_does(spec: str, count: int | None) -> None:
     "spec", ["numpy", "numpy >=1.2", "numpy 1.2 py*", "numpy {{ x }}=1", "compatible_pin zlib x.x", "numpy 1  # old"]
 )
 def test_separated_specs_are_accepted(spec: str) -> None:
-    assert is_separated(spec)
+    assert has_separated_fields(spec)
 
 
 @pytest.mark.parametrize("spec", ["", "numpy=1", "numpy >= 1.2", "numpy 1 2 3", "numpy>=1", "numpy 1..2"])
 def test_other_notations_are_not(spec: str) -> None:
-    assert not is_separated(spec)
+    assert not has_separated_fields(spec)
 
 
 def test_a_spec_has_a_name_in_lower_case() -> None:

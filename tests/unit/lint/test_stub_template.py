@@ -31,8 +31,8 @@ def test_what_has_no_value_without_a_variant_is_its_own_name(text: str, expected
 def test_lines_keep_their_numbers_in_the_file() -> None:
     rendered = render_meta("a\n{% for x in [1, 2] %}\n- {{ x }}\n{% endfor %}\nb", "recipe/meta.yaml")
     lines = rendered.text.split("\n")
-    assert rendered.line_of(lines.index("a") + 1) == 1
-    assert rendered.line_of(lines.index("b") + 1) == 5
+    assert rendered.line_in_file(lines.index("a") + 1) == 1
+    assert rendered.line_in_file(lines.index("b") + 1) == 5
 
 
 def test_no_file_of_the_machine_is_read() -> None:
@@ -51,9 +51,9 @@ def test_the_sandbox_holds() -> None:
 
 def test_expressions_of_recipe_yaml_use_the_context_and_stay_where_they_cannot() -> None:
     renderer = RecipeRenderer({"name": "small", "full": "${{ name }}-full", "number": 3}, "recipe/recipe.yaml")
-    assert renderer.value({"a": ["${{ full | upper }}", "${{ other }}", "${{ number + 1 }}"]}) == {
+    assert renderer.render_value({"a": ["${{ full | upper }}", "${{ other }}", "${{ number + 1 }}"]}) == {
         "a": ["SMALL-FULL", "${{ other }}", "4"]
     }
-    assert renderer.text("${{ pin_subpackage(name) }}") == "subpackage_pin small"
-    assert renderer.text("${{ broken") == "${{ broken"
-    assert renderer.text("${{ ''.__class__ }}") == "${{ ''.__class__ }}"
+    assert renderer.render_text("${{ pin_subpackage(name) }}") == "subpackage_pin small"
+    assert renderer.render_text("${{ broken") == "${{ broken"
+    assert renderer.render_text("${{ ''.__class__ }}") == "${{ ''.__class__ }}"

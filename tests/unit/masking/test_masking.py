@@ -84,7 +84,7 @@ def test_any_secret_is_masked_in_every_form(secret: str, form: str) -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=200))
 def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
     assert masking.masked(text) == text or any(sign in text for sign in "@=&?/:")
-    assert Mask(["a-secret-of-nobody"]).values(text) == text
+    assert Mask(["a-secret-of-nobody"]).mask_secrets_only(text) == text
 
 
 def test_lines_go_on_at_once_unless_they_may_begin_a_secret() -> None:
@@ -105,7 +105,7 @@ def test_a_secret_that_is_cut_off_is_searched_in_time_that_grows_with_its_lines(
     lines = [f'  "name{number}": "value-{number}",' for number in range(40)]
     secret = "\n".join(["{", *lines, "}"])
     text = "\n".join(f"  {line}" for line in secret.splitlines())[:-9]
-    assert "value-38" not in Mask([secret]).text(text)
+    assert "value-38" not in Mask([secret]).mask_text(text)
 
 
 def test_the_buffer_is_bounded() -> None:
@@ -129,13 +129,13 @@ def test_an_endless_line_is_cut_only_outside_secrets(mask: Mask, offset: int) ->
 
 def test_a_short_secret_spoils_no_longer_one_and_one_letter_is_not_masked() -> None:
     mask = Mask(["s", "s3cr", "s3cret-and-more", "cret-and-mo"])
-    assert mask.text("it is s3cret-and-more, s3cr, as3crb") == "it is ***, ***, as3crb"
+    assert mask.mask_text("it is s3cret-and-more, s3cr, as3crb") == "it is ***, ***, as3crb"
     assert not masking.is_maskable("s")
     assert mask.secrets == ("s3cr", "s3cret-and-more", "cret-and-mo")
 
 
 def test_overlapping_secrets_are_masked_as_one() -> None:
-    assert Mask(["abcdefghij", "fghijklmno"]).text("<abcdefghijklmno>") == "<***>"
+    assert Mask(["abcdefghij", "fghijklmno"]).mask_text("<abcdefghijklmno>") == "<***>"
 
 
 def test_wrapped_base64_is_masked_whatever_its_width(mask: Mask) -> None:

@@ -14,7 +14,7 @@ from tests import planted, written
 
 @pytest.mark.parametrize("form", sorted(written.FORMS))
 def test_every_form_is_found_in_a_file_wherever_it_is_read_apart(form: str) -> None:
-    search = Search.of(planted.SECRETS)
+    search = Search.for_secrets(planted.SECRETS)
     assert set(search.masks) == set(planted.SECRETS) - {"PLANTED_PIN"}, "a short one stands anywhere by chance"
     for name in search.masks:
         text = written.FORMS[form](planted.SECRETS[name]).encode()
@@ -22,7 +22,7 @@ def test_every_form_is_found_in_a_file_wherever_it_is_read_apart(form: str) -> N
 
 
 def test_nothing_is_found_by_chance() -> None:
-    assert Search.of(planted.SECRETS).names_in(iter((os.urandom(1 << 18), bytes(range(256))))) == ()
+    assert Search.for_secrets(planted.SECRETS).names_in(iter((os.urandom(1 << 18), bytes(range(256))))) == ()
 
 
 def test_only_possible_secrets_are_refused_in_a_package() -> None:

@@ -60,10 +60,10 @@ def test_lines_for_the_shell_are_those_of_cmd_on_windows(monkeypatch: pytest.Mon
     windows = loaded("shell_quoting", "win32", monkeypatch)
     assert windows.joined([r"C:\a b\kiln.cmd", "rerender"]) == r'"C:\a b\kiln.cmd" rerender'
     assert windows.quoted("a b") == '"a b"'
-    line = windows.with_programs_of(Path("p"))
+    line = windows.path_export_line(Path("p"))
     assert line.startswith('set "PATH=p;')
     assert line.endswith(';%PATH%"')
-    assert loaded("shell_quoting", "linux", monkeypatch).with_programs_of(Path("a b")) == "export PATH='a b/bin':$PATH"
+    assert loaded("shell_quoting", "linux", monkeypatch).path_export_line(Path("a b")) == "export PATH='a b/bin':$PATH"
 
 
 @pytest.mark.processes

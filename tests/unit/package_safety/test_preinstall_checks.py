@@ -10,7 +10,7 @@ from kiln import files
 from kiln.errors import BrokenPackage, LimitExceeded
 from kiln.model.channel_and_install_limits import Limits
 from kiln.package_safety.preinstall_checks import PackageAdmission
-from kiln.rattler_process.package_records import loaded
+from kiln.rattler_process.package_records import records_from_json
 from tests.solving import record
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Installation:
         self.prefix, self.unpacked = folder / "prefix", folder / "cache/app-1-0"
         app = {**record("app", "1"), "fn": "app-1-0.conda", "url": "file:///app-1-0.conda"}
         self.admission = PackageAdmission(
-            loaded([app]),
+            records_from_json([app]),
             self.prefix,
             self.unpacked.parent,
             carried=False,
@@ -87,7 +87,7 @@ def test_a_refused_package_is_removed_with_its_prefix(installation: Installation
     assert isinstance(installation.admission.refusal, BrokenPackage)
     assert installation.cached == []
     assert not installation.prefix.exists()
-    assert files.refused(installation.prefix).is_dir()
+    assert files.refused_path(installation.prefix).is_dir()
     assert installation.unfinished
 
 

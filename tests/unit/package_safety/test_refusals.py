@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln.errors import BrokenPackage, DownloadFailed, HashMismatch, LimitExceeded
-from kiln.package_safety.refusals import installation_failure, too_large, unsafe
+from kiln.package_safety.refusals import installation_error, too_large_package_error, unsafe_package_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def record(**fields: Any) -> RepoDataRecord:
     ],
 )
 def test_each_failure_of_the_installer_has_its_error(text: str, kind: type[Exception]) -> None:
-    error = installation_failure(Exception(text), [record()])
+    error = installation_error(Exception(text), [record()])
     assert type(error) is kind
     assert "app-1-0.conda" in error.what
 
@@ -53,18 +53,18 @@ def test_each_failure_of_the_installer_has_its_error(text: str, kind: type[Excep
 def test_a_damaged_package_in_a_folder_is_not_a_failure_of_the_network(tmp_path: Path) -> None:
     file = tmp_path / "app-1-0.conda"
     file.write_text("half")
-    error = installation_failure(Exception("failed to fetch app-1-0.conda"), [record(url=file.as_uri())])
+    error = installation_error(Exception("failed to fetch app-1-0.conda"), [record(url=file.as_uri())])
     assert type(error) is BrokenPackage
 
 
 def test_a_download_beyond_the_size_in_the_index_is_another_package_and_else_beyond_the_limit() -> None:
-    assert type(too_large(record(size=1000), 1000)) is HashMismatch
-    error = too_large(record(), 10**6)
+    assert type(too_large_package_error(record(size=1000), 1000)) is HashMismatch
+    error = too_large_package_error(record(), 10**6)
     assert type(error) is LimitExceeded
     assert "KILN_LIMITS='package=2MB'" in error.hint
 
 
 def test_a_message_lists_the_first_paths_and_counts_the_others() -> None:
-    error = unsafe("app", [f"../{number}" for number in range(8)])
+    error = unsafe_package_error("app", [f"../{number}" for number in range(8)])
     assert "'../4' and 3 more" in error.why
     assert "../5" not in error.why

@@ -51,8 +51,8 @@ def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
     ids=["channels", "machine", "prefix"],
 )
 def test_a_test_runs_again_when_its_inputs_change(changed: PackageTester) -> None:
-    assert json.dumps(TESTER.inputs(TESTER.plan(OUTPUT))) == json.dumps(TESTER.inputs(TESTER.plan(OUTPUT)))
-    assert changed.inputs(changed.plan(OUTPUT)) != TESTER.inputs(TESTER.plan(OUTPUT))
+    assert json.dumps(TESTER.test_inputs(TESTER.plan(OUTPUT))) == json.dumps(TESTER.test_inputs(TESTER.plan(OUTPUT)))
+    assert changed.test_inputs(changed.plan(OUTPUT)) != TESTER.test_inputs(TESTER.plan(OUTPUT))
 
 
 def test_requirements_that_the_channels_lack_are_noted() -> None:
@@ -103,13 +103,13 @@ def test_files_keep_their_places_below_the_recipe(tmp_path: Path) -> None:
 
 
 def test_packages_of_another_platform_are_solved_and_run_as_such(tmp_path: Path) -> None:
-    tester = TESTER.on("linux-aarch64")
-    assert tester.inputs(tester.plan(OUTPUT)) != TESTER.inputs(TESTER.plan(OUTPUT))
+    tester = TESTER.for_platform("linux-aarch64")
+    assert tester.test_inputs(tester.plan(OUTPUT)) != TESTER.test_inputs(TESTER.plan(OUTPUT))
     assert tester.machine == {"__glibc": ("2.36", "0"), "__archspec": ("1", "aarch64")}
-    assert TESTER.on(TESTER.platform) is TESTER
+    assert TESTER.for_platform(TESTER.platform) is TESTER
     (tmp_path / "qemu-aarch64-static").touch(mode=0o755)
     environment = {"PATH": str(tmp_path), "QEMU_LD_PREFIX": "/sysroot"}
-    emulating = tester._emulating(environment)
+    emulating = tester._emulator_environment(environment)
     assert emulating == {
         **environment,
         "CROSSCOMPILING_EMULATOR": str(tmp_path / "qemu-aarch64-static"),

@@ -47,7 +47,9 @@ def test_a_file_that_is_not_a_wheel_is_refused(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_wheel_is_installed_into_a_venv_and_imported(tmp_path: Path) -> None:
     good = written(tmp_path, "a-1-py3-none-any.whl", {"a/__init__.py": b"print('imported a')\n"})
-    python = wheel_interpreter(WheelName.of(good), (tmp_path / "none", Path(sys.executable)), environment=os.environ)
+    python = wheel_interpreter(
+        WheelName.from_path(good), (tmp_path / "none", Path(sys.executable)), environment=os.environ
+    )
     assert python == Path(sys.executable)
     log = tmp_path / "log"
     run = partial(execute, environment=os.environ, apart=lambda: nullcontext(os.environ), log=log)

@@ -11,18 +11,18 @@ from kiln.package_test.wheel_name import WheelName, require_python
 
 
 def test_a_name_is_parsed() -> None:
-    result = WheelName.of(Path("/x/tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"))
+    result = WheelName.from_path(Path("/x/tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"))
     assert (result.name, result.version, result.python) == ("tensorflow_cpu", "2.21.0", "cp311")
     assert result.tags == "cp311-cp311-manylinux_2_27_x86_64"
     with pytest.raises(BrokenPackage, match=r"invalid wheel name: x\.whl"):
-        WheelName.of(Path("x.whl"))
+        WheelName.from_path(Path("x.whl"))
 
 
 @pytest.mark.parametrize("tags", ["cp311-cp311", "py3-none", "cp39-abi3"])
 def test_a_wheel_may_be_for_the_python_of_its_config(tags: str) -> None:
-    require_python(WheelName.of(Path(f"a-1-{tags}-any.whl")), "3.11")
+    require_python(WheelName.from_path(Path(f"a-1-{tags}-any.whl")), "3.11")
 
 
 def test_a_wheel_for_another_python_is_refused() -> None:
     with pytest.raises(TestsFailed, match="is for cp312"):
-        require_python(WheelName.of(Path("a-1-cp312-cp312-any.whl")), "3.11")
+        require_python(WheelName.from_path(Path("a-1-cp312-cp312-any.whl")), "3.11")

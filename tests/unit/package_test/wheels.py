@@ -14,7 +14,7 @@ CP = f"cp{PYTHON.replace('.', '')}"
 
 def written(folder: Path, name: str, files: dict[str, bytes], requires: str = "") -> Path:
     """Write a wheel whose name is ``name`` with files and its metadata."""
-    parts = WheelName.of(Path(name))
+    parts = WheelName.from_path(Path(name))
     info = f"{parts.name}-{parts.version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {parts.name}\nVersion: {parts.version}\n{requires}\n"
     tag = f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: {parts.tags}\n"

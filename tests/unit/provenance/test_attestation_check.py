@@ -31,7 +31,7 @@ IDENTITY = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=ROOT)
 
 
 def private(key: Any) -> PrivateKey:
-    return PrivateKey(key=key, public=PublicKey.of(key.public_key()))
+    return PrivateKey(key=key, public=PublicKey.from_library_key(key.public_key()))
 
 
 KEY, STRANGER = private(ed25519.Ed25519PrivateKey.generate()), private(ec.generate_private_key(ec.SECP256R1()))
@@ -47,7 +47,7 @@ def check(data: bytes, signer: TrustedSigner, channel: str | None = CHANNEL, **c
 
 
 def by_key(payload: bytes, key: PrivateKey = KEY) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(key.bundle(payload))
+    value: dict[str, Any] = json.loads(key.sign_statement(payload))
     return value
 
 
@@ -320,8 +320,8 @@ def test_a_stranger_beside_the_signer_changes_nothing() -> None:
 
 def test_bundles_are_appended_without_changing_a_byte() -> None:
     first = b'[ {"a":1}\n ]\n'
-    assert bundles.extended_sidecar(first, [KEY.bundle(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
-    assert check(bundles.extended_sidecar(first, [KEY.bundle(PUBLISH)]), BY_KEY)
+    assert bundles.extended_sidecar(first, [KEY.sign_statement(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
+    assert check(bundles.extended_sidecar(first, [KEY.sign_statement(PUBLISH)]), BY_KEY)
 
 
 def test_a_file_in_the_current_folder_is_not_taken_for_an_identity(
@@ -361,8 +361,8 @@ def test_an_invalid_trusted_root_is_named() -> None:
 def test_a_key_of_another_kind_is_refused() -> None:
     for key in (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())):
         with pytest.raises(ValueError, match="neither ECDSA over P-256 nor Ed25519"):
-            PublicKey.of(key.public_key())
-    assert not KEY.public.signed(b"a", STRANGER.key.sign(b"a", ec.ECDSA(hashes.SHA256())))
+            PublicKey.from_library_key(key.public_key())
+    assert not KEY.public.has_signed(b"a", STRANGER.key.sign(b"a", ec.ECDSA(hashes.SHA256())))
 
 
 def test_a_record_survives_its_way_through_the_predicate() -> None:
@@ -372,7 +372,7 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
     values = json.loads(json.dumps(dataclasses.asdict(one)))
     predicate = json.loads(json.dumps(slsa.predicate(values, builder=WORKFLOW, run_url="https://a.org/run")))
     assert slsa.is_kiln_predicate(predicate)
-    assert slsa.record_of(predicate, FILE, SHA256) == values
+    assert slsa.record_from_predicate(predicate, FILE, SHA256) == values
     assert slsa.build_facts(predicate) == [
         f"built by {WORKFLOW} (kiln 0.1.0 rattler-build 0.73.0)",
         "in the run https://a.org/run",
@@ -391,4 +391,4 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
 def test_a_predicate_without_the_parts_of_a_record_is_refused(internal: Any) -> None:
     predicate = {"buildDefinition": {"internalParameters": internal, "externalParameters": {}}}
     with pytest.raises(ProvenanceBroken, match="is incomplete"):
-        slsa.record_of(predicate, FILE, SHA256)
+        slsa.record_from_predicate(predicate, FILE, SHA256)

@@ -27,21 +27,26 @@ def all_listed(*values: Any, signers: list[TrustedSigner]) -> tuple[ListedAttest
 
 
 def test_each_attestation_has_its_signer() -> None:
-    values = (KEY.bundle(PUBLISH), OTHER.bundle(PUBLISH), KEY.bundle(MADE), OTHER.bundle(MADE))
+    values = (
+        KEY.sign_statement(PUBLISH),
+        OTHER.sign_statement(PUBLISH),
+        KEY.sign_statement(MADE),
+        OTHER.sign_statement(MADE),
+    )
     one = all_listed(*values, signers=[TrustedSigner(key=KEY.public)])
     assert [(item.signer, item.verified) for item in one] == [(NAME, True), (OTHER_NAME, False)] * 2
-    assert one[0].text(4) == f"attestation 1 of 4: published to {CHANNEL}, signed by {NAME}"
-    assert one[3].text(4) == f"attestation 4 of 4: how it was built, not verified; it names {OTHER_NAME}"
+    assert one[0].description(4) == f"attestation 1 of 4: published to {CHANNEL}, signed by {NAME}"
+    assert one[3].description(4) == f"attestation 4 of 4: how it was built, not verified; it names {OTHER_NAME}"
     both = all_listed(*values, signers=[TrustedSigner(key=KEY.public), TrustedSigner(key=OTHER.public)])
     assert [(item.signer, item.verified) for item in both] == [(NAME, True), (OTHER_NAME, True)] * 2
 
 
 def test_a_key_that_is_named_and_has_not_signed_is_a_claim() -> None:
-    forged = json.loads(OTHER.bundle(PUBLISH))
+    forged = json.loads(OTHER.sign_statement(PUBLISH))
     forged["verificationMaterial"]["publicKey"]["hint"] = KEY.public.name
     (item,) = all_listed(forged, signers=[TrustedSigner(key=KEY.public)])
     assert (item.signer, item.verified) == (NAME, False)
-    assert "not verified; it names" in item.text(1)
+    assert "not verified; it names" in item.description(1)
 
 
 @pytest.mark.processes
@@ -52,7 +57,7 @@ def test_several_identities_are_told_apart() -> None:
         SIGSTORE.bundle(PUBLISH),
         SIGSTORE.bundle(PUBLISH, identity=second),
         key.bundle(PUBLISH),
-        KEY.bundle(MADE),
+        KEY.sign_statement(MADE),
     )
     items = all_listed(*values, signers=[IDENTITY, TrustedSigner(identity=second, issuer=GITHUB, root=ROOT)])
     assert [(item.signer, item.verified) for item in items] == [
@@ -66,8 +71,8 @@ def test_several_identities_are_told_apart() -> None:
 
 
 def test_invalid_attestations_and_those_of_other_packages_say_why() -> None:
-    other = KEY.bundle(publication_statement("other-1-0.conda", SHA256, CHANNEL))
+    other = KEY.sign_statement(publication_statement("other-1-0.conda", SHA256, CHANNEL))
     first, second = all_listed({"junk": 1}, other, signers=[TrustedSigner(key=KEY.public)])
     assert (first.verified, second.verified) == (False, False)
-    assert first.text(2) == "attestation 1 of 2: invalid, it is not a Sigstore bundle of a known version"
-    assert second.text(2) == f"attestation 2 of 2: invalid, it is about other-1-0.conda, not {FILE}"
+    assert first.description(2) == "attestation 1 of 2: invalid, it is not a Sigstore bundle of a known version"
+    assert second.description(2) == f"attestation 2 of 2: invalid, it is about other-1-0.conda, not {FILE}"

@@ -53,7 +53,7 @@ def reindexed(folder: Path) -> tuple[int, tuple[BrokenPackage, ...]]:
 
 def stranger(sha256: str, file: str = FILE) -> bytes:
     """Return a bundle that another tool appends."""
-    return KEY.bundle(statements.slsa_statement(file, sha256, {"buildDefinition": {}}))
+    return KEY.sign_statement(statements.slsa_statement(file, sha256, {"buildDefinition": {}}))
 
 
 def append(channel: Path, bundle: bytes) -> bytes:
@@ -94,11 +94,11 @@ def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> No
 
     def sign(sha256: str) -> tuple[bytes, ...]:
         signed.append(sha256)
-        return (KEY.bundle(statements.publication_statement(FILE, sha256, "file:///c")),)
+        return (KEY.sign_statement(statements.publication_statement(FILE, sha256, "file:///c")),)
 
     paths = publishing.packages(folder, ("fresh",))
     entries = [repodata.read(path) for path in paths]
-    signers = [KEY.signer("")]
+    signers = [KEY.trusted_signer("")]
 
     def is_own(sha256: str, sidecar: bytes) -> bool:
         with contextlib.suppress(ProvenanceBroken):
@@ -198,7 +198,7 @@ OTHER = another_key()
 def put_theirs(folder: Path, *more: bytes) -> bytes:
     """Put another signer's publication to the same channel next to a package that is not published yet."""
     sha256 = repodata.read(publishing.packages(folder, ("fresh",))[0]).sha256
-    theirs = OTHER.bundle(statements.publication_statement(FILE, sha256, target(folder).address()))
+    theirs = OTHER.sign_statement(statements.publication_statement(FILE, sha256, target(folder).channel_url()))
     place = folder / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
     place.write_bytes(bundles.sidecar_content([theirs, *more]))
@@ -214,7 +214,11 @@ def test_the_attestations_of_others_stay_and_the_own_ones_are_added(tmp_path: Pa
     assert len(bundles.json_bundles(data)) == 3
     assert (channel / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}").read_bytes() == theirs
     publishing.require_attestations(channel)
-    facts: dict[str, Any] = {"file": FILE, "sha256": record(channel)["sha256"], "channel": target(tmp_path).address()}
+    facts: dict[str, Any] = {
+        "file": FILE,
+        "sha256": record(channel)["sha256"],
+        "channel": target(tmp_path).channel_url(),
+    }
     for key in (KEY, OTHER):
         attested = attested_facts(data, signers=[TrustedSigner(key=key.public)], **facts)
         assert attested.signer == f"the key {key.public.name}"
@@ -258,7 +262,7 @@ def test_the_uploaded_attestation_is_the_own_one(tmp_path: Path) -> None:
     file = attestation_sidecars.own_bundle_file(folder, PATH)
     assert file is not None
     assert json.loads(file.read_bytes()) == own
-    by_key = KEY.bundle(statements.publication_statement(FILE, "ab" * 32, "c://d"))
+    by_key = KEY.sign_statement(statements.publication_statement(FILE, "ab" * 32, "c://d"))
     folder.write(f"{PATH}.sigs", bundles.extended_sidecar(json.dumps([theirs]).encode(), [by_key]))
     assert attestation_sidecars.own_bundle_file(folder, PATH) is None, (
         "a key's own attestation is not replaced by theirs"

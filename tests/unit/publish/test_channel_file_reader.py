@@ -11,7 +11,7 @@ import pytest
 from kiln import rattler_process
 from kiln.errors import LimitExceeded, UsageError
 from kiln.model.channel_and_install_limits import Limits
-from kiln.publish.channel_file_reader import read_bounded, reader
+from kiln.publish.channel_file_reader import channel_reader, read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 )
 def test_an_invalid_address_is_refused(channel: str) -> None:
     with pytest.raises(UsageError, match="is not the URL of a channel"):
-        reader(channel)
+        channel_reader(channel)
 
 
 def test_a_file_larger_than_an_index_may_be_is_refused() -> None:
-    with rattler_process.limited(Limits(index=1000)), pytest.raises(LimitExceeded, match=r"larger than 1\.0 kB"):
+    with (
+        rattler_process.override_limits(Limits(index=1000)),
+        pytest.raises(LimitExceeded, match=r"larger than 1\.0 kB"),
+    ):
         read_bounded(io.BytesIO(bytes(1001)), "it")
-    with rattler_process.limited(Limits(index=1000)):
+    with rattler_process.override_limits(Limits(index=1000)):
         assert len(read_bounded(io.BytesIO(bytes(1000)), "it")) == 1000
 
 
@@ -52,5 +55,5 @@ def test_a_folder_is_read_by_its_path_or_its_url(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "file").write_text("content")
     for channel in (str(folder), folder.as_uri()):
-        assert reader(channel)("file") == b"content"
-        assert reader(channel)("nothing") is None
+        assert channel_reader(channel)("file") == b"content"
+        assert channel_reader(channel)("nothing") is None

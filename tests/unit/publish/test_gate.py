@@ -14,7 +14,7 @@ from kiln.model.release import Leak
 from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState
 from kiln.publish import package_inspection
-from kiln.publish.gate import ReasonKind, notes, reasons, require_release
+from kiln.publish.gate import ReasonKind, nonblocking_notes, reasons, require_releasable
 from tests.packages import conda_package, release_package
 from tests.releases import candidate, release
 
@@ -31,7 +31,7 @@ def kinds(given: Release) -> list[ReasonKind]:
 
 
 def test_a_whole_tested_matrix_is_a_release() -> None:
-    require_release(release(candidate()))
+    require_releasable(release(candidate()))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,9 @@ def test_skipped_tests_of_a_cross_compiled_package_are_accepted_on_request_alone
     assert "cross-compiled for linux-aarch64 on linux-64; --allow-untested linux-aarch64" in reason.what
     accepted = release(aarch64, expected=expected, untested=frozenset({"linux-aarch64"}))
     assert reasons(accepted) == ()
-    assert notes(accepted) == ("small-1-0.conda: not tested, it is cross-compiled for linux-aarch64 on linux-64",)
+    assert nonblocking_notes(accepted) == (
+        "small-1-0.conda: not tested, it is cross-compiled for linux-aarch64 on linux-64",
+    )
     assert kinds(release(aarch64, expected=expected, untested=frozenset({"linux-64"}))) == [ReasonKind.UNTESTED]
 
 
@@ -146,7 +148,7 @@ def test_two_packages_of_a_config_must_not_install_the_same_file() -> None:
 def test_all_reasons_are_reported_at_once() -> None:
     bad = replace(candidate(licenses=(), sha256="cc"), verdict=TestVerdict.NONE)
     with pytest.raises(ReleaseRefused) as refused:
-        require_release(release(bad, allowed=()))
+        require_releasable(release(bad, allowed=()))
     assert "for 4 reasons" in str(refused.value)
     assert [line.split(":")[0].strip() for line in refused.value.why.splitlines()] == [
         *("not allowed", "untested", "changed", "no license"),
@@ -165,7 +167,7 @@ AWS = b"AKIA" + b"ABCDEFGH23456789"
 
 def test_a_package_is_read_to_its_last_byte(tmp_path: Path) -> None:
     package = release_package(tmp_path, "small")
-    read = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"]))
+    read = package_inspection.inspect_package(package, package_inspection.forbidden_texts(["/build/feedstock"]))
     assert read.licenses == ("LICENCE",)
     assert read.paths == ("share/small",)
     assert read.leaks == ()
@@ -184,7 +186,9 @@ def test_a_package_is_read_to_its_last_byte(tmp_path: Path) -> None:
 )
 def test_forbidden_texts_are_found(tmp_path: Path, data: bytes, what: str) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"etc/settings": data})
-    read = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"], ["s3cr3t-token"]))
+    read = package_inspection.inspect_package(
+        package, package_inspection.forbidden_texts(["/build/feedstock"], ["s3cr3t-token"])
+    )
     assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/settings", what)]
     assert data[read.leaks[0].offset :].startswith((b"/build/feedstock/", AWS, b"-----BEGIN", b"s3cr3t"))
     assert "s3cr3t" not in str(read.leaks[0])
@@ -201,7 +205,9 @@ def test_forbidden_texts_are_found(tmp_path: Path, data: bytes, what: str) -> No
 )
 def test_a_build_path_is_shown_with_a_cure(tmp_path: Path, name: str, data: bytes, cure: str) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={name: data})
-    (leak,) = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"])).leaks
+    (leak,) = package_inspection.inspect_package(
+        package, package_inspection.forbidden_texts(["/build/feedstock"])
+    ).leaks
     assert (leak.text, leak.offset) == ("/build/feedstock/work/a.c", data.index(b"/build"))
     assert cure in str(leak)
 
@@ -209,14 +215,16 @@ def test_a_build_path_is_shown_with_a_cure(tmp_path: Path, name: str, data: byte
 def test_the_offset_of_a_leak_counts_all_chunks(tmp_path: Path) -> None:
     data = b"-" * (2 * package_inspection.CHUNK + 5) + b"/build/feedstock/x"
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/x": data})
-    (leak,) = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"])).leaks
+    (leak,) = package_inspection.inspect_package(
+        package, package_inspection.forbidden_texts(["/build/feedstock"])
+    ).leaks
     assert leak.offset == 2 * package_inspection.CHUNK + 5
 
 
 def test_a_parser_of_private_keys_is_not_a_leak(tmp_path: Path) -> None:
     data = b'if text.startswith("-----BEGIN PRIVATE KEY-----"): return "a key"' + b" " * 100
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/parser.py": data})
-    assert package_inspection.read(package, package_inspection.forbidden_texts([])).leaks == ()
+    assert package_inspection.inspect_package(package, package_inspection.forbidden_texts([])).leaks == ()
 
 
 def test_the_placeholder_of_the_prefix_is_not_a_leak(tmp_path: Path) -> None:
@@ -224,7 +232,7 @@ def test_the_placeholder_of_the_prefix_is_not_a_leak(tmp_path: Path) -> None:
     paths = {"paths": [{"_path": "etc/where", "prefix_placeholder": placeholder}]}
     payload = {"etc/where": placeholder.encode(), "etc/other": placeholder.encode()}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload)
-    read = package_inspection.read(package, package_inspection.forbidden_texts(["/build/feedstock"]))
+    read = package_inspection.inspect_package(package, package_inspection.forbidden_texts(["/build/feedstock"]))
     assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/other", package_inspection.BUILD_PATH)]
 
 
@@ -233,7 +241,7 @@ def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
     links = {"lib/up": "in/../../x", "lib/out": "../../secret", "lib/abs": "/etc/shadow", "lib/in": "../share/x"}
     paths = {"paths": [{"_path": "share/../../../home"}, {"_path": "lib/in"}]}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload, links=links)
-    assert package_inspection.read(package, ()).escapes == (
+    assert package_inspection.inspect_package(package, ()).escapes == (
         *("share/../../../home", "../../etc/cron.d/evil", "/etc/passwd", "lib/../fine"),
         *("lib/up -> in/../../x", "lib/out -> ../../secret", "lib/abs -> /etc/shadow"),
     )
@@ -242,7 +250,7 @@ def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
 def test_a_file_behind_a_link_is_reported(tmp_path: Path) -> None:
     payload = {"lib/in/file": b"x", "lib/inside": b"x"}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload=payload, links={"lib/in": ".."})
-    assert package_inspection.read(package, ()).escapes == ("lib/in/file",)
+    assert package_inspection.inspect_package(package, ()).escapes == ("lib/in/file",)
 
 
 def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
@@ -251,7 +259,7 @@ def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     package.write_bytes(data)
     with pytest.raises(BrokenPackage):
-        package_inspection.read(package, ())
+        package_inspection.inspect_package(package, ())
 
 
 @pytest.mark.parametrize(
@@ -267,7 +275,7 @@ def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
 def test_metadata_of_another_shape_is_an_error(tmp_path: Path, info: dict[str, object]) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}, **info}, payload={"x": b"x"})
     with pytest.raises(BrokenPackage):
-        package_inspection.read(package, ())
+        package_inspection.inspect_package(package, ())
 
 
 @pytest.mark.parametrize("link", ["include/tsl", "x86_64-linux/include/tsl", "lib/python3.11/site-packages/small/inc"])
@@ -283,13 +291,13 @@ def test_a_link_to_a_folder_elsewhere_is_noted_and_one_to_a_file_is_not() -> Non
     links = (("lib64", "lib"), ("include/x.h", "include/y.h"))
     target = release(candidate(paths=("lib/libx.so", "include/y.h"), links=links))
     assert reasons(target) == ()
-    assert notes(target) == ("small-1-0.conda: lib64 leads to the folder lib",)
+    assert nonblocking_notes(target) == ("small-1-0.conda: lib64 leads to the folder lib",)
 
 
 def test_links_are_read_with_where_they_lead(tmp_path: Path) -> None:
     links = {"include/tsl": "ours/tsl", "lib/a.so": "a.so.1"}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/a.so.1": b"x"}, links=links)
-    assert package_inspection.read(package, ()).links == (
+    assert package_inspection.inspect_package(package, ()).links == (
         ("include/tsl", "include/ours/tsl"),
         ("lib/a.so", "lib/a.so.1"),
     )

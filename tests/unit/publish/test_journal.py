@@ -13,10 +13,10 @@ JOURNAL = Journal(id="x", packages={"noarch/a-1-0.conda": "ab"}, fresh=("noarch/
 
 
 def test_uploads_are_recorded_once_and_in_order() -> None:
-    brought = JOURNAL.bringing("trial", ["noarch/a-1-0.conda"]).bringing("release", ["noarch/a-1-0.conda"])
-    again = Journal.parse(brought.bringing("trial", ["noarch/a-1-0.conda"]).promoting().serialized())
+    brought = JOURNAL.with_uploads("trial", ["noarch/a-1-0.conda"]).with_uploads("release", ["noarch/a-1-0.conda"])
+    again = Journal.parse(brought.with_uploads("trial", ["noarch/a-1-0.conda"]).with_promoting_phase().serialized())
     assert again.brought == (("trial", "noarch/a-1-0.conda"), ("release", "noarch/a-1-0.conda"))
-    assert again.brought_to("release") == ("noarch/a-1-0.conda",)
+    assert again.uploaded_paths("release") == ("noarch/a-1-0.conda",)
     assert (again.phase, again.aside) == (Phase.PROMOTING, "trial")
 
 

@@ -65,7 +65,7 @@ def test_packages_are_tried_out_from_a_channel_that_has_them_alone(target: Store
     def try_out(url: str) -> None:
         staging = Path(url.removeprefix("file://"))
         seen.extend(path.name for path in staging.glob("*/*.conda"))
-        assert target.held().keys() == {"noarch/old-1-0.conda"}
+        assert target.package_hashes().keys() == {"noarch/old-1-0.conda"}
 
     transaction.publish(target, [file], [entry], try_out)
     assert seen == ["new-1-0.conda"]
@@ -79,7 +79,7 @@ def test_a_failed_test_leaves_the_channel_and_the_journal_and_can_be_aborted(
         publish(target, package(tmp_path, "new"), fails=True)
     journal = target.journal.read()
     assert journal is not None
-    assert (journal.phase, target.held()) == (Phase.STAGING, {})
+    assert (journal.phase, target.package_hashes()) == (Phase.STAGING, {})
     assert transaction.abort(target) == ("noarch/new-1-0.conda",)
     assert target.journal.read() is None
     assert transaction.abort(target) == ()
@@ -94,7 +94,7 @@ def test_a_resumed_publication_does_not_repeat_tests_that_passed(
         with pytest.raises(KeyboardInterrupt):
             publish(target, new)
     assert publish(target, new, fails=True) == ("noarch/new-1-0.conda",)
-    assert target.held().keys() == {"noarch/new-1-0.conda"}
+    assert target.package_hashes().keys() == {"noarch/new-1-0.conda"}
 
 
 def interrupt(*_: object) -> None:
@@ -117,14 +117,14 @@ def test_packages_of_any_platform_are_published_and_those_of_the_same_name_stay(
     publish(target, package(tmp_path, "lib", subdir="linux-64"))
     publish(target, package(tmp_path, "lib", subdir="linux-aarch64"), package(tmp_path, "app", subdir="osx-arm64"))
     everything = {"linux-64/lib-1-0.conda", "linux-aarch64/lib-1-0.conda", "osx-arm64/app-1-0.conda"}
-    assert target.held().keys() == everything
+    assert target.package_hashes().keys() == everything
     for path in everything:
         subdir, file = path.split("/")
         folder = target.store.root / subdir  # type: ignore[attr-defined]
         assert file in json.loads((folder / "repodata.json").read_text())["packages.conda"]
         assert (folder / "repodata.json.zst").is_file()
     publish(target, package(tmp_path, "more"))
-    assert target.held().keys() == {*everything, "noarch/more-1-0.conda"}
+    assert target.package_hashes().keys() == {*everything, "noarch/more-1-0.conda"}
 
 
 def test_an_aborted_publication_leaves_packages_of_the_same_name_for_other_platforms(
@@ -136,10 +136,10 @@ def test_an_aborted_publication_leaves_packages_of_the_same_name_for_other_platf
         publish(target, (file, entry), fails=True)
     journal = target.journal.read()
     assert journal is not None
-    target.journal.write(journal.promoting())
-    target.promote(transaction.Publication.of(journal, [file], [entry]), None)
-    target.index(transaction.Publication.of(journal, [file], [entry]), None)
-    assert target.held().keys() == {"linux-64/lib-1-0.conda", "linux-aarch64/lib-1-0.conda"}
+    target.journal.write(journal.with_promoting_phase())
+    target.promote(transaction.Publication.from_journal(journal, [file], [entry]), None)
+    target.index_packages(transaction.Publication.from_journal(journal, [file], [entry]), None)
+    assert target.package_hashes().keys() == {"linux-64/lib-1-0.conda", "linux-aarch64/lib-1-0.conda"}
     assert transaction.abort(target) == ("linux-aarch64/lib-1-0.conda",)
-    assert target.held().keys() == {"linux-64/lib-1-0.conda"}
+    assert target.package_hashes().keys() == {"linux-64/lib-1-0.conda"}
     assert (tmp_path / "channel" / "linux-64" / "lib-1-0.conda").is_file()

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import RecipeFault
-from kiln.recipe.specs import sections
+from kiln.recipe.specs import requirements_by_section
 
 
 def test_a_section_that_packages_do_not_have_may_hold_anything() -> None:
-    assert sections({"host": "zlib", "run_exports": [{"a": "b"}]})["host"] == ["zlib"]
+    assert requirements_by_section({"host": "zlib", "run_exports": [{"a": "b"}]})["host"] == ["zlib"]
 
 
 def test_a_mapping_is_not_a_requirement() -> None:
     with pytest.raises(RecipeFault):
-        sections({"run": [{"a": "b"}]})
+        requirements_by_section({"run": [{"a": "b"}]})

@@ -6,8 +6,8 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
-from kiln.recipe.specs import name_of, sections, with_versions, without_package
-from kiln.recipe.usage import Usage, in_batch, in_shell, region
+from kiln.recipe.specs import requirements_by_section, spec_package_name, with_versions, without_package
+from kiln.recipe.usage import Usage, keys_in_batch_script, keys_in_shell_script, text_regions
 
 KEYS = (
     "python",
@@ -43,7 +43,7 @@ KEYS = (
     ],
 )
 def test_the_keys_that_a_line_uses(line: str, used: set[str]) -> None:
-    assert Usage(KEYS).elsewhere(f"a\n{line}\nb") == used
+    assert Usage(KEYS).keys_outside_selectors(f"a\n{line}\nb") == used
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def test_the_keys_that_a_line_uses(line: str, used: set[str]) -> None:
     ],
 )
 def test_the_keys_that_a_selector_uses(line: str, used: set[str]) -> None:
-    assert Usage(KEYS).selectors(line) == used
+    assert Usage(KEYS).keys_in_selectors(line) == used
 
 
 def test_the_keys_that_scripts_use() -> None:
-    assert in_shell(("a", "b", "c", "d"), "echo ${a} \nfoo $b\nx $$c\ny $zz $d\n") == {"a", "b"}
-    assert in_batch(("a", "b"), "echo %a% %bb%") == {"a"}
+    assert keys_in_shell_script(("a", "b", "c", "d"), "echo ${a} \nfoo $b\nx $$c\ny $zz $d\n") == {"a", "b"}
+    assert keys_in_batch_script(("a", "b"), "echo %a% %bb%") == {"a"}
 
 
 @pytest.mark.parametrize("line", ["- " + "{" * 20_000, "{%if " * 4_000 + "%}", "{{ python" * 5_000])
 def test_very_long_lines_are_refused_soon(line: str) -> None:
     begin = time.process_time()
     with pytest.raises(MalformedYaml):
-        Usage(KEYS).elsewhere(line)
+        Usage(KEYS).keys_outside_selectors(line)
     assert time.process_time() - begin < 0.5
 
 
@@ -96,13 +96,13 @@ test:
 
 
 def test_a_recipes_regions() -> None:
-    result = region(RECIPE)
-    assert [block.strip().split("\n")[0] for block in result.blocks] == ["- name: one", "- name: two"]
+    result = text_regions(RECIPE)
+    assert [block.strip().split("\n")[0] for block in result.output_blocks] == ["- name: one", "- name: two"]
     assert "one" not in result.without_outputs
     assert "run" in result.without_outputs
-    assert result.wants_hash
-    assert result.numpy_in_name
-    assert not region(result.blocks[1]).wants_hash
+    assert result.has_hash_in_build_string
+    assert result.has_numpy_in_build_string
+    assert not text_regions(result.output_blocks[1]).has_hash_in_build_string
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_bare_names_take_the_variants_versions() -> None:
 
 
 def test_small_readings_of_specs() -> None:
-    assert name_of("conda-forge::Zlib>=1") == "zlib"
-    assert sections(["a", "b"]) == {"host": ["a", "b"], "run": ["a", "b"]}
+    assert spec_package_name("conda-forge::Zlib>=1") == "zlib"
+    assert requirements_by_section(["a", "b"]) == {"host": ["a", "b"], "run": ["a", "b"]}
     assert without_package(["a", "a 1", "ab"], "a") == ["ab"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe.usage import region
+from kiln.recipe.usage import text_regions
 
 RECIPE = """\
 package:
@@ -28,31 +28,31 @@ about:
 
 
 def test_a_recipe_is_divided_into_its_top_and_its_outputs() -> None:
-    text = region(RECIPE)
-    assert text.is_top
-    assert text.identity == RECIPE[: RECIPE.index("requirements:")]
+    text = text_regions(RECIPE)
+    assert text.is_top_level
+    assert text.text_before_requirements == RECIPE[: RECIPE.index("requirements:")]
     assert text.outputs.startswith("outputs:")
     assert text.outputs.endswith("[true]\n")
-    assert [block.strip().splitlines()[0] for block in text.blocks] == ["- name: one", "- name: two"]
+    assert [block.strip().splitlines()[0] for block in text.output_blocks] == ["- name: one", "- name: two"]
     assert "- name: one" not in text.without_outputs
     assert "about:" in text.without_outputs
 
 
 def test_the_requirements_of_the_top_are_not_those_of_an_output() -> None:
-    assert region(RECIPE).own_requirements == "requirements:\n  host:\n    - python\n    - numpy x.x\n"
-    block = region(region(RECIPE).blocks[0])
-    assert not block.is_top
-    assert block.own_requirements.split() == ["requirements:", "run:", "-", "{{", "pin_subpackage('two')", "}}"]
+    assert text_regions(RECIPE).requirements_section == "requirements:\n  host:\n    - python\n    - numpy x.x\n"
+    block = text_regions(text_regions(RECIPE).output_blocks[0])
+    assert not block.is_top_level
+    assert block.requirements_section.split() == ["requirements:", "run:", "-", "{{", "pin_subpackage('two')", "}}"]
 
 
 def test_pins_are_looked_for_in_the_regions_own_requirements() -> None:
-    assert not region(RECIPE).pins_subpackage
-    assert region(region(RECIPE).blocks[0]).pins_subpackage
+    assert not text_regions(RECIPE).pins_subpackage
+    assert text_regions(text_regions(RECIPE).output_blocks[0]).pins_subpackage
 
 
 def test_a_hash_in_the_build_string_is_seen() -> None:
-    assert region(RECIPE).wants_hash
-    assert not region(RECIPE.replace("string:", "strange:")).wants_hash
+    assert text_regions(RECIPE).has_hash_in_build_string
+    assert not text_regions(RECIPE.replace("string:", "strange:")).has_hash_in_build_string
 
 
 @pytest.mark.parametrize(
@@ -66,5 +66,5 @@ def test_a_hash_in_the_build_string_is_seen() -> None:
     ],
 )
 def test_numpys_place_is_the_build_string_the_hash_or_neither(numpy: str, in_name: bool, hidden: bool) -> None:
-    text = region(RECIPE.replace("numpy x.x", numpy))
-    assert (text.numpy_in_name, text.numpy_hidden) == (in_name, hidden)
+    text = text_regions(RECIPE.replace("numpy x.x", numpy))
+    assert (text.has_numpy_in_build_string, text.is_numpy_unhashed) == (in_name, hidden)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.recipe import RecipeV1
-from kiln.recipe_v1.variant_exploration import packages
+from kiln.recipe_v1.variant_exploration import packages_with_spaces
 from kiln.variants.space import Space
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.recipe_v1.recipe import PackageAt
+    from kiln.recipe_v1.recipe import PackageAtVariant
 
 HEAD = "package:\n  name: p\n  version: '1'\n"
 
@@ -24,12 +24,16 @@ def recipe(folder: Path, text: str) -> RecipeV1:
     return RecipeV1.read(file)
 
 
-def found(folder: Path, text: str, spec: dict[str, Any], target: str = "linux-64") -> list[tuple[Space, PackageAt]]:
+def found(
+    folder: Path, text: str, spec: dict[str, Any], target: str = "linux-64"
+) -> list[tuple[Space, PackageAtVariant]]:
     """Return the packages that a recipe makes of a specification of variants."""
-    return list(packages(recipe(folder, text), Space.of({"target_platform": [target], **spec}), target))
+    return list(
+        packages_with_spaces(recipe(folder, text), Space.from_spec({"target_platform": [target], **spec}), target)
+    )
 
 
-def one(folder: Path, text: str, spec: dict[str, Any] | None = None, target: str = "linux-64") -> PackageAt:
+def one(folder: Path, text: str, spec: dict[str, Any] | None = None, target: str = "linux-64") -> PackageAtVariant:
     """Return the only package."""
     ((_, package),) = found(folder, text, spec or {}, target)
     return package

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.recipe_v1.compiled_expression import compile_expression, compile_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
-from kiln.recipe_v1.expression_values import InvalidOperation, text
+from kiln.recipe_v1.expression_values import InvalidOperation, printed_text
 from kiln.recipe_v1.scope import VariantScope
 from kiln.yamltext.typed_text import TypedText
 
@@ -29,7 +29,7 @@ def scope() -> VariantScope:
 
 
 def rendered(given: str) -> str:
-    return text(compile_template(given).steps(scope()))
+    return printed_text(compile_template(given).steps(scope()))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.requirement import OpenPin, canonical_spec, free_name, requirement
+from kiln.recipe_v1.requirement import OpenPin, bare_requirement_name, canonical_spec, requirement
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,5 @@ def test_what_only_looks_like_a_pin_is_refused(given: str) -> None:
 
 
 def test_only_a_bare_name_is_free() -> None:
-    assert [free_name(canonical_spec(spec)) for spec in ("python", "python *", "c::python", "a[build=x]")] == [
-        "python", "", "", "",
-    ]  # fmt: skip
+    specs = ("python", "python *", "c::python", "a[build=x]")
+    assert [bare_requirement_name(canonical_spec(spec)) for spec in specs] == ["python", "", "", ""]

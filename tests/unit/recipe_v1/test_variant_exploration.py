@@ -14,7 +14,7 @@ from tests.unit.recipe_v1.support import HEAD, found
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.recipe_v1.recipe import PackageAt
+    from kiln.recipe_v1.recipe import PackageAtVariant
 
 WIDE = {f"key{number}": [str(value) for value in range(10)] for number in range(30)}  # 10^30 combinations
 
@@ -25,7 +25,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     package = RecipeV1.package
 
-    def counting(self: RecipeV1, index: int, *rest: object, words: bool) -> PackageAt:
+    def counting(self: RecipeV1, index: int, *rest: object, words: bool) -> PackageAtVariant:
         counted.append(index)
         return package(self, index, *rest, words=words)  # type: ignore[arg-type]  # passed on as they come
 
@@ -36,7 +36,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_keys_that_no_package_reads_cost_nothing(tmp_path: Path, evaluations: list[int]) -> None:
     ((part, _),) = found(tmp_path, HEAD, WIDE)
     assert len(evaluations) == 1
-    assert part.loops == WIDE.keys()
+    assert part.varying_keys == WIDE.keys()
 
 
 def test_a_key_divides_the_branch_that_reads_it_alone(tmp_path: Path, evaluations: list[int]) -> None:
@@ -66,7 +66,7 @@ def test_zipped_keys_advance_together(tmp_path: Path) -> None:
 def test_an_ignored_key_does_not_narrow_the_part(tmp_path: Path) -> None:
     text = HEAD + "build:\n  variant:\n    ignore_keys: [python]\nrequirements:\n  host: [python]\n"
     parts = [part for part, _ in found(tmp_path, text, {"python": ["3.9", "3.10"]})]
-    assert all(part.loops == {"python"} for part in parts)
+    assert all(part.varying_keys == {"python"} for part in parts)
 
 
 def test_a_matrix_that_explodes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from kiln.rehearse.interpreter_facts import (
     Interpreter,
     candidates,
     facts_of,
-    find,
-    first_available,
+    find_interpreter,
+    first_available_interpreter,
     interpreter_from_facts,
     own_libraries,
     probe,
@@ -55,7 +55,12 @@ def facts(**changes: object) -> dict[str, Any]:
 def test_a_good_interpreter_is_described() -> None:
     require_supported(BASE / "bin/python", facts())
     result = interpreter_from_facts(facts())
-    assert (result.version, result.python, result.standard_layout, result.include) == ("3.12.1", "3.12", True, None)
+    assert (result.version, result.minor_version, result.standard_layout, result.include) == (
+        "3.12.1",
+        "3.12",
+        True,
+        None,
+    )
     assert result.libraries == (BASE / "lib/libpython3.12.so.1.0",)
 
 
@@ -150,7 +155,7 @@ def no_system(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_one_of_the_right_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, dict[str, Any] | str] = {"/a": facts(version=[3, 11, 2]), "/b": "shim: not found", "/c": facts()}
     asked = answering(monkeypatch, answers)
-    result = find("3.12", first=[Path(name) for name in answers], env={})
+    result = find_interpreter("3.12", first=[Path(name) for name in answers], env={})
     assert isinstance(result, Interpreter)
     assert result.version == "3.12.1"
     assert [str(path) for path in asked] == ["/a", "/b", "/c"]
@@ -159,7 +164,7 @@ def test_the_first_one_of_the_right_version_is_found(monkeypatch: pytest.MonkeyP
 def test_a_missing_python_is_reported_with_every_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {"/a": "shim: not found"})
     with pytest.raises(UnsupportedPython, match=r"no usable Python 3\.12 for a rehearsal") as caught:
-        find("3.12", first=[Path("/a")], env={})
+        find_interpreter("3.12", first=[Path("/a")], env={})
     assert "/a does not answer as a Python 3 (shim: not found)" in caught.value.why
 
 
@@ -220,8 +225,8 @@ def test_the_newest_that_can_be_used_is_taken(tmp_path: Path, monkeypatch: pytes
         str(paths["3.11"]): facts(version=[3, 11, 9]),
     }
     asked = answering(monkeypatch, answers)
-    interpreter = first_available(env={"PATH": str(tmp_path / "bin")})
+    interpreter = first_available_interpreter(env={"PATH": str(tmp_path / "bin")})
     assert interpreter is not None
     assert interpreter.version == "3.12.5"
     assert asked == [paths["3.13"], paths["3.12"]]
-    assert first_available(env={"PATH": str(tmp_path / "nothing")}) is None
+    assert first_available_interpreter(env={"PATH": str(tmp_path / "nothing")}) is None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.rehearse import compilers, machine_programs
-from kiln.rehearse.machine_programs import UNKNOWN_VERSION, find, fits, fitting_version, paths
+from kiln.rehearse.machine_programs import UNKNOWN_VERSION, find, fitting_version, paths, satisfies_constraints
 from kiln.rehearse.plan_types import StandIn
 from kiln.rehearse.stand_in_writer import stand_in_metadata, stand_in_package
 from tests.unit.rehearse.sample import content, info, unpacked
@@ -58,12 +58,12 @@ def test_a_program_that_is_not_there_is_none(tmp_path: Path) -> None:
 )
 def test_a_stand_in_has_its_own_version_or_one_that_fits(own: str, constraints: list[str], version: str) -> None:
     assert fitting_version(own, constraints) == version
-    assert fits("1.0", [">=1.0.0", "<2.0a0"])
-    assert not fits("1.0", ["not a version spec"])
+    assert satisfies_constraints("1.0", [">=1.0.0", "<2.0a0"])
+    assert not satisfies_constraints("1.0", ["not a version spec"])
 
 
 def test_each_row_of_the_table_has_programs() -> None:
-    table = machine_programs.table()
+    table = machine_programs.program_packages()
     assert all(row.programs for row in table.values())
     assert (table["cmake"].programs[0], table["cmake"].pypi) == ("cmake", "cmake")
 

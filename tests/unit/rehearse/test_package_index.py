@@ -11,7 +11,7 @@ from pip._internal.models.index import PyPI
 from kiln import channel_url_credentials, process_runner
 from kiln.http_client import HttpError
 from kiln.rehearse import package_index
-from kiln.rehearse.package_index import IndexFile, files_of, indexes
+from kiln.rehearse.package_index import IndexFile, configured_indexes, files_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,14 +36,14 @@ def test_an_answer_in_json_has_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         {"filename": "a-1.tar.gz", "url": "../../packages/a-1.tar.gz", "hashes": {"sha256": SHA}, "size": 12},
         {"filename": "a-2.tar.gz", "url": "https://elsewhere.example/a-2.tar.gz", "hashes": {"md5": "0"}},
     ]
-    monkeypatch.setattr(package_index, "_answer", lambda _: (json.dumps({"files": entries}).encode(), True))
+    monkeypatch.setattr(package_index, "_fetch_project_page", lambda _: (json.dumps({"files": entries}).encode(), True))
     (file,) = files_of("a", "https://index.example/simple")
     assert file == IndexFile(name="a-1.tar.gz", url="https://index.example/packages/a-1.tar.gz", sha256=SHA, size=12)
 
 
 @pytest.mark.parametrize("answer", [b"{", b"[]", b'{"files": [{"hashes": 1}]}'])
 def test_an_answer_that_is_no_index_is_an_error(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_index, "_answer", lambda _: (answer, True))
+    monkeypatch.setattr(package_index, "_fetch_project_page", lambda _: (answer, True))
     with pytest.raises(HttpError, match="not an index's"):
         list(files_of("a", "https://index.example/simple"))
 
@@ -69,13 +69,13 @@ def test_the_indexes_are_those_of_pips_settings(
 ) -> None:
     result = process_runner.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
     monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
-    assert indexes({}) == expected
+    assert configured_indexes({}) == expected
 
 
 def test_the_password_of_an_index_is_sent_as_a_header_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = ":env:.index-url='https://me:pa55word-of-mine@one.example/simple'\n"
     result = process_runner.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
     monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
-    (index,) = indexes({})
+    (index,) = configured_indexes({})
     assert index == "https://one.example/simple"
-    assert channel_url_credentials.headers(f"{index}/a/")["Authorization"].startswith("Basic ")
+    assert channel_url_credentials.request_headers(f"{index}/a/")["Authorization"].startswith("Basic ")

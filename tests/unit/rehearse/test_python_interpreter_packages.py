@@ -28,7 +28,7 @@ from tests.unit.rehearse.sample import content, info, unpacked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kiln.conda_package.writer import PackageFacts
+    from kiln.conda_package.writer import PackageMetadata
 
 SYSCONFIG = (
     "def _get_preferred_schemes():\n    return {'prefix': 'posix_local'}\n\n\n"
@@ -96,7 +96,7 @@ def patchelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patchelf:
     return stand_in
 
 
-def matches(spec: str, facts: PackageFacts) -> bool:
+def matches(spec: str, facts: PackageMetadata) -> bool:
     record = rattler.PackageRecord(
         name=facts.name,
         version=facts.version,

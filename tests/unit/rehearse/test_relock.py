@@ -17,7 +17,7 @@ def package(*files: str, marker: str = "python_full_version >= '3.10'") -> dict[
 
 @pytest.fixture(autouse=True)
 def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relock, "_size", len)
+    monkeypatch.setattr(relock, "_download_size", len)
 
 
 def test_each_python_gets_its_own_wheel_and_no_other_platforms() -> None:
@@ -32,30 +32,30 @@ def test_each_python_gets_its_own_wheel_and_no_other_platforms() -> None:
         "small-1.2-cp311-cp311-manylinux_2_35_x86_64.whl",
         "small-1.2-py3-none-any.whl",
     ]
-    rows = list(relock._rows(package(*files)))
+    rows = list(relock._lock_rows(package(*files)))
     assert [(row["file"], row["pythons"]) for row in rows] == [
         (file, [python]) for file, python in zip(files, ("3.10", "3.11", "3.12", "3.13"), strict=False)
     ]
 
 
 def test_one_wheel_serves_all_pythons_that_it_fits() -> None:
-    (row,) = relock._rows(package("small-1.2-cp310-abi3-manylinux2014_x86_64.whl"))
+    (row,) = relock._lock_rows(package("small-1.2-cp310-abi3-manylinux2014_x86_64.whl"))
     assert row["pythons"] == ["3.10", "3.11", "3.12", "3.13"]
     assert row["size"] == len("https://x.invalid/ab/small-1.2-cp310-abi3-manylinux2014_x86_64.whl")
 
 
 def test_the_newest_platform_that_fits_is_taken() -> None:
-    (row,) = relock._rows(
+    (row,) = relock._lock_rows(
         package("small-1.2-py3-none-manylinux2014_x86_64.whl", "small-1.2-py3-none-manylinux_2_28_x86_64.whl")
     )
     assert row["file"] == "small-1.2-py3-none-manylinux_2_28_x86_64.whl"
 
 
 def test_a_marker_keeps_a_package_to_its_pythons() -> None:
-    (row,) = relock._rows(package("small-1.2-py3-none-any.whl", marker="python_full_version == '3.11.*'"))
+    (row,) = relock._lock_rows(package("small-1.2-py3-none-any.whl", marker="python_full_version == '3.11.*'"))
     assert row["pythons"] == ["3.11"]
 
 
 def test_a_package_without_a_wheel_is_reported() -> None:
     with pytest.raises(DownloadFailed, match=r"small has no wheel for Python 3\.10"):
-        list(relock._rows(package("small-1.2-cp311-cp311-win_amd64.whl")))
+        list(relock._lock_rows(package("small-1.2-cp311-cp311-win_amd64.whl")))

@@ -45,16 +45,16 @@ outputs:
 
 def rendered(folder: Path) -> RenderedConfig:
     feedstock = written(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
-    return render.finalise(render.render(feedstock, expand.read(feedstock, "linux_64_")))
+    return render.close_static_pins(render.render(feedstock, expand.read(feedstock, "linux_64_")))
 
 
 def test_each_requirement_has_its_section_and_its_output(tmp_path: Path) -> None:
     config = rendered(tmp_path)
     entries = required_packages(config, test_specs=specs_of_tests(config))
-    assert {(entry.name, entry.version, entry.section, entry.output) for entry in entries} == {
+    assert {(entry.name, entry.version_constraint, entry.section, entry.output) for entry in entries} == {
         ("make", "", Section.BUILD, "parent"),
         ("zstd", "1.5.*", Section.HOST, "parent"),
         ("tool", ">=3", Section.RUN, "library"),
         ("pytest", "8.*", Section.TEST, "library"),
     }
-    assert {entry.place for entry in entries if entry.name == "zstd"} == {"host of parent"}
+    assert {entry.section_and_output for entry in entries if entry.name == "zstd"} == {"host of parent"}

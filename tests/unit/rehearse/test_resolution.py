@@ -14,7 +14,7 @@ import pytest
 
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.rehearse import pip_without_child_processes, resolution
-from kiln.rehearse.resolution import RequirementsConflict, platforms, resolve
+from kiln.rehearse.resolution import RequirementsConflict, platform_tags, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,11 +121,11 @@ def test_a_wheel_without_a_hash_is_refused(answers: list[Any]) -> None:
 
 
 def test_wheels_are_for_this_machines_c_library() -> None:
-    tags = platforms("2.28")
+    tags = platform_tags("2.28")
     assert tags[0] == "manylinux_2_28_x86_64"
     assert {"manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64"} <= set(tags)
     assert "manylinux_2_31_x86_64" not in tags
-    assert platforms("")[0] == "manylinux_2_17_x86_64"
+    assert platform_tags("")[0] == "manylinux_2_17_x86_64"
 
 
 def add_wheel(folder: Path, name: str, requirement: str = "") -> None:

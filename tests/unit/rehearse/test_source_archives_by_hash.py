@@ -36,12 +36,12 @@ def search(root: Path, **changes: object) -> SourceSearch:
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """pip's only index, a folder; no address answers."""
-    monkeypatch.setattr(package_index, "indexes", lambda _: ((tmp_path / "index").as_uri(),))
+    monkeypatch.setattr(package_index, "configured_indexes", lambda _: ((tmp_path / "index").as_uri(),))
 
     def refused(url: str, **_: object) -> Iterator[None]:
         raise http_client.HttpError(f"{url} cannot be reached")
 
-    monkeypatch.setattr(http_client, "opened", refused)
+    monkeypatch.setattr(http_client, "send_request", refused)
     return tmp_path / "index"
 
 
@@ -76,7 +76,7 @@ def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> 
     for (source, _), content in zip(sources, contents, strict=True):
         (places, lacking) = search(tmp_path).locate([source])
         assert (len(places), lacking) == (1, ())
-        (url, *_) = SourceMirrors(by_hash=tmp_path / "store").of(source.url, source.sha256 or "")
+        (url, *_) = SourceMirrors(by_hash=tmp_path / "store").urls_to_try(source.url, source.sha256 or "")
         assert url == places[0].url
         assert Path(url.removeprefix("file://")).read_bytes() == content
 
@@ -158,7 +158,7 @@ def test_a_download_has_the_credentials_of_pips_index_in_any_process(
         requests.append(headers)
         yield Response(CONTENT)
 
-    monkeypatch.setattr(http_client, "opened", answered)
+    monkeypatch.setattr(http_client, "send_request", answered)
     file = SourceFile(name="a.tar.gz", sha256=SHA, url="https://sources.example/simple/a/a.bin", origin="an index")
     fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
     (headers,) = requests

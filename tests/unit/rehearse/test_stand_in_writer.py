@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.conda_package.writer import write_metadata_package
-from kiln.rehearse.stand_in_writer import NAME, cuda_metadata, level_metadata
-from kiln.rehearse.wheel_locks import rehearsal_wheels
+from kiln.rehearse.stand_in_writer import NAME, cuda_metadata, microarch_level_metadata
+from kiln.rehearse.wheel_locks import plan_from_locks
 from kiln.rehearse.wheel_package import PackageTarget
 from tests.unit.rehearse.sample import info, unpacked
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )
 def test_a_processor_has_its_level_and_those_below(processor: str, levels: set[str]) -> None:
     accepted = set()
-    for facts in level_metadata():
+    for facts in microarch_level_metadata():
         (spec,) = facts.depends
         _, version, *build = spec.split(" ")
         assert version == "1.*"
@@ -40,7 +40,7 @@ def test_a_processor_has_its_level_and_those_below(processor: str, levels: set[s
 
 
 def test_each_level_is_a_package_without_files(tmp_path: Path) -> None:
-    packages = [write_metadata_package(tmp_path, facts) for facts in level_metadata()]
+    packages = [write_metadata_package(tmp_path, facts) for facts in microarch_level_metadata()]
     assert [info(package, "index")["version"] for package in packages] == ["1", "2", "3", "4"]
     assert {info(package, "index")["name"] for package in packages} == {NAME}
     assert all(name.startswith("info/") for package in packages for name in unpacked(package))
@@ -48,7 +48,7 @@ def test_each_level_is_a_package_without_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) -> None:
-    wheels = rehearsal_wheels(python="3.11", cuda=cuda).dependencies
+    wheels = plan_from_locks(python="3.11", cuda=cuda).dependencies
     facts = {item.name: item for item in cuda_metadata(wheels, PackageTarget(python="3.11", cuda=cuda))}
     assert facts["cuda-version"].version == cuda
     (cudart,) = (wheel.version for wheel in wheels if wheel.name == "nvidia-cuda-runtime-cu12")
@@ -59,7 +59,7 @@ def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) ->
 
 
 def test_they_are_written_once(tmp_path: Path) -> None:
-    planned, target = rehearsal_wheels(python="3.11", cuda="12.9"), PackageTarget(python="3.11", cuda="12.9")
+    planned, target = plan_from_locks(python="3.11", cuda="12.9"), PackageTarget(python="3.11", cuda="12.9")
     facts = list(cuda_metadata(planned.dependencies, target))
     packages = [write_metadata_package(tmp_path, item) for item in facts]
     times = [package.stat().st_mtime_ns for package in packages]
@@ -70,4 +70,4 @@ def test_they_are_written_once(tmp_path: Path) -> None:
 
 
 def test_a_config_without_cuda_has_no_cuda_packages() -> None:
-    assert not list(cuda_metadata(rehearsal_wheels(python="3.11").dependencies, PackageTarget(python="3.11")))
+    assert not list(cuda_metadata(plan_from_locks(python="3.11").dependencies, PackageTarget(python="3.11")))

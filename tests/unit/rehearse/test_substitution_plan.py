@@ -13,7 +13,7 @@ from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import resolution
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan
-from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for, required_packages
+from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for_python, required_packages
 from kiln.rehearse.resolution import RequirementsConflict, Resolution, UnavailableProject
 from kiln.rehearse.source_archives_by_hash import SourceSearch
 from kiln.rehearse.substitution_plan import PlanRequest, config_plan, fitting_python
@@ -206,7 +206,7 @@ def test_outputs_of_other_pythons_are_left_out() -> None:
         output("a", variant={"python": "3.11.* *_cpython"}),
         output("all"),
     )
-    chosen = outputs_for(RenderedConfig(config=CONFIG, outputs=outputs), "3.11")
+    chosen = outputs_for_python(RenderedConfig(config=CONFIG, outputs=outputs), "3.11")
     assert [(entry.name, entry.variant) for entry in chosen] == [
         ("a", {"python": "3.11.* *_cpython"}),
         ("all", {}),

@@ -13,7 +13,7 @@ from packaging.utils import parse_wheel_filename
 from kiln import feedstock_loader
 from kiln.errors import UnsupportedPython, VariantFault
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, known_gaps, output_gaps, read, rehearsal_wheels
+from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, known_gaps, plan_from_locks, read, wheel_gaps
 
 if TYPE_CHECKING:
     from kiln.rehearse.plan_types import LockedWheel
@@ -33,7 +33,7 @@ def test_the_cuda_versions_of_the_matrix_can_be_rehearsed() -> None:
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("cuda", [None, "12.5", "12.9"])
 def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda: str | None) -> None:
-    planned = rehearsal_wheels(python=python, cuda=cuda)
+    planned = plan_from_locks(python=python, cuda=cuda)
     assert planned.upstream is not None
     assert planned.upstream.name == ("tensorflow" if cuda else "tensorflow-cpu")
     assert planned.upstream.version == "2.21.0"
@@ -45,16 +45,14 @@ def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_the_libraries_are_those_of_the_configs_cuda(cuda: str) -> None:
-    result = versions(rehearsal_wheels(python="3.11", cuda=cuda).wheels)
+    result = versions(plan_from_locks(python="3.11", cuda=cuda).wheels)
     coupled = ("cublas", "cuda-cupti", "cuda-nvcc", "cuda-nvrtc", "cuda-runtime", "nvjitlink")
     assert all(result[f"nvidia-{name}-cu12"].startswith(f"{cuda}.") for name in coupled)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_configs_of_one_python_share_their_python_packages(python: str) -> None:
-    cpu, *others = (
-        versions(rehearsal_wheels(python=python, cuda=cuda).dependencies) for cuda in (None, "12.5", "12.9")
-    )
+    cpu, *others = (versions(plan_from_locks(python=python, cuda=cuda).dependencies) for cuda in (None, "12.5", "12.9"))
     for other in others:
         assert {name: version for name, version in other.items() if not name.startswith("nvidia-")} == cpu
 
@@ -82,10 +80,10 @@ def test_the_conda_name_of_each_package_is_known(lock: str) -> None:
 
 def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
     with pytest.raises(UnsupportedPython, match=r"no wheels for Python 3\.9") as python:
-        rehearsal_wheels(python="3.9")
+        plan_from_locks(python="3.9")
     assert "use Python 3.10, 3.11, 3.12 or 3.13" in str(python.value)
     with pytest.raises(VariantFault, match=r"no wheels for CUDA 11\.8") as cuda:
-        rehearsal_wheels(python="3.11", cuda="11.8")
+        plan_from_locks(python="3.11", cuda="11.8")
     assert "CUDA 12.5 or 12.9" in str(cuda.value)
 
 
@@ -111,4 +109,4 @@ def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
     ],
 )
 def test_the_gaps_of_outputs_are_described(outputs: tuple[str, ...], notes: list[str]) -> None:
-    assert [gap.note for gap in output_gaps(outputs)] == notes
+    assert [gap.note for gap in wheel_gaps(outputs)] == notes

@@ -167,7 +167,7 @@ def test_whatever_changes_the_content_changes_the_name(
     if change == "converter":
         monkeypatch.setattr(wheel_package, "CONVERTER", wheel_package.CONVERTER + 1)
     if change == "names":
-        monkeypatch.setattr(conda_names, "digest", lambda: "other")
+        monkeypatch.setattr(conda_names, "names_table_digest", lambda: "other")
     target = PackageTarget(python="3.12") if change == "python" else TARGET
     assert convert(wheel, ("1" if change == "wheel" else "0") * 64, tmp_path, target).name != before.name
 

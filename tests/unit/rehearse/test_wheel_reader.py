@@ -105,7 +105,7 @@ def test_a_damaged_member_is_refused_when_it_is_read(tmp_path: Path) -> None:
     path = make_wheel(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"answer = 42", b"answer = 43"))
     with pytest.raises(BrokenPackage, match="cannot be turned") as caught, opened(path) as wheel:
-        wheel.read("small/__init__.py")
+        wheel.read_member("small/__init__.py")
     assert "Bad CRC-32" in caught.value.why
 
 

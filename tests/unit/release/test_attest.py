@@ -54,9 +54,9 @@ def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypa
     package = release_package(tmp_path, "a", payload={"share/a/NOTICE.txt": b"of others"})
     monkeypatch.setattr(attest, "provenance_record", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0"))
     monkeypatch.setattr(attest, "recipe_digest", lambda _: "ab")
-    monkeypatch.setattr(attest, "_report", lambda *_: None)
+    monkeypatch.setattr(attest, "_package_report", lambda *_: None)
     candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))
-    attestation = attest.attestation(cast("Any", SimpleNamespace(feedstock=None)), [candidate])
+    attestation = attest.release_attestations(cast("Any", SimpleNamespace(feedstock=None)), [candidate])
     (spdx,), (cyclonedx,) = attestation.boms.values(), attestation.cyclonedx.values()
     licenses = {file["fileName"]: file["licenseInfoInFiles"] for file in json.loads(spdx)["files"]}
     assert licenses["./info/licenses/LICENCE"] == ["CC0-1.0"]
@@ -90,7 +90,7 @@ def test_run_dependencies_as_tested_are_recorded_unless_forged() -> None:
     forged = ResolvedPackage(scope="run", name="../b", version="1", build="0")
     tests = TestReport(package="a", verdict=TestVerdict.PASSED, run_packages=(package, forged))
     made = cast("Any", SimpleNamespace(tests=tests))
-    assert [attest._identified(one) for one in attest._tested_with(made)] == [
+    assert [attest._package_identifiers(one) for one in attest._tested_run_dependencies(made)] == [
         {"purl": "pkg:conda/liba@1?build=0", "url": package.url, "sha256": "ab" * 32}
     ]
-    assert attest._tested_with(None) == ()
+    assert attest._tested_run_dependencies(None) == ()

@@ -60,7 +60,7 @@ def test_the_latest_run_that_built_a_config_counts_if_its_packages_are_unchanged
     failed = dataclasses.replace(done, state=ConfigState.FAILED, packages=())
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
         for configs in ((done,), (failed, ConfigRun(config="y", group="g", state=ConfigState.CACHED, packages=(two,)))):
-            ledger.end(ledger.begin(run_of(*configs)))
+            ledger.end_run(ledger.begin_run(run_of(*configs)))
     names = ("x", "y", "z")
     expected = {"x": (one.artifact.path,), "y": (two.artifact.path,)}
     assert built_packages.of_configs(feedstock, names) == expected, "a failure later on took no packages away"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.model.build_results import PackageReport, TestReport, TestVerdict
-from kiln.release.candidates import _reports
+from kiln.release.candidates import _reports_of_package
 from tests.packages import release_package
 from tests.releases import candidate
 
@@ -28,6 +28,6 @@ def test_a_package_file_belongs_to_the_platform_that_made_it(tmp_path: Path) -> 
     made = {path: ((path.parent.name, report(path)),) for path in (here, there)}
     elsewhere = tmp_path / "downloads" / there.name
     files.link_or_copy(there, elsewhere)
-    assert [name for name, _ in _reports(elsewhere, made)] == ["linux-aarch64"]
-    assert [name for name, _ in _reports(here, made)] == ["linux-64"]
-    assert _reports(tmp_path / "other-1-0.conda", made) == ()
+    assert [name for name, _ in _reports_of_package(elsewhere, made)] == ["linux-aarch64"]
+    assert [name for name, _ in _reports_of_package(here, made)] == ["linux-64"]
+    assert _reports_of_package(tmp_path / "other-1-0.conda", made) == ()

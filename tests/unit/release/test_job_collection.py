@@ -27,9 +27,9 @@ META = "package:\n  name: small\n  version: '1'\n"
 def feedstock(tmp_path: Path) -> Feedstock:
     """A feedstock with two configs."""
     feedstock = written(tmp_path / "feedstock", META)
-    feedstock.configs.mkdir(exist_ok=True)
+    feedstock.config_folder.mkdir(exist_ok=True)
     for name in ("linux_64_a", "linux_64_b"):
-        (feedstock.configs / f"{name}.yaml").write_text("target_platform:\n- linux-64\n")
+        (feedstock.config_folder / f"{name}.yaml").write_text("target_platform:\n- linux-64\n")
     return feedstock
 
 

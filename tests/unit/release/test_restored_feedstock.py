@@ -76,7 +76,7 @@ def test_a_feedstock_is_made_again_with_the_hash_of_its_recipe(layout: str, tmp_
     before = feedstock(tmp_path / "before", recipe, variants=variants)
     again = restored_feedstock.restore(package(tmp_path, carried), record(before), tmp_path / "again")
     assert recipe_digest(again) == recipe_digest(before)
-    assert (again.configs / "one.yaml").read_text() == (before.configs / "one.yaml").read_text()
+    assert (again.config_folder / "one.yaml").read_text() == (before.config_folder / "one.yaml").read_text()
 
 
 def test_only_a_new_folder_is_written(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def output(folder: Path, recipe: str, **files: str) -> Output:
     ("value", "expected"), [(None, ()), ("a", ("a",)), (["a", None, 1], ("a", "1")), ([], ()), (0, ("0",))]
 )
 def test_items_are_texts(value: Any, expected: tuple[str, ...]) -> None:
-    assert output_settings.texts(value) == expected
+    assert output_settings.item_texts(value) == expected
 
 
 @pytest.mark.parametrize(

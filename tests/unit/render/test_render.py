@@ -131,7 +131,7 @@ def test_bounds_stay_open_before_they_are_closed(tmp_path: Path) -> None:
 
 
 def test_closed_bounds_are_ranges_and_exact_builds(tmp_path: Path) -> None:
-    found = render.finalise(rendered(tmp_path))
+    found = render.close_static_pins(rendered(tmp_path))
     (library,) = named(found, "libtop")
     assert named(found, "py-top")[0].requirements.run == (
         "python >=3.11,<3.12.0a0",
@@ -151,7 +151,9 @@ def test_closed_bounds_are_ranges_and_exact_builds(tmp_path: Path) -> None:
 
 def test_bounds_that_the_recipes_own_version_decides_are_shown(tmp_path: Path) -> None:
     recipe = RECIPE.replace('pin_compatible("zlib", max_pin="x")', 'pin_compatible("zlib", min_pin="x.x", max_pin="x")')
-    assert "zlib >=1.3,<2.0a0" in named(render.finalise(rendered(tmp_path, recipe)), "py-top")[0].requirements.run
+    assert (
+        "zlib >=1.3,<2.0a0" in named(render.close_static_pins(rendered(tmp_path, recipe)), "py-top")[0].requirements.run
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_pin_run_as_build_pins_to_what_is_solved(noarch: str, wanted: list[objec
     found = rendered(
         tmp_path, recipe, "pin_run_as_build:\n  zlib:\n    min_pin: x.x\n    max_pin: x\npython:\n  - 3.11\n"
     )
-    (output,) = render.finalise(found).outputs
+    (output,) = render.close_static_pins(found).outputs
     assert [(index, pin.name, pin.min_pin, pin.max_pin) for _, index, pin in output.pins] == wanted
     assert output.pins[-1][2].spec == "zlib >=1 h*"
 
@@ -172,7 +174,7 @@ def test_pin_run_as_build_pins_to_what_is_solved(noarch: str, wanted: list[objec
 def test_a_text_in_pin_run_as_build_counts_for_both_bounds(tmp_path: Path) -> None:
     recipe = HEAD + "requirements:\n  host:\n    - perl\n  run:\n    - perl\n"
     found = rendered(tmp_path, recipe, "pin_run_as_build:\n  perl: x.x\nperl:\n  - 5.32\n")
-    (output,) = render.finalise(found).outputs
+    (output,) = render.close_static_pins(found).outputs
     assert [(pin.name, pin.min_pin, pin.max_pin) for _, _, pin in output.pins] == [("perl", "x.x", "x.x")]
 
 
@@ -181,7 +183,7 @@ def test_a_plain_version_is_solved_for_all_that_begin_so(tmp_path: Path) -> None
     sections = "".join(f"  {section}:{specs}" for section in ("build", "host", "run", "run_constrained"))
     tests = f"test:\n  commands:\n    - a\n  requires:{specs}"
     found = rendered(tmp_path, f"{HEAD}requirements:\n{sections}{tests}")
-    (output,) = render.finalise(found).outputs
+    (output,) = render.close_static_pins(found).outputs
     solved = ("f 1.2.*", "b 1.2 0", "c ==1.2", "d >=1", "e 1.2.*")
     needs = output.requirements
     assert (needs.build, needs.host, needs.run, output.tests[0].requires) == (solved, solved, solved, solved)
@@ -193,13 +195,13 @@ def test_a_plain_version_of_a_shared_build_step_is_solved_so_too(tmp_path: Path)
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "build.sh").write_text("true\n")
     recipe = f"{HEAD}requirements:\n  build:\n    - cmake 3.2\noutputs:\n  - name: b\n  - name: c\n"
-    (step,) = render.finalise(rendered(tmp_path, recipe)).stagings
+    (step,) = render.close_static_pins(rendered(tmp_path, recipe)).stagings
     assert step.requirements.build == ("cmake 3.2.*",)
 
 
 def test_pin_run_as_build_needs_a_package_that_it_was_built_with(tmp_path: Path) -> None:
     found = rendered(tmp_path, HEAD + "requirements:\n  run:\n    - python >=3\n", "")
-    assert [(output.requirements.run, output.pins) for output in render.finalise(found).outputs] == [
+    assert [(output.requirements.run, output.pins) for output in render.close_static_pins(found).outputs] == [
         (("python >=3",), ())
     ]
 
@@ -221,20 +223,20 @@ def test_a_requirement_that_is_no_match_spec_is_refused(spec: str, tmp_path: Pat
     found = rendered(tmp_path, HEAD, "")
     output = dataclasses.replace(found.outputs[0], requirements=Requirements(run=(spec,)))
     with pytest.raises(RecipeFault) as caught:
-        render.finalise(dataclasses.replace(found, outputs=(output,)))
+        render.close_static_pins(dataclasses.replace(found, outputs=(output,)))
     assert caught.value.what == f"a: {spec!r} in run is not a match spec"
 
 
 def test_closing_bounds_changes_no_hash(tmp_path: Path) -> None:
     found = rendered(tmp_path)
-    final = render.finalise(found)
+    final = render.close_static_pins(found)
     assert [output.build_string for output in final.outputs] == [output.build_string for output in found.outputs]
 
 
 def test_a_pin_to_an_unknown_output_is_reported(tmp_path: Path) -> None:
     recipe = RECIPE.replace('pin_subpackage("libtop", exact=True)', 'pin_subpackage("libtpo", exact=True)')
     with pytest.raises(RecipeFault) as caught:
-        render.finalise(rendered(tmp_path, recipe))
+        render.close_static_pins(rendered(tmp_path, recipe))
     assert "'libtpo'" in caught.value.what
 
 
@@ -360,4 +362,4 @@ def test_run_exports_that_are_selected_away_leave_their_kind(tmp_path: Path) -> 
     (config,) = expand.configs(feedstock)
     found = render.render(feedstock, config)
     assert render.as_plain_data(found)[0]["run_exports"] == {"strong": None, "weak": ["c"]}
-    assert render.finalise(found).outputs[0].run_exports == {"weak": ("c",)}
+    assert render.close_static_pins(found).outputs[0].run_exports == {"weak": ("c",)}

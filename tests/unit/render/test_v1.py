@@ -123,7 +123,7 @@ about:
 def test_a_pin_stays_open_until_it_is_closed(pin: str, wanted: str, tmp_path: Path) -> None:
     result = rendered(tmp_path, f'{HEAD}requirements:\n  host: [numpy 2.3.*]\n  run: ["${{{{ {pin} }}}}"]\n')
     assert result.outputs[0].requirements.run == (wanted.split(maxsplit=1)[0],)
-    assert render.finalise(result).outputs[0].requirements.run == (wanted,)
+    assert render.close_static_pins(result).outputs[0].requirements.run == (wanted,)
 
 
 def test_numbers_and_truth_values_of_a_config_keep_their_kind(tmp_path: Path) -> None:

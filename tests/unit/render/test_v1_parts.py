@@ -96,7 +96,7 @@ def test_staging_outputs_are_shared_by_all_variants_for_which_they_are_the_same(
     library, *bindings = result.stagings
     assert (library.name, library.title, library.script) == ("library", "compile library", Script(file="compile.sh"))
     assert (library.variant, library.copied, library.package) == ({}, True, None)
-    assert library.requirements.solved("host") == ("zlib 1.*", "exporter")
+    assert library.requirements.specs_to_solve("host") == ("zlib 1.*", "exporter")
     assert library.settings.ignore_run_exports_from == ("zlib",)
     assert [staging.name for staging in bindings] == ["bindings-python3.11", "bindings-python3.12"]
     assert [staging.variant for staging in bindings] == [
@@ -181,7 +181,7 @@ def test_each_test_is_one_of_its_own(tmp_path: Path) -> None:
   - package_contents: {{bin: [p], strict: true}}
   - downstream: user >=${{{{ number }}}}
 """
-    result = render.finalise(rendered(tmp_path, recipe)).outputs[0]
+    result = render.close_static_pins(rendered(tmp_path, recipe)).outputs[0]
     assert result.tests == (
         OutputTest(imports=("a",), pip_check=True, pythons=("3.11", "3.12"), by_engine=True),
         OutputTest(modules={"perl": ("B",)}, by_engine=True),
@@ -208,7 +208,7 @@ def test_a_downstream_package_that_is_not_a_match_spec_is_refused_with_its_line(
 
 def test_a_run_requirement_is_not_pinned_to_the_version_in_host(tmp_path: Path) -> None:
     result = rendered(tmp_path, f"{HEAD}requirements:\n  host: [python 3.11.*]\n  run: [python]\n")
-    assert render.finalise(result).outputs[0].requirements.run == ("python",)
+    assert render.close_static_pins(result).outputs[0].requirements.run == ("python",)
 
 
 def test_every_key_of_the_build_section_is_a_setting(tmp_path: Path) -> None:

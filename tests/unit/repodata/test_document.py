@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.document import IndexDocument, file_of, require_writable, section_of
+from kiln.repodata.document import IndexDocument, file_name_of_key, require_writable, section_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def document(**changed: Any) -> IndexDocument:
 )
 def test_the_format_of_a_file_is_kept(write: Callable[[Any], str]) -> None:
     data = write(VALUE).encode()
-    assert IndexDocument.parse(data).written() == data
+    assert IndexDocument.parse(data).to_json() == data
 
 
 @pytest.mark.parametrize("data", [b"[]", b"1", b'{"packages": [1]}', b'{"packages": {"a": 1}}', b'{"v3": [1]}', b"{"])
@@ -49,12 +49,12 @@ def test_other_json_is_not_an_index(data: bytes) -> None:
 
 def test_records_are_found_in_every_section_by_their_files() -> None:
     assert set(document().records()) == {OLD, NEW, "b-1-0.conda", f"{WHEEL}.whl"}
-    assert (file_of(("v3", "whl"), WHEEL), file_of(("packages",), OLD)) == (f"{WHEEL}.whl", OLD)
+    assert (file_name_of_key(("v3", "whl"), WHEEL), file_name_of_key(("packages",), OLD)) == (f"{WHEEL}.whl", OLD)
     assert (section_of(OLD), section_of(NEW)) == ("packages", "packages.conda")
 
 
 def test_removing_a_record_leaves_all_else() -> None:
-    changed = document().without([NEW, OLD]).value
+    changed = document().without_files([NEW, OLD]).value
     assert changed == {**VALUE, "packages": {}, "packages.conda": {"b-1-0.conda": {"name": "b"}}}
     assert list(changed) == list(VALUE), "keys stay in their order"
 
@@ -70,15 +70,19 @@ def test_a_new_record_replaces_that_of_its_file_and_is_sorted_in() -> None:
 
 def test_records_of_another_document_go_into_its_sections() -> None:
     other = document(**{"packages.conda": {}, "packages": {}, "v3": {"whl": {WHEEL: {"name": "other"}}}})
-    changed = document().taking(other, [f"{WHEEL}.whl", "missing.conda"])
+    changed = document().with_records_of(other, [f"{WHEEL}.whl", "missing.conda"])
     assert changed.value["v3"]["whl"] == {WHEEL: {"name": "other"}}
     assert changed.value["packages.conda"] == VALUE["packages.conda"]
 
 
 def test_the_number_of_a_revisions_records_follows_them() -> None:
-    more = document().placing([(("v3", "whl"), "other-1-py3", {"name": "other", "indexed_timestamp": 9})])
+    more = document().with_records_in_sections(
+        [(("v3", "whl"), "other-1-py3", {"name": "other", "indexed_timestamp": 9})]
+    )
     assert more.value["info"]["repodata_revisions"]["v3"] == {"n_packages": 2, "newest": 9, "oldest": 7}
-    plain = document(info={"subdir": "linux-64"}).placing([(("v3", "whl"), "other-1-py3", {"name": "other"})])
+    plain = document(info={"subdir": "linux-64"}).with_records_in_sections(
+        [(("v3", "whl"), "other-1-py3", {"name": "other"})]
+    )
     assert plain.value["info"] == {"subdir": "linux-64"}, "where it had no number before, it has none"
 
 

@@ -37,7 +37,7 @@ def test_a_withdrawn_package_stays_withdrawn_when_it_is_added_again(tmp_path: Pa
 
 def test_a_removed_package_leaves_no_trace(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1", "large-1").patched("small-1-0.conda", {"license": "MIT"})
-    without = subdir.withdrawn(["small-1-0.conda"]).without(["small-1-0.conda"])
+    without = subdir.withdrawn(["small-1-0.conda"]).without_packages(["small-1-0.conda"])
     expected = repodata.index_files(index(tmp_path, "large-1"))
     assert repodata.index_files(without) == expected
     assert without.changed == {"small", "large"}
@@ -46,9 +46,9 @@ def test_a_removed_package_leaves_no_trace(tmp_path: Path) -> None:
 def test_only_the_names_of_removed_packages_count_as_changed(tmp_path: Path) -> None:
     """current_repodata.json is made again for names that changed, and keeps the others."""
     subdir = dataclasses.replace(index(tmp_path, "small-1", "large-1"), changed=frozenset())
-    assert subdir.without(["small-1-0.conda"]).changed == {"small"}
+    assert subdir.without_packages(["small-1-0.conda"]).changed == {"small"}
     assert subdir.withdrawn(["small-1-0.conda"]).changed == {"small"}
-    assert repodata.index_files(subdir.without(["missing-1-0.conda"])) == repodata.index_files(subdir)
+    assert repodata.index_files(subdir.without_packages(["missing-1-0.conda"])) == repodata.index_files(subdir)
 
 
 def test_the_patches_of_a_record_add_up(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_package_files_are_next_to_the_index_unless_it_has_another_url(tmp_path:
     records = {"app-1.whl": {"name": "app", "version": "1"}}
     mixed = dataclasses.replace(subdir, base=subdir.base.with_records(records))
     assert mixed.base_url == ""
-    assert mixed.fetched_here == {"small-1-0.conda"}
+    assert mixed.files_next_to_index == {"small-1-0.conda"}
     info = {**subdir.repodata.value, "info": {"base_url": "https://files.example/"}}
     elsewhere = dataclasses.replace(mixed, repodata=dataclasses.replace(subdir.repodata, value=info))
-    assert (elsewhere.base_url, elsewhere.fetched_here) == ("https://files.example/", frozenset())
+    assert (elsewhere.base_url, elsewhere.files_next_to_index) == ("https://files.example/", frozenset())
 
 
 def test_withdrawing_twice_changes_nothing(tmp_path: Path) -> None:

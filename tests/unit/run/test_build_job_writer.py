@@ -22,7 +22,7 @@ from tests.unit.builder.test_config_build import FORGE, META
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.job.job_context import Task
+    from kiln.job.job_context import JobContext
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: TestVerdict, emulated: bool, taken: int
 ) -> None:
-    monkeypatch.setattr(emulation, "runs", lambda subdir, in_container: emulated and not in_container)
+    monkeypatch.setattr(emulation, "can_run_platform", lambda subdir, in_container: emulated and not in_container)
     feedstock = written(tmp_path / "feedstock", META, "", FORGE)
     expand.write(feedstock, expand.configs(feedstock))
     rendered = render.render(feedstock, expand.read(feedstock, "linux_aarch64_"))
@@ -59,13 +59,15 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     )
     options = SimpleNamespace(options=BuildOptions(), config="linux_aarch64_", shared="s", key="k", container="none")
     task = SimpleNamespace(
-        job=options, is_foreign=False, layout=layout, rendered=rendered, feedstock=Feedstock(root=tmp_path)
+        job=options, uses_other_engine=False, layout=layout, rendered=rendered, feedstock=Feedstock(root=tmp_path)
     )
     modified = place.stat().st_mtime_ns
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        ledger.keep(StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s"))
+        ledger.store_artifacts(
+            StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s")
+        )
         detail = {"packages": [to_json(report)]}
-        ledger.record("other's", config="other", title=build_cache.TITLE, seconds=1.0, detail=detail)
-        assert len(build_job_writer.reusable_packages(cast("Task", task), ledger)) == taken
+        ledger.store_step("other's", config="other", title=build_cache.TITLE, seconds=1.0, detail=detail)
+        assert len(build_job_writer.reusable_packages(cast("JobContext", task), ledger)) == taken
         (tmp_path / "conda-forge.yml").write_text("test: native\n")  # its tests never run here
-        assert len(build_job_writer.reusable_packages(cast("Task", task), ledger)) == 1
+        assert len(build_job_writer.reusable_packages(cast("JobContext", task), ledger)) == 1

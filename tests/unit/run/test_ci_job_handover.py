@@ -112,7 +112,7 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
     second = Machine(tmp_path / "2", folder)
     recorded = unfinished_build_handover.read_record(folder)
     assert recorded is not None
-    recorded_seconds = recorded.seconds
+    recorded_seconds = recorded.total_seconds
     plan, (note,) = second.begin()
     assert "continued after 1 job" in note
     assert "2 actions, 1 step" in note
@@ -120,8 +120,8 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
     assert len(list(second.cache.glob("ac/*/*"))) == 2
     assert (second.layout.work("a") / "compile-s" / "package").read_text() == "compile s"
     assert (second.layout.work("a") / chains.STEPS).read_bytes() == b"a ledger"
-    assert second.layout.in_container("a").exists()
-    assert not second.layout.place("handover").exists()
+    assert second.layout.container_mark("a").exists()
+    assert not second.layout.safe_path("handover").exists()
 
 
 def test_a_job_without_progress_ends_the_chain_and_leaves_the_folder(tmp_path: Path, folder: Path) -> None:
@@ -163,13 +163,13 @@ def test_a_finished_chain_hands_on_its_record_alone(tmp_path: Path, folder: Path
     first.begin()
     first.act(1)
     stopped(machine=first)
-    assert first.chain.finished() == ""
+    assert first.chain.finished_note() == ""
     second = Machine(tmp_path / "2", folder)
     second.begin()
     assert second.end("compile", state=ConfigState.DONE) == (None, ())
     assert [path.name for path in folder.iterdir()] == [unfinished_build_handover.RECORD]
     third = Machine(tmp_path / "3", folder)
-    assert third.chain.finished().startswith("a is already finished: 1 package after 2 jobs")
+    assert third.chain.finished_note().startswith("a is already finished: 1 package after 2 jobs")
     record = unfinished_build_handover.read_record(folder)
     assert record is not None
     assert (record.state, record.packages) == (ChainState.FINISHED, (("p-1-0.conda", "5"),))
@@ -181,7 +181,7 @@ def test_a_finished_chain_of_other_sources_begins_anew(tmp_path: Path, folder: P
     first.end(state=ConfigState.DONE)
     second = Machine(tmp_path / "2", folder)
     (second.feedstock.recipe / "meta.yaml").write_text("changed\n")
-    assert second.chain.finished() == ""
+    assert second.chain.finished_note() == ""
     _, (note,) = second.begin()
     assert "not continued: its chain was finished, from other sources" in note
 

@@ -13,7 +13,7 @@ from kiln.job.job_descriptions import BuildOptions
 from kiln.run import platforms
 from kiln.run.executor_choice import BuildLocation
 from kiln.run.options import RunOptions
-from kiln.run.plan_inputs import _emulated, _inputs
+from kiln.run.plan_inputs import _configs_with_emulated_tests, _input_hashes
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_pr
     with pytest.raises(UnsupportedPlatform) as caught:
         platforms.require(feedstock, configs, rehearsal=False)
     assert "no interpreter for linux-ppc64le that containers can use" in caught.value.hint
-    monkeypatch.setattr(emulation, "runs", lambda subdir, in_container: in_container and subdir == "linux-ppc64le")
+    monkeypatch.setattr(
+        emulation, "can_run_platform", lambda subdir, in_container: in_container and subdir == "linux-ppc64le"
+    )
     platforms.require(feedstock, configs, rehearsal=False)
     assert platforms.image_platforms(feedstock, configs)[configs[0].name] == "linux/ppc64le"
     with pytest.raises(UnsupportedPlatform) as caught:
@@ -78,9 +80,9 @@ def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_pr
 
 
 def test_the_key_of_build_platforms_may_be_spelled_with_escapes(feedstock: Feedstock) -> None:
-    text = feedstock.settings.read_text()
+    text = feedstock.conda_forge_yml.read_text()
     assert "build_platform:" in text
-    feedstock.settings.write_text(text.replace("build_platform:", '"build\\x5fplatform":'))
+    feedstock.conda_forge_yml.write_text(text.replace("build_platform:", '"build\\x5fplatform":'))
     configs = expand.read_all(feedstock, ("linux_aarch64_",))
     assert platforms.image_platforms(feedstock, configs) == {"linux_aarch64_": "linux/amd64"}
 
@@ -153,12 +155,19 @@ def test_a_cross_compiled_config_is_built_again_once_its_tests_can_run(
 ) -> None:
     def keys(registered: str, *, in_container: bool = True, engine: str = "rattler-build") -> dict[str, str]:
         monkeypatch.setattr(
-            emulation, "runs", lambda subdir, in_container: in_container and subdir in {registered, "linux-64"}
+            emulation,
+            "can_run_platform",
+            lambda subdir, in_container: in_container and subdir in {registered, "linux-64"},
         )
         options = RunOptions(configs=HERE, command="build", build=BuildOptions(engine=engine))
-        emulated = _emulated(feedstock, expand.read_all(feedstock, HERE), options, in_container=in_container)
+        emulated = _configs_with_emulated_tests(
+            feedstock, expand.read_all(feedstock, HERE), options, in_container=in_container
+        )
         places = dict.fromkeys(HERE, BuildLocation())
-        return {name: entry.key for name, entry in _inputs(feedstock, places, {}, engine="", emulated=emulated).items()}
+        return {
+            name: entry.key
+            for name, entry in _input_hashes(feedstock, places, {}, engine="", emulated=emulated).items()
+        }
 
     without, with_emulator = keys(""), keys("linux-aarch64")
     assert without["linux_aarch64_"] != with_emulator["linux_aarch64_"]

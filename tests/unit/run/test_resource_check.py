@@ -6,34 +6,34 @@ import pytest
 
 from kiln.cpu_memory import Resources
 from kiln.errors import OutOfMemory, UsageError
-from kiln.run.resource_check import LEAST_DISK, ResourceShare, disk_needed, require_memory, share
+from kiln.run.resource_check import LEAST_DISK, ResourceShare, disk_needed, divide_resources, require_memory
 
 GB = 10**9
 MACHINE = Resources(cores=8, memory=20 * GB)
 
 
 def test_jobs_share_cores_and_memory_and_the_system_keeps_some() -> None:
-    assert share(MACHINE, jobs=2, cores=None, memory=None) == ResourceShare(cores=4, memory=9 * GB)
-    assert share(MACHINE, jobs=3, cores=2, memory=GB) == ResourceShare(cores=2, memory=GB)
+    assert divide_resources(MACHINE, jobs=2, cores=None, memory=None) == ResourceShare(cores=4, memory=9 * GB)
+    assert divide_resources(MACHINE, jobs=3, cores=2, memory=GB) == ResourceShare(cores=2, memory=GB)
 
 
 def test_more_jobs_than_cores_are_refused() -> None:
     with pytest.raises(UsageError, match="9 jobs of 1 core each: 9 needed, this machine has 8") as caught:
-        share(MACHINE, jobs=9, cores=None, memory=None)
+        divide_resources(MACHINE, jobs=9, cores=None, memory=None)
     assert caught.value.hint == "-j 8"
     with pytest.raises(UsageError, match="10 needed"):
-        share(MACHINE, jobs=2, cores=5, memory=None)
+        divide_resources(MACHINE, jobs=2, cores=5, memory=None)
     with pytest.raises(UsageError, match="invalid number of jobs: -j 0"):
-        share(MACHINE, jobs=0, cores=None, memory=None)
+        divide_resources(MACHINE, jobs=0, cores=None, memory=None)
     with pytest.raises(UsageError, match="invalid number of cores: --cores 0"):
-        share(MACHINE, jobs=2, cores=0, memory=None)
+        divide_resources(MACHINE, jobs=2, cores=0, memory=None)
     with pytest.raises(UsageError, match="invalid amount of memory: --memory 0"):
-        share(MACHINE, jobs=2, cores=None, memory=0)
+        divide_resources(MACHINE, jobs=2, cores=None, memory=0)
 
 
 def test_more_memory_than_there_is_is_refused() -> None:
     with pytest.raises(OutOfMemory, match=r"3 jobs of 8\.0 GB each: 24 GB needed") as caught:
-        share(MACHINE, jobs=3, cores=None, memory=8 * GB)
+        divide_resources(MACHINE, jobs=3, cores=None, memory=8 * GB)
     assert (caught.value.why, caught.value.hint) == ("this machine has 20 GB", "-j 2")
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.model.run import ConfigRun, ConfigState
-from kiln.scheduling.local_build_order import arrange, queue_of, total_seconds
+from kiln.scheduling.local_build_order import order_configs, queue_of, total_seconds
 
 GROUPS = {"a10": "cuda12.5", "a11": "cuda12.5", "b10": "cuda12.9", "b11": "cuda12.9", "c10": "cpu"}
 TIMES = {"a10": 10.0, "a11": 90.0, "b10": 50.0, "b11": 40.0, "c10": 20.0}
@@ -17,7 +17,7 @@ def config(name: str, *, estimate: float | None = None) -> ConfigRun:
 
 
 def test_cold_builds_come_first_and_the_longest_first_among_equals() -> None:
-    assert [(item.config, item.cold) for item in arrange(GROUPS, TIMES)] == [
+    assert [(item.config, item.cold) for item in order_configs(GROUPS, TIMES)] == [
         ("a11", True),
         ("b10", True),
         ("c10", True),
@@ -27,20 +27,22 @@ def test_cold_builds_come_first_and_the_longest_first_among_equals() -> None:
 
 
 def test_builds_without_history_are_in_the_order_of_their_names() -> None:
-    schedule = arrange({"a": "z", "b": "y", "c": "z", "d": "y"}, {})
+    schedule = order_configs({"a": "z", "b": "y", "c": "z", "d": "y"}, {})
     assert [item.config for item in schedule] == ["a", "b", "c", "d"]
 
 
 def test_no_build_is_cold_without_a_shared_cache() -> None:
-    schedule = arrange(GROUPS, TIMES, shared=False)
+    schedule = order_configs(GROUPS, TIMES, shared=False)
     assert [item.config for item in schedule] == ["a11", "b10", "b11", "c10", "a10"]
     assert not any(item.cold for item in schedule)
 
 
 def test_a_config_without_history_is_expected_to_take_as_long_as_similar_ones() -> None:
-    expected = {item.config: item.estimate for item in arrange(GROUPS, {"a10": 10.0, "b10": 30.0, "other": 900.0})}
+    expected = {
+        item.config: item.estimate for item in order_configs(GROUPS, {"a10": 10.0, "b10": 30.0, "other": 900.0})
+    }
     assert expected == {"a10": 10.0, "a11": 10.0, "b10": 30.0, "b11": 30.0, "c10": 20.0}
-    assert {item.estimate for item in arrange(GROUPS, {})} == {None}
+    assert {item.estimate for item in order_configs(GROUPS, {})} == {None}
 
 
 def test_a_warm_build_waits_for_the_cold_build_of_its_group() -> None:
@@ -94,6 +96,6 @@ def test_the_total_time_is_that_of_the_longest_row_and_includes_waiting() -> Non
 
 @given(st.dictionaries(st.text(min_size=1), st.sampled_from("abc"), max_size=12))
 def test_every_config_is_scheduled_once_and_each_group_has_one_cold_build(groups: dict[str, str]) -> None:
-    schedule = arrange(groups, {})
+    schedule = order_configs(groups, {})
     assert sorted(item.config for item in schedule) == sorted(groups)
     assert sorted(item.group for item in schedule if item.cold) == sorted(set(groups.values()))

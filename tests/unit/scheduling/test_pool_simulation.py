@@ -27,9 +27,9 @@ def ends(queue: Queue, workers: int, pool: PoolCores) -> dict[str, float]:
 
 
 def test_the_parallel_part_of_a_build_runs_in_the_pool_and_the_rest_on_its_worker() -> None:
-    assert HALF.split(100.0, 1.0) == (50.0, 50.0)
-    assert dataclasses.replace(HALF, transfer=0.1).split(100.0, 1.0) == pytest.approx((55.0, 50.0))
-    work, local = HALF.split(60.0, 5.0)  # 0.5 + 0.5 / 5 of the time on one core
+    assert HALF.split_work(100.0, 1.0) == (50.0, 50.0)
+    assert dataclasses.replace(HALF, transfer=0.1).split_work(100.0, 1.0) == pytest.approx((55.0, 50.0))
+    work, local = HALF.split_work(60.0, 5.0)  # 0.5 + 0.5 / 5 of the time on one core
     assert (work, local) == pytest.approx((50.0, 50.0))
     assert ends(Queue(jobs(1), cache=True), 1, HALF) == {"c00": pytest.approx(55.0)}
 
@@ -70,7 +70,7 @@ def test_no_work_is_lost_and_the_pool_does_no_more_than_it_can(
     placements = simulate(Queue(configs, cache=True), [8.0] * workers, pool)
     assert sorted(item.config for item in placements) == [job.config for job in configs]
     seconds = {job.config: (job.cold, job.warm) for job in configs}
-    parts = [pool.split(seconds[item.config][0 if item.cold else 1], 8.0) for item in placements]
+    parts = [pool.split_work(seconds[item.config][0 if item.cold else 1], 8.0) for item in placements]
     end = max(item.start + item.seconds for item in placements)
     assert end >= sum(work for work, _ in parts) / cores * (1 - 1e-6)
     assert end >= sum(local for _, local in parts) / workers * (1 - 1e-6)

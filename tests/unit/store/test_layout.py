@@ -32,13 +32,13 @@ PLACES: dict[str, Callable[[ArtifactLayout], object]] = {
     "logs": lambda layout: layout.log(1, "c"),
     "logs/0001": lambda layout: layout.log(1, "c"),
     "logs/0001/c.log": lambda layout: layout.log(1, "c"),
-    "conda-forge-build-done-c": lambda layout: layout.canary("c"),
+    "conda-forge-build-done-c": lambda layout: layout.done_canary("c"),
     "linux-64": lambda layout: layout.channel.repair(),
     "linux-64/a.conda": lambda layout: layout.channel.path_of(Path("a.conda"), "linux-64"),
     "rehearsal": lambda layout: ArtifactLayout(root=layout.root, rehearsal=True).work("c"),
     "rehearsal/wheels": lambda layout: RehearsalLayout(config=layout.root / "rehearsal" / "c").wheels,
     "rehearsal/c/channel": lambda layout: RehearsalLayout(config=layout.root / "rehearsal" / "c").channel,
-    "reports": lambda layout: layout.place("reports", "0001.html"),
+    "reports": lambda layout: layout.safe_path("reports", "0001.html"),
 }
 
 
@@ -61,12 +61,12 @@ def test_only_a_link_of_ones_own_leads_builds_to_another_disk(tmp_path: Path) ->
     elsewhere.mkdir()
     (root / "build_artifacts").symlink_to(elsewhere)
     with pytest.raises(NotWritable, match="came with the feedstock"):
-        ArtifactLayout.of(Feedstock(root=root))  # nobody says whose it is
+        ArtifactLayout.for_feedstock(Feedstock(root=root))  # nobody says whose it is
     git(root, "init", "-q")
-    assert ArtifactLayout.of(Feedstock(root=root)).root == root / "build_artifacts"
+    assert ArtifactLayout.for_feedstock(Feedstock(root=root)).root == root / "build_artifacts"
     git(root, "add", "--force", "build_artifacts")
     with pytest.raises(NotWritable, match=f"came with the feedstock.*\n.*leads to {elsewhere}"):
-        ArtifactLayout.of(Feedstock(root=root))
+        ArtifactLayout.for_feedstock(Feedstock(root=root))
 
 
 def test_git_ignores_the_folder_unless_the_user_decided_otherwise(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_git_ignores_the_folder_unless_the_user_decided_otherwise(tmp_path: Path
 
 def test_compile_caches_may_be_in_a_folder_that_machines_share(tmp_path: Path) -> None:
     feedstock, shared = Feedstock(root=tmp_path / "feedstock"), tmp_path / "shared"
-    layout = ArtifactLayout.of(feedstock, compile_cache=shared)
-    with layout.compile_caches.using("k", "cuda12.9") as folder:
+    layout = ArtifactLayout.for_feedstock(feedstock, compile_cache=shared)
+    with layout.compile_caches.locked_folder("k", "cuda12.9") as folder:
         assert folder == shared / "k"
-    assert [entry.key for entry in layout.compile_caches.entries()] == ["k"]
-    assert ArtifactLayout.of(feedstock).compile_caches.root == feedstock.artifacts / "compile-cache"
+    assert [entry.key for entry in layout.compile_caches.all_caches()] == ["k"]
+    assert ArtifactLayout.for_feedstock(feedstock).compile_caches.root == feedstock.artifacts / "compile-cache"

@@ -30,15 +30,15 @@ def channel_of(layout: RehearsalLayout, *names: str) -> None:
 def test_a_channel_that_loses_packages_stays_beside_until_its_successor_is_complete(tmp_path: Path) -> None:
     layout = RehearsalLayout(config=tmp_path)
     channel_of(layout, "a-1-0.conda", "b-1-0.conda")
-    assert not layout.set_aside(["a-1-0.conda", "b-1-0.conda"])
-    assert not layout.earlier.root.exists()
-    assert layout.set_aside(["a-2-0.conda", "b-1-0.conda"])
+    assert not layout.back_up_channel(["a-1-0.conda", "b-1-0.conda"])
+    assert not layout.earlier_channel.root.exists()
+    assert layout.back_up_channel(["a-2-0.conda", "b-1-0.conda"])
     (layout.channel.root / "noarch" / "a-1-0.conda").unlink()
     channel_of(layout, "a-2-0.conda")  # the rehearsal goes on, and is interrupted; the next one begins
-    assert layout.set_aside(["a-3-0.conda"])
-    earlier = layout.earlier.root / "noarch"
+    assert layout.back_up_channel(["a-3-0.conda"])
+    earlier = layout.earlier_channel.root / "noarch"
     assert sorted(path.name for path in earlier.iterdir()) == ["a-1-0.conda", "b-1-0.conda", "repodata.json"]
     assert (earlier / "repodata.json").read_text() == "a-1-0.conda b-1-0.conda"
-    layout.drop_earlier()
-    assert not layout.earlier.root.exists()
-    layout.drop_earlier()
+    layout.remove_earlier_channel()
+    assert not layout.earlier_channel.root.exists()
+    layout.remove_earlier_channel()

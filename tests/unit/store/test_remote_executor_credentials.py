@@ -30,16 +30,16 @@ def folder(place: Path, **files: str) -> Path:
 def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp_path: Path) -> None:
     headers = "authorization: Bearer t0ken:1\n\nx-api-key:  k3y\n"
     place = folder(tmp_path / "c", ca_pem=PEM, client_pem=PEM, client_key=f"{PEM}k", headers=headers)
-    variable = remote_executor_credentials.read(place)
+    variable = remote_executor_credentials.encode_credentials_folder(place)
     assert json.loads(base64.b64decode(variable)) == {
         "ca": PEM,
         "certificate": PEM,
         "key": f"{PEM}k",
         "headers": [["authorization", "Bearer t0ken:1"], ["x-api-key", "k3y"]],
     }
-    assert remote_executor_credentials.is_variable(variable)
-    assert not remote_executor_credentials.is_variable(str(place))
-    assert not remote_executor_credentials.is_variable(base64.b64encode(b'{"token": "a"}').decode())
+    assert remote_executor_credentials.is_encoded_credentials(variable)
+    assert not remote_executor_credentials.is_encoded_credentials(str(place))
+    assert not remote_executor_credentials.is_encoded_credentials(base64.b64encode(b'{"token": "a"}').decode())
     assert remote_executor_credentials.inner_secrets(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
     secrets = bazel_environment.with_inner_secrets({bazel_environment.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
@@ -60,17 +60,17 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
 )
 def test_invalid_files_are_refused_without_their_content(tmp_path: Path, files: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words) as error:
-        remote_executor_credentials.read(folder(tmp_path / "c", **files))
+        remote_executor_credentials.encode_credentials_folder(folder(tmp_path / "c", **files))
     assert "s3cret" not in str(error.value)
 
 
 def test_files_that_are_too_large_for_a_variable_together_are_refused(tmp_path: Path) -> None:
     large = 600 * PEM
     with pytest.raises(UsageError, match="too large together"):
-        remote_executor_credentials.read(
+        remote_executor_credentials.encode_credentials_folder(
             folder(tmp_path / "c", ca_pem=large, client_pem=large, client_key=large, headers="a: b")
         )
-    variable = remote_executor_credentials.read(
+    variable = remote_executor_credentials.encode_credentials_folder(
         folder(tmp_path / "d", ca_pem=large, client_pem=large, client_key=large[:3000])
     )
     assert 90_000 < len(variable) < 1 << 17  # MAX_ARG_STRLEN of Linux
@@ -81,14 +81,14 @@ def test_files_that_are_too_large_for_a_variable_together_are_refused(tmp_path: 
 def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> None:
     place = folder(tmp_path / "c", headers="a: b", client_key=PEM, client_pem=PEM, ca_pem=PEM)
     (place / "ca.pem").chmod(0o644)
-    remote_executor_credentials.read(place)
+    remote_executor_credentials.encode_credentials_folder(place)
     (place / name).chmod(0o640)
     with pytest.raises(UsageError, match="others can read") as error:
-        remote_executor_credentials.read(place)
+        remote_executor_credentials.encode_credentials_folder(place)
     assert error.value.hint == f"chmod 600 {place / name}"
 
 
 def test_a_missing_folder_and_an_invalid_variable(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the folder of credentials"):
-        remote_executor_credentials.read(tmp_path / "none")
+        remote_executor_credentials.encode_credentials_folder(tmp_path / "none")
     assert remote_executor_credentials.inner_secrets("") == remote_executor_credentials.inner_secrets("?") == ()

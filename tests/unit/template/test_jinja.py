@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
-from kiln.template.jinja import COUNTED, Environment, Exhausted, StepBudget, Template, insert_spending
+from kiln.template.jinja import COUNTED, Environment, Exhausted, StepBudget, Template, insert_step_counting
 from kiln.template.pieces import NotSeparable, cut
 from kiln.template.selectors import SelectedText
 
@@ -166,9 +166,9 @@ def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("kiln.template.jinja._MAX_STEPS", 12)
     budget = StepBudget()
     environment = jinja2.Environment()
-    environment.filters[COUNTED] = budget.counted
+    environment.filters[COUNTED] = budget.count_iterations
     tree = environment.parse("{% for i in range(3) %}{% for j in range(n) %}{{ j }}{% endfor %}{% endfor %}")
-    insert_spending(tree)
+    insert_step_counting(tree)
     template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
     assert template.render(n=3) == "012" * 3
     budget.restart()

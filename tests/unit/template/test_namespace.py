@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.names import CONDA_PLATFORMS
-from kiln.template.namespace import Names, Os, language_names, platform_names
+from kiln.template.namespace import Namespace, Os, language_names, platform_names
 from kiln.template.python_expression import MissingName
 
 
@@ -59,17 +59,17 @@ def test_a_version_without_numbers_is_an_error() -> None:
 
 
 def test_platform_names_hide_those_of_the_variant() -> None:
-    names = Names({"linux": True}, {"linux": "no", "n": "13", "b": "TRUE", "v": "1.20", "t": "x"}, frozenset())
+    names = Namespace({"linux": True}, {"linux": "no", "n": "13", "b": "TRUE", "v": "1.20", "t": "x"}, frozenset())
     assert [names.lookup(name) for name in ("linux", "n", "b", "v", "t")] == [True, 13, True, "1.20", "x"]
     with pytest.raises(MissingName, match="other"):
         names.lookup("other")
     with pytest.raises(KeyError):
-        names.fixed("n")
+        names.fixed_value("n")
 
 
 def test_a_misspelled_name_is_unknown_even_where_not_all_names_are_known() -> None:
     fixed, known = {"linux": True}, frozenset({"cuda_compiler_version"})
-    strict, lenient = Names(fixed, {}, known), Names(fixed, {}, known, all_known=False)
+    strict, lenient = Namespace(fixed, {}, known), Namespace(fixed, {}, known, all_known=False)
     for name in ("linux", "cuda_compiler_version"):
         assert strict.is_known(name)
     assert not strict.is_known("somebodys_own_key")
@@ -79,9 +79,9 @@ def test_a_misspelled_name_is_unknown_even_where_not_all_names_are_known() -> No
 
 def test_equal_values_make_equal_cache_keys() -> None:
     """Values that differ in type only must not share a key: True and 1 are equal in Python."""
-    keys = {Names({}, {"a": value}, frozenset()).values_of(["a", "b"]) for value in (True, 1, "1", "True")}
+    keys = {Namespace({}, {"a": value}, frozenset()).cache_key_values(["a", "b"]) for value in (True, 1, "1", "True")}
     assert keys == {("True", None), ("1", None)}
-    one, other = (Names({"a": value}, {"a": "hidden"}, frozenset()).values_of(["a"]) for value in ([1], [2]))
+    one, other = (Namespace({"a": value}, {"a": "hidden"}, frozenset()).cache_key_values(["a"]) for value in ([1], [2]))
     assert one != other
 
 

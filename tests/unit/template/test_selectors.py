@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from kiln.errors import SelectorFault, UnsafeTemplate
-from kiln.template.namespace import Names, Os, language_names, platform_names
-from kiln.template.selectors import BoundedDict, SelectableText, lines_of
+from kiln.template.namespace import Namespace, Os, language_names, platform_names
+from kiln.template.selectors import BoundedDict, SelectableText, lines_with_selectors
 
 
-def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **variant: Any) -> Names:
+def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **variant: Any) -> Namespace:
     fixed = {**platform_names(subdir), **language_names("3.11.* *_cpython", "2", "5", "5"), "os": Os({"CI": "1"})}
-    return Names(fixed, variant, known)
+    return Namespace(fixed, variant, known)
 
 
 def kept(text: str, **variant: Any) -> str:
@@ -54,7 +54,7 @@ def test_a_line_stays_where_its_selector_holds(line: str, wanted: str | None) ->
 def test_kept_lines_know_where_they_stood() -> None:
     selected = SelectableText("a\nb  # [win]\nc\n", "f").select(names())
     assert selected.text == "a\nc\n"
-    assert selected.line_of(2) == 3
+    assert selected.line_in_file(2) == 3
 
 
 @pytest.mark.parametrize("name", ["lixnux", "cuda_compiler_verion"])
@@ -106,7 +106,7 @@ def test_what_reaches_further_is_refused(selector: str) -> None:
 )
 def test_long_lines_cost_little(line: str) -> None:
     begin = time.process_time()
-    lines_of(f"a {line}\n")
+    lines_with_selectors(f"a {line}\n")
     assert time.process_time() - begin < 0.5
 
 

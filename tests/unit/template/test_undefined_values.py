@@ -5,12 +5,12 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from kiln.template.jinja import UndefinedValue, Uses
+from kiln.template.jinja import UndefinedUses, UndefinedValue
 
 
 def rendered(text: str) -> tuple[str, list[str]]:
     """Render a template; return its text and the undefined names that it used."""
-    uses = Uses()
+    uses = UndefinedUses()
     environment = jinja2.Environment(undefined=type("Recorded", (UndefinedValue,), {"uses": uses}))
     return environment.from_string(text).render(), uses.names
 

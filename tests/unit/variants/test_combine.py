@@ -6,7 +6,7 @@ import pytest
 
 from kiln.errors import VariantFault
 from kiln.variants.combine import combine
-from kiln.variants.files import VariantSource, check
+from kiln.variants.files import VariantSource, check_variant_source
 
 
 def sources(*values: dict[str, Any]) -> list[VariantSource]:
@@ -69,5 +69,5 @@ def test_a_part_of_an_unknown_group_is_dropped() -> None:
 )
 def test_contradictions_are_reported_all_at_once(values: dict[str, Any], count: int) -> None:
     with pytest.raises(VariantFault) as caught:
-        check(sources(values)[0])
+        check_variant_source(sources(values)[0])
     assert 1 + len(caught.value.others) == count

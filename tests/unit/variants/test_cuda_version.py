@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.variants.cuda_version import cuda_arch_of, cuda_of, offered_virtual_packages
+from kiln.variants.cuda_version import cuda_arch_of, cuda_of, virtual_packages_with_cuda
 
 CONFIG = BuildConfig(
     name="linux_64_", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={}
@@ -21,24 +21,24 @@ def with_keys(**keys: str) -> BuildConfig:
 
 
 def test_a_cuda_config_is_tested_as_with_a_gpu() -> None:
-    assert offered_virtual_packages(BARE, CONFIG) == {**BARE, "__cuda": ("12.9", "0"), "__cuda_arch": ("999.0", "0")}
+    assert virtual_packages_with_cuda(BARE, CONFIG) == {**BARE, "__cuda": ("12.9", "0"), "__cuda_arch": ("999.0", "0")}
     config = with_keys(cuda_arch_version="9.0")
-    assert offered_virtual_packages(BARE, config)["__cuda_arch"] == ("9.0", "0")
+    assert virtual_packages_with_cuda(BARE, config)["__cuda_arch"] == ("9.0", "0")
 
 
 def test_a_real_gpu_stays_as_it_is() -> None:
-    assert offered_virtual_packages(H200, CONFIG) == H200
+    assert virtual_packages_with_cuda(H200, CONFIG) == H200
 
 
 def test_a_driver_without_a_gpu_is_completed() -> None:
     driver = {**BARE, "__cuda": ("13.0", "0")}
-    assert offered_virtual_packages(driver, CONFIG) == {**driver, "__cuda_arch": ("999.0", "0")}
+    assert virtual_packages_with_cuda(driver, CONFIG) == {**driver, "__cuda_arch": ("999.0", "0")}
 
 
 def test_a_cpu_config_is_tested_on_the_machine_as_it_is() -> None:
     config = with_keys(cuda_compiler_version="None")
     assert cuda_of(config) is None
-    assert offered_virtual_packages(BARE, config) == BARE
+    assert virtual_packages_with_cuda(BARE, config) == BARE
 
 
 @pytest.mark.parametrize(("keys", "arch"), [({}, "999.0"), ({"cuda_arch_version": "8.6"}, "8.6")])

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import MalformedYaml, VariantFault
-from kiln.variants.files import VariantFile, VariantSource, as_list, check, load_variant_file, without_empty, zip_groups
+from kiln.variants.files import (
+    VariantFile,
+    VariantSource,
+    as_list,
+    check_variant_source,
+    load_variant_file,
+    without_empty,
+    zip_groups,
+)
 from kiln.variants.platform import Platform
 
 if TYPE_CHECKING:
@@ -26,12 +34,12 @@ def file(folder: Path, text: str) -> VariantFile:
 
 
 def values(folder: Path, text: str, platform: Platform = LINUX) -> dict[str, Any]:
-    return file(folder, text).source(platform, frozenset()).values
+    return file(folder, text).source_for_platform(platform, frozenset()).values
 
 
 def faults(**source: Any) -> list[str]:
     with pytest.raises(VariantFault) as caught:
-        check(VariantSource(name=NAME, values=source))
+        check_variant_source(VariantSource(name=NAME, values=source))
     return [str(fault.what) for fault in (caught.value, *caught.value.others)]
 
 
@@ -68,10 +76,10 @@ def test_keys_without_values_are_left_out_at_any_depth(given: dict[str, Any], ex
 
 def test_the_header_has_the_values_of_all_platforms(tmp_path: Path) -> None:
     """A migration's settings hold on every platform, so its selectors do not matter."""
-    assert file(tmp_path, "__migrator:\n  kind: version   # [win]\n  kind: version   # [linux]\n").header() == {
-        "__migrator": {"kind": "version"}
-    }
-    assert file(tmp_path, "- a\n").header() == {}
+    assert file(
+        tmp_path, "__migrator:\n  kind: version   # [win]\n  kind: version   # [linux]\n"
+    ).values_ignoring_selectors() == {"__migrator": {"kind": "version"}}
+    assert file(tmp_path, "- a\n").values_ignoring_selectors() == {}
 
 
 def test_a_list_that_reads_as_a_selector_is_refused_at_its_bracket(tmp_path: Path) -> None:
@@ -82,7 +90,7 @@ def test_a_list_that_reads_as_a_selector_is_refused_at_its_bracket(tmp_path: Pat
 
 def test_a_file_that_is_not_a_mapping_is_malformed(tmp_path: Path) -> None:
     with pytest.raises(MalformedYaml, match="a mapping of keys to values"):
-        file(tmp_path, "- a\n- b\n").source(LINUX, frozenset())
+        file(tmp_path, "- a\n- b\n").source_for_platform(LINUX, frozenset())
 
 
 def test_a_file_is_read_again_after_a_change(tmp_path: Path) -> None:
@@ -142,7 +150,7 @@ def test_all_faults_of_a_source_are_reported_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["linux-64", "linux-imx351uc", "linux-cos5-64"])
 def test_a_target_platform_may_be_a_custom_one(name: str) -> None:
-    check(VariantSource(name=NAME, values={"target_platform": [name]}))
+    check_variant_source(VariantSource(name=NAME, values={"target_platform": [name]}))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +164,7 @@ def test_faults_of_zipped_keys_name_the_odd_one(tmp_path: Path) -> None:
     text = "a:\n  - 1\n  - 2\nb:\n  - 1\n  - 2\nc:\n  - 1\nd:\n  - 1\n"
     text += "zip_keys:\n  -\n    - a\n    - b\n    - c\n  -\n    - a\n    - missing\n"
     with pytest.raises(VariantFault) as caught:
-        file(tmp_path, text).source(LINUX, frozenset())
+        file(tmp_path, text).source_for_platform(LINUX, frozenset())
     result = [(str(fault.what), str(fault.at), fault.why) for fault in (caught.value, *caught.value.others)]
     assert result == [
         (f"the zipped key 'missing' has no values in {NAME}", f"{NAME}:11:1", ""),
@@ -166,12 +174,14 @@ def test_faults_of_zipped_keys_name_the_odd_one(tmp_path: Path) -> None:
 
 
 def test_a_group_that_two_sources_define_alike_counts_once() -> None:
-    check(VariantSource(name=NAME, values={"a": ["1"], "b": ["2"], "zip_keys": [["a", "b"], ["b", "a"]]}))
+    check_variant_source(
+        VariantSource(name=NAME, values={"a": ["1"], "b": ["2"], "zip_keys": [["a", "b"], ["b", "a"]]})
+    )
 
 
 def test_the_place_of_a_combined_value_is_that_of_the_last_source_with_it(tmp_path: Path) -> None:
-    first = file(tmp_path, "a:\n  - 1\nb:\n  - 1\n").source(LINUX, frozenset())
-    last = file(tmp_path, "b:\n  - 2\n").source(LINUX, frozenset())
+    first = file(tmp_path, "a:\n  - 1\nb:\n  - 1\n").source_for_platform(LINUX, frozenset())
+    last = file(tmp_path, "b:\n  - 2\n").source_for_platform(LINUX, frozenset())
     combined = VariantSource(name="combined", values={"a": ["1"], "b": ["2"]}, origins=(first, last))
-    assert [str(combined.place(key)) for key in ("a", "b", "c")] == [f"{NAME}:1:1", f"{NAME}:1:1", "None"]
-    assert combined.place("b") == last.place("b")
+    assert [str(combined.place_of_key(key)) for key in ("a", "b", "c")] == [f"{NAME}:1:1", f"{NAME}:1:1", "None"]
+    assert combined.place_of_key("b") == last.place_of_key("b")

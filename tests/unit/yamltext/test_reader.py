@@ -24,8 +24,8 @@ def test_everything_is_text_in_variant_files() -> None:
 
 def test_outermost_keys_are_placed() -> None:
     document = parse("a: 1\n\nb:\n  c: 2\n", "f.yaml", ScalarTypes.TEXT)
-    assert str(document.place("b")) == "f.yaml:3:1"
-    assert str(document.place("c")) == "f.yaml"
+    assert str(document.place_of_key("b")) == "f.yaml:3:1"
+    assert str(document.place_of_key("c")) == "f.yaml"
 
 
 def test_merged_mappings_give_way_to_own_keys() -> None:

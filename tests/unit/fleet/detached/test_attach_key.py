@@ -81,15 +81,15 @@ def test_a_file_that_is_no_key_is_refused_with_where_keys_are(tmp_path: Path, te
 def test_the_only_run_needs_no_name_and_several_do(tmp_path: Path) -> None:
     feedstock = Feedstock(root=tmp_path)
     with pytest.raises(UsageError, match="no detached fleet run"):
-        attach_key.of_run(feedstock, None)
+        attach_key.key_of_run(feedstock, None)
     for run in ("0a1b2c3d", "ffffffff"):
         dataclasses.replace(KEY, run=run).write(feedstock.artifacts / "fleet" / run / attach_key.NAME)
         if run == KEY.run:
-            assert attach_key.of_run(feedstock, None) == KEY
+            assert attach_key.key_of_run(feedstock, None) == KEY
     with pytest.raises(UsageError) as error:
-        attach_key.of_run(feedstock, None)
+        attach_key.key_of_run(feedstock, None)
     assert "0a1b2c3d, ffffffff" in error.value.hint
-    assert attach_key.of_run(feedstock, "0a1b2c3d") == KEY
+    assert attach_key.key_of_run(feedstock, "0a1b2c3d") == KEY
 
 
 def test_ssh_uses_this_key_this_host_key_and_nothing_of_the_user(tmp_path: Path) -> None:

@@ -10,7 +10,11 @@ import pytest
 from kiln import masking
 from kiln.errors import UsageError
 from kiln.fleet.detached import decrypted_playbook_variables
-from kiln.fleet.detached.decrypted_playbook_variables import VaultDecryption, names_of_playbooks, variable_files
+from kiln.fleet.detached.decrypted_playbook_variables import (
+    VaultDecryption,
+    variable_files_to_send,
+    variables_read_by_playbooks,
+)
 from kiln.fleet.detached.sending import HOME
 
 ANSIBLE = Path(__file__).parents[4] / "ansible"
@@ -41,7 +45,7 @@ def sent(tmp_path: Path, *texts: str, provider: str = "aws", vault: VaultDecrypt
     paths = [tmp_path / f"{number}.yml" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text)
-    return variable_files(paths, names_of_playbooks(ANSIBLE, provider), vault or Reversed())
+    return variable_files_to_send(paths, variables_read_by_playbooks(ANSIBLE, provider), vault or Reversed())
 
 
 def test_of_a_vault_only_what_the_playbooks_read_is_sent(tmp_path: Path) -> None:
@@ -104,13 +108,13 @@ def test_the_controller_gets_no_key_to_itself(tmp_path: Path) -> None:
     worker, controller = {"address": "a", "key": str(tmp_path / "id")}, {"address": "a", "key": str(tmp_path / "id2")}
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"kiln_static_hosts": [worker, {**controller, "port": "2222"}]}))
-    names = names_of_playbooks(ANSIBLE, "static")
-    files = variable_files([path], names, Reversed(), controller=("a", 2222))
+    names = variables_read_by_playbooks(ANSIBLE, "static")
+    files = variable_files_to_send([path], names, Reversed(), controller=("a", 2222))
     hosts = json.loads(files.pop("vars/0.yml"))["kiln_static_hosts"]
     assert (hosts, files) == ([{"address": "a", "key": f"{HOME}/keys/0"}], {"keys/0": "PRIVATE KEY id"})
     path.write_text(json.dumps({"kiln_static_hosts": [controller]}))
     with pytest.raises(UsageError, match="no host besides the controller"):
-        variable_files([path], names, Reversed(), controller=("a", 22))
+        variable_files_to_send([path], names, Reversed(), controller=("a", 22))
 
 
 @pytest.mark.parametrize(
@@ -128,11 +132,11 @@ def test_faults_of_a_file_of_variables_name_it(tmp_path: Path, text: str, fault:
 
 
 def test_the_playbooks_names_are_those_of_one_provider() -> None:
-    names = names_of_playbooks(ANSIBLE, "openstack")
+    names = variables_read_by_playbooks(ANSIBLE, "openstack")
     assert {"kiln_openstack_image", "kiln_pip", "kiln_address_service", "kiln_machine_types"} <= names
     assert not [name for name in names if name.startswith(("kiln_aws_", "kiln_static_", "kiln_local_"))]
     assert "kiln_controller" not in names
-    assert "kiln_static_hosts" in names_of_playbooks(ANSIBLE, "static")
+    assert "kiln_static_hosts" in variables_read_by_playbooks(ANSIBLE, "static")
 
 
 @pytest.mark.processes  # what stands for the program that decrypts

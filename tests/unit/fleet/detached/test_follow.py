@@ -71,7 +71,7 @@ def followed(messages: list[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], lis
 
     follower = RunFollower(make, lines.append)
     for message in messages:
-        follower.take(message)
+        follower.show_message(message)
     assert names in ([], [{"a": "A"}])
     return view.events, lines
 
@@ -103,7 +103,7 @@ def test_the_expected_times_of_200_configs_arrive_in_lines_that_are_passed_on_wh
     view = View()
     follower = RunFollower(lambda _: view, lambda _: None)
     for message in messages:
-        follower.take(message)
+        follower.show_message(message)
     assert [event[0] for event in view.events] == ["run_began", "run_cost"]
     assert view.events[0][1].cost == cost
     assert view.events[1][1] == later
@@ -194,7 +194,7 @@ def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> Non
 
 def test_lines_of_a_log_are_sent_with_their_steps() -> None:
     place = run_reporter.LogPlace()
-    first = place.take(["2026-11-22 18:42:55 === compile", "2026-11-22 18:42:56 gcc", "=== no step"])
+    first = place.lines_with_steps(["2026-11-22 18:42:55 === compile", "2026-11-22 18:42:56 gcc", "=== no step"])
     assert first == [("compile", ""), ("compile", "2026-11-22 18:42:56 gcc"), ("compile", "=== no step")]
-    assert place.take(["a\x1b[2Jb"])[0][0] == "compile"
-    assert "\x1b" not in place.take(["a\x1b[2Jb"])[0][1]
+    assert place.lines_with_steps(["a\x1b[2Jb"])[0][0] == "compile"
+    assert "\x1b" not in place.lines_with_steps(["a\x1b[2Jb"])[0][1]

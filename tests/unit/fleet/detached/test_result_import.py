@@ -87,12 +87,12 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
     with FleetLedger(feedstock.artifacts / "ledger.sqlite") as ledger:
         result_import.store(feedstock, report, fleet, inputs=inputs, ledger=ledger)
         stored = result_import.store(feedstock, report, fleet, inputs=inputs, ledger=ledger)  # after an interruption
-        assert len(ledger.runs()) == 1
+        assert len(ledger.run_numbers()) == 1
         known = ledger.report()
         assert known is not None
         assert (known.started, known.finished) == (1.0, 3.0)
         assert known.configs[0].packages == stored.configs[0].packages
-        (run,) = ledger.fleets()
+        (run,) = ledger.fleet_runs()
     assert (run.workers, run.jobs, run.number) == (fleet.workers, fleet.jobs, stored.run)
     assert set(kept) == {RemoteConfig(config=CONFIG, group="cpu", inputs=BuildInputs(shared="1", key="2"))}
 
@@ -123,19 +123,19 @@ def test_a_collection_that_was_interrupted_in_the_ledger_is_completed(
     unfinished = dataclasses.replace(fleet, finished=None)
     with FleetLedger(feedstock.artifacts / "ledger.sqlite") as ledger:
         with monkeypatch.context() as patch:
-            patch.setattr(FleetLedger, "keep_worker", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(FleetLedger, "store_worker", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 result_import.store(feedstock, report, unfinished, inputs={}, ledger=ledger)
-        (run,) = ledger.fleets()
+        (run,) = ledger.fleet_runs()
         assert (run.finished, run.jobs) == (None, ())
         stored = result_import.store(feedstock, report, unfinished, inputs={}, ledger=ledger)
-        (run,) = ledger.fleets()
+        (run,) = ledger.fleet_runs()
         assert run.finished is not None
         assert (run.workers, run.jobs, run.number) == (fleet.workers, fleet.jobs, stored.run)
         known = ledger.report()
         assert known is not None
         assert known.finished == report.finished
-        assert len(ledger.runs()) == 1
+        assert len(ledger.run_numbers()) == 1
 
 
 def test_a_corrupt_package_is_refused_and_fetched_anew(tmp_path: Path) -> None:

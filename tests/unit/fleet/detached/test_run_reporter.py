@@ -63,7 +63,7 @@ def test_an_export_replaces_what_is_there_of_an_earlier_build(reporter: Reporter
 
 
 def test_an_export_has_the_log_of_the_last_build_and_that_of_its_tests(reporter: Reporter) -> None:
-    folder = reporter.layout.place("fleet", RUN, "logs")
+    folder = reporter.layout.safe_path("fleet", RUN, "logs")
     folder.mkdir(parents=True)
     for number, name in enumerate(("a.1.log", "a.2.log", "a.test.log", "b.1.log")):
         (folder / name).write_text(name)
@@ -71,4 +71,4 @@ def test_an_export_has_the_log_of_the_last_build_and_that_of_its_tests(reporter:
     reporter.export()
     logs = reporter.folder / "export" / "logs"
     assert {path.name: path.read_text() for path in logs.iterdir()} == {"a.log": "a.2.log", "a.test.log": "a.test.log"}
-    assert reporter.log("a") == folder / "a.test.log"
+    assert reporter.latest_log("a") == folder / "a.test.log"

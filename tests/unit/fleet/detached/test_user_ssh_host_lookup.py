@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.fleet.detached.user_ssh_host_lookup import preferred_host_key, settings_of
+from kiln.fleet.detached.user_ssh_host_lookup import parse_ssh_settings, preferred_host_key
 
 KNOWN = """\
 # Host example.org found: line 3
@@ -19,7 +19,7 @@ def test_the_preferred_host_key_is_taken_and_a_revoked_one_is_not() -> None:
 
 
 def test_a_setting_may_have_several_values() -> None:
-    assert settings_of("user me\nidentityfile ~/.ssh/a\nidentityfile ~/.ssh/b\n") == {
+    assert parse_ssh_settings("user me\nidentityfile ~/.ssh/a\nidentityfile ~/.ssh/b\n") == {
         "user": ["me"],
         "identityfile": ["~/.ssh/a", "~/.ssh/b"],
     }

@@ -42,18 +42,18 @@ def client(folder: Path, interval: float = 0.0) -> SlurmClient:
 
 def test_a_run_is_known_by_the_name_and_the_comment_of_its_jobs() -> None:
     ours, other, renamed = parsed_jobs("\n".join((OURS, OTHER, OURS.replace("kiln-r1-2", "mine"))))
-    assert (ours.run, ours.is_active, ours.folder, ours.reason) == ("r1", True, "/s/run-r1/ab/1", "Dependency")
-    assert ours.is_of("r1", "linux_64_", 1)
-    assert not ours.is_of("r1", "linux_64_", 2)
-    assert (other.run, renamed.run) == ("", "")
+    assert (ours.run_id, ours.is_active, ours.folder, ours.reason) == ("r1", True, "/s/run-r1/ab/1", "Dependency")
+    assert ours.is_attempt_of("r1", "linux_64_", 1)
+    assert not ours.is_attempt_of("r1", "linux_64_", 2)
+    assert (other.run_id, renamed.run_id) == ("", "")
 
 
 def test_a_config_with_spaces_in_its_name_is_known_by_its_job() -> None:
     (job,) = parsed_jobs(OURS.replace("linux_64_", "linux_64 my  config"))
     assert job.comment == ("kiln", "r1", "linux_64 my  config", "1")
-    assert job.is_of("r1", "linux_64 my  config", 1)
+    assert job.is_attempt_of("r1", "linux_64 my  config", 1)
     (other,) = parsed_jobs(OURS.replace("kiln r1 linux_64_ 1", "nightly build"))
-    assert (other.run, other.comment) == ("", ("nightly", "build"))
+    assert (other.run_id, other.comment) == ("", ("nightly", "build"))
 
 
 def test_a_line_of_another_form_is_no_job() -> None:

@@ -95,7 +95,7 @@ def event_of(executor: SlurmExecutor, *kinds: type[Any]) -> Any:
 
 
 def store(site: SlurmSite, **state: object) -> None:
-    attempt = AttemptFolder.latest(site, CONFIG)
+    attempt = AttemptFolder.latest_of_config(site, CONFIG)
     assert attempt is not None
     (attempt.folder / "state.json").write_text(json.dumps({"key": "k", **state}))
 
@@ -106,7 +106,7 @@ def test_a_job_that_an_unanswered_submission_left_is_found(site: SlurmSite, tmp_
     start = StartBuild(worker=WORKER, config=CONFIG, key="k", attempt=1)
     answer(executor_of(site), start, BuildStarted)
     assert calls(tmp_path, "sbatch") == []
-    attempt = AttemptFolder.latest(site, CONFIG)
+    attempt = AttemptFolder.latest_of_config(site, CONFIG)
     assert attempt is not None
     assert attempt.id == "40"
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_asked_or_cancelled_is_not_called_gone(
     listed(tmp_path, "COMPLETING")
     with pytest.raises(TeardownIncomplete, match="job 41 is COMPLETING"):
         removal.down(site)
-    assert site.shared.is_dir()
+    assert site.shared_folder.is_dir()
 
 
 def test_a_sweep_cancels_the_jobs_of_runs_that_nobody_continues(

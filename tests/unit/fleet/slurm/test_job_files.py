@@ -117,9 +117,9 @@ def test_a_warm_build_depends_on_the_success_of_its_cold_one(tmp_path: Path) -> 
 def test_the_files_of_a_job_hold_no_secret_and_are_the_users_alone(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     attempt = attempt_of(site)
-    for file in site.shared.rglob("*"):
+    for file in site.shared_folder.rglob("*"):
         assert not file.is_file() or b"s3cret" not in file.read_bytes()
-    assert site.shared.stat().st_mode & 0o077 == 0
+    assert site.shared_folder.stat().st_mode & 0o077 == 0
     assert json.loads((attempt.folder / "job.json").read_text())["environment"] == {"CI": "azure"}
     assert sorted(path.name for path in attempt.feedstock.iterdir()) == [".ci_support", "conda-forge.yml", "recipe"]
     assert attempt.script.read_text().splitlines()[-1] == (
@@ -129,10 +129,10 @@ def test_the_files_of_a_job_hold_no_secret_and_are_the_users_alone(tmp_path: Pat
 
 def test_the_latest_attempt_counts(tmp_path: Path) -> None:
     site = site_of(tmp_path)
-    assert AttemptFolder.latest(site, CONFIG) is None
+    assert AttemptFolder.latest_of_config(site, CONFIG) is None
     attempt_of(site).store_id("41")
     second = attempt_of(site, 10)
-    assert (AttemptFolder.latest(site, CONFIG), second.id, second.state["state"]) == (second, "", "submitted")
+    assert (AttemptFolder.latest_of_config(site, CONFIG), second.id, second.state["state"]) == (second, "", "submitted")
 
 
 @pytest.mark.parametrize("option", ["-p", "--", "partition=x", "--dependency=singleton", "--out=x", "--export=ALL"])
@@ -160,9 +160,9 @@ def test_options_for_nodes_and_priorities_are_passed_on() -> None:
 
 def test_settings_are_stored_for_later_commands(tmp_path: Path) -> None:
     settings = site_of(tmp_path, partition="long", extra=("--exclude=n1",)).settings
-    assert SlurmSettings.stored(tmp_path / "run") is None
+    assert SlurmSettings.read_stored(tmp_path / "run") is None
     settings.store(tmp_path / "run")
-    assert SlurmSettings.stored(tmp_path / "run") == settings
+    assert SlurmSettings.read_stored(tmp_path / "run") == settings
 
 
 def test_results_are_copied_without_following_links(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def server(kind: ServerKind, client_url: str | None = None) -> Server:
     credentials = ServerCredentials(token="s3cr3t")
-    return kind.type(url="https://host", channel="release", credentials=credentials, client_url=client_url)
+    return kind.server_class(url="https://host", channel="release", credentials=credentials, client_url=client_url)
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_a_server_has_addresses_and_a_header(
     kind: ServerKind, published: str, staged: str, header: dict[str, str]
 ) -> None:
     where = server(kind)
-    assert (where.address("release"), where.address("trial")) == (published, staged)
+    assert (where.channel_url("release"), where.channel_url("trial")) == (published, staged)
     assert where.api.headers == header
     assert "s3cr3t" not in repr(where)
-    assert server(kind, "https://mirror/{channel}").address("release") == "https://mirror/release"
+    assert server(kind, "https://mirror/{channel}").channel_url("release") == "https://mirror/release"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_the_status_of_a_failed_upload_is_the_librarys_or_that_of_the_token(monk
         raise HttpError("refused", 401)
 
     monkeypatch.setattr(Api, "request", refuse)
-    assert server(ServerKind.QUETZ)._status("upload failed (HTTP 409)") == 409
-    assert server(ServerKind.QUETZ)._status("upload failed") == 401
-    assert server(ServerKind.PREFIX)._status("upload failed") is None
+    assert server(ServerKind.QUETZ)._upload_failure_status("upload failed (HTTP 409)") == 409
+    assert server(ServerKind.QUETZ)._upload_failure_status("upload failed") == 401
+    assert server(ServerKind.PREFIX)._upload_failure_status("upload failed") is None
 
 
 def test_a_name_with_dashes_is_read_from_the_end() -> None:

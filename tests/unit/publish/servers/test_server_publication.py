@@ -18,12 +18,12 @@ def test_the_platforms_are_those_of_the_feedstock_and_of_an_interrupted_publicat
     target = ServerTarget.parse(
         kind,
         "https://example.org/channel",
-        {kind.type.token_variable: "token"},
+        {kind.server_class.token_variable: "token"},
         staging="aside",
         journals=tmp_path / "journals",
         subdirs=("linux-aarch64",),
     )
     assert target.client.subdirs == {"linux-aarch64"}
     _, entry = package(tmp_path, "lib", subdir="linux-ppc64le")
-    target.journal.write(Journal.begun([entry], {}))
+    target.journal.write(Journal.from_entries([entry], {}))
     assert target.client.subdirs == {"linux-aarch64", "linux-ppc64le"}

@@ -67,7 +67,7 @@ def test_a_server_that_trusts_no_jobs_gets_no_identity(tmp_path: Path) -> None:
 
 def test_the_identity_is_not_requested_unencrypted() -> None:
     with pytest.raises(TokenRefused, match="is not a URL of https"):
-        GitHubIdentity(url="http://runner.example/identity", request_token="r3quest").statement("prefix.dev")
+        GitHubIdentity(url="http://runner.example/identity", request_token="r3quest").id_token("prefix.dev")
 
 
 def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,20 +80,20 @@ def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.Mo
             raise result
         return result
 
-    monkeypatch.setattr(trusted_publishing, "_answer", answer)
+    monkeypatch.setattr(trusted_publishing, "_bounded_response", answer)
     publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"), clock=lambda: now[0])
     assert (publisher.token, publisher.token) == ("first", "first")
     now[0] = trusted_publishing.RENEWAL
     with pytest.raises(HttpError):
         _ = publisher.token
     assert publisher.token == "second", "a failed exchange leaves no old token in use"
-    assert publisher.hidden("a second of it") == "a *** of it"
+    assert publisher.text_without_token("a second of it") == "a *** of it"
     assert answers == []
 
 
 @pytest.mark.parametrize("answer", [b"", b"two words", b"a\r\nX-Evil: 1", "\u00e9".encode()])
 def test_an_answer_that_no_header_can_carry_is_no_token(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trusted_publishing, "_answer", lambda *_: answer)
+    monkeypatch.setattr(trusted_publishing, "_bounded_response", lambda *_: answer)
     publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"))
     with pytest.raises(HttpError, match="answered without a token"):
         _ = publisher.token

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         lambda store, _: store.remove("linux-64/precious"),
         lambda store, _: store.move("noarch/own", "linux-64/new"),
         lambda store, _: store.move("linux-64/precious", "noarch/new"),
-        lambda store, _: store.swap({"linux-64": {"repodata.json": b"{}"}}),
+        lambda store, _: store.replace_indexes({"linux-64": {"repodata.json": b"{}"}}),
         lambda store, _: store.write("noarch/../../elsewhere/new", b"x"),
     ],
 )
@@ -63,6 +63,6 @@ def test_a_package_of_a_custom_subdir_is_published_and_found(tmp_path: Path) -> 
     entries = [repodata.read(package)]
     transaction.publish(StoreTarget(store=store), [package], entries, lambda _: None, None)
     assert "linux-own" in store.subdirs()
-    assert list(store.names("linux-own")) == [package.name]
+    assert list(store.package_sizes("linux-own")) == [package.name]
     index = json.loads((tmp_path / "channel" / "linux-own" / "repodata.json").read_text())
     assert list(index["packages.conda"]) == [package.name]

@@ -25,15 +25,15 @@ def test_a_withdrawn_package_is_not_offered_and_its_file_stays_unless_deleted(
     publish(target, package(tmp_path, "old"), package(tmp_path, "bad"))
     assert index_edits.yank(target, ["old-1-0.conda"]) == ("noarch/old-1-0.conda",)
     index_edits.yank(target, ["bad-1-0.conda"], delete=True)
-    assert target.contents.visible("noarch").offered == {}
-    assert target.store.names("noarch").keys() == {"old-1-0.conda"}
-    assert target.held().keys() == {"noarch/old-1-0.conda", "noarch/bad-1-0.conda"}, "no name is used twice"
+    assert target.channel_index.subdir_packages("noarch").offered == {}
+    assert target.store.package_sizes("noarch").keys() == {"old-1-0.conda"}
+    assert target.package_hashes().keys() == {"noarch/old-1-0.conda", "noarch/bad-1-0.conda"}, "no name is used twice"
 
 
 def test_a_patch_replaces_fields_of_the_record_alone(target: StoreTarget, tmp_path: Path) -> None:
     publish(target, package(tmp_path, "app", "lib"))
     assert index_edits.patch_record(target, "app-1-0.conda", {"depends": ["lib <2"]}) == "noarch/app-1-0.conda"
-    subdir = target.contents.subdirs()["noarch"]
+    subdir = target.channel_index.subdir_indexes()["noarch"]
     assert subdir.offered["app-1-0.conda"]["depends"] == ["lib <2"]
     assert subdir.records["app-1-0.conda"]["depends"] == ["lib"]
 
@@ -51,7 +51,7 @@ def test_a_pending_publication_is_not_disturbed(target: StoreTarget, tmp_path: P
         publish(target, package(tmp_path, "new"), fails=True)
     with pytest.raises(PublicationPending, match="new-1-0"):
         index_edits.yank(target, ["old-1-0.conda"])
-    assert target.contents.visible("noarch").offered.keys() == {"old-1-0.conda"}
+    assert target.channel_index.subdir_packages("noarch").offered.keys() == {"old-1-0.conda"}
 
 
 def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target: StoreTarget, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target:
 
     count, errors = index_edits.reindex(target, read)
     assert (count, [error.what for error in errors]) == (1, ["noarch/broken-1-0.conda cannot be read"])
-    assert target.contents.visible("noarch").offered.keys() == {"app-1-0.conda"}
+    assert target.channel_index.subdir_packages("noarch").offered.keys() == {"app-1-0.conda"}
 
 
 def test_a_package_that_several_platforms_have_is_named_by_its_path(target: StoreTarget, tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_a_package_that_several_platforms_have_is_named_by_its_path(target: Stor
         index_edits.yank(target, ["lib-1-0.conda"])
     assert "linux-aarch64/lib-1-0.conda" in error.value.hint
     index_edits.patch_record(target, "linux-aarch64/lib-1-0.conda", {"depends": ["zlib"]})
-    subdirs = target.contents.subdirs()
+    subdirs = target.channel_index.subdir_indexes()
     assert [subdirs[name].offered["lib-1-0.conda"]["depends"] for name in ("linux-64", "linux-aarch64")] == [
         [],
         ["zlib"],
     ]
     assert index_edits.yank(target, ["linux-64/lib-1-0.conda"], delete=True) == ("linux-64/lib-1-0.conda",)
-    assert list(target.contents.visible("linux-aarch64").offered) == ["lib-1-0.conda"]
-    assert target.contents.visible("linux-64").offered == {}
+    assert list(target.channel_index.subdir_packages("linux-aarch64").offered) == ["lib-1-0.conda"]
+    assert target.channel_index.subdir_packages("linux-64").offered == {}
 
 
 def test_reindexing_finds_packages_of_every_platform(target: StoreTarget, tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ def test_reindexing_finds_packages_of_every_platform(target: StoreTarget, tmp_pa
     target.store.put(file, entry.path, entry.sha256)
     target.store.remove("linux-64/lib-1-0.conda")
     assert index_edits.reindex(target, lambda _: entry) == (1, ())
-    assert target.held().keys() == {"linux-aarch64/lib-1-0.conda"}
+    assert target.package_hashes().keys() == {"linux-aarch64/lib-1-0.conda"}
