@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet import executor_protocol
-from kiln.fleet.lease_cost_and_sweep_timer import LIFETIME
+from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
 from kiln.fleet.reconcile import Machine
 from kiln.model.build_results import StepReport
 from kiln.model.fleet import MachineType

@@ -15,7 +15,7 @@ from kiln.model.provenance import Provenance, ReleaseAttestations
 from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from kiln.publish import transaction
-from kiln.publish.stores import index_edits
+from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.store_publication import StoreTarget
 from kiln.release.attest import AttestationSettings
@@ -142,7 +142,7 @@ def abort(folder: Path) -> None:
 
 def yank(folder: Path) -> None:
     """Withdraw an old package."""
-    index_edits.yank(target(folder), ["old-1-0.conda"], delete=True)
+    yank_patch_and_reindex.yank(target(folder), ["old-1-0.conda"], delete=True)
 
 
 def seen(channel: Path) -> set[str]:

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kiln.bootstrap import kiln_checkout
+from kiln.bootstrap import clone_and_lock_files
 from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
 from kiln.operating_system import home_fallback, process_groups
@@ -68,7 +68,7 @@ def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda 
             why="ansible-core 2.19, which it drives, does not run on older ones",
             hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
-    kiln_checkout.require_clone("kiln fleet", root)
+    clone_and_lock_files.require_clone("kiln fleet", root)
     return _ensure_environment_in(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import engine_and_kiln_sources
+from kiln.build import sources_fetched_by_engine_or_kiln
 from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.rattler_build_output_settings import (
     binary_settings,
@@ -113,7 +113,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     That of a source which kiln fetches lacks the address and the hashes, which `source_fetch` adds.
     """
     entry: dict[str, Any] = {}
-    is_fetched = engine_and_kiln_sources.is_fetched_by_kiln(definition)
+    is_fetched = sources_fetched_by_engine_or_kiln.is_fetched_by_kiln(definition)
     if is_fetched:
         pass
     elif definition.url:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
     about_files_in_info,
-    engine_and_kiln_sources,
+    compile_workdir_for_output_scripts,
     prefix_postprocessing,
-    shared_workdir,
     solved_pins,
     source_preparation_lines,
+    sources_fetched_by_engine_or_kiln,
     staging_run_exports,
     unpackable_prefix_files,
 )
@@ -133,9 +133,9 @@ def plan_compile(
         f". {shlex.quote(str(settings))}",
         *untraced(
             (
-                *engine_and_kiln_sources.symlink_sources_lines(staging.sources, recipe_folder),
+                *sources_fetched_by_engine_or_kiln.symlink_sources_lines(staging.sources, recipe_folder),
                 *source_preparation_lines.prepare_sources_lines(staging.sources),
-                *shared_workdir.before_compile_lines(folder),
+                *compile_workdir_for_output_scripts.before_compile_lines(folder),
             )
         ),
         *run_lines(staging.script, recipe_folder),
@@ -143,7 +143,7 @@ def plan_compile(
             (
                 'cd "$SRC_DIR"',
                 *unpackable_prefix_files.refuse_special_files_lines(folder),
-                *shared_workdir.after_compile_lines(folder),
+                *compile_workdir_for_output_scripts.after_compile_lines(folder),
             )
         ),
     )
@@ -156,8 +156,8 @@ def plan_compile(
         platforms=platforms(rendered),
         settings=forge,
         secrets=secrets,
-        fetched=engine_and_kiln_sources.sources_fetched_by_kiln(staging.sources, recipe_folder),
-        archives=engine_and_kiln_sources.engine_archives(staging.sources, recipe_folder),
+        fetched=sources_fetched_by_engine_or_kiln.sources_fetched_by_kiln(staging.sources, recipe_folder),
+        archives=sources_fetched_by_engine_or_kiln.engine_archives(staging.sources, recipe_folder),
     )
 
 
@@ -194,7 +194,7 @@ def plan_outputs(
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
             prologue=(
-                *engine_and_kiln_sources.symlink_sources_lines(output.sources, recipe_folder),
+                *sources_fetched_by_engine_or_kiln.symlink_sources_lines(output.sources, recipe_folder),
                 *_prologue(output, staging, staged, rendered.name),
             ),
             epilogue=(
@@ -217,8 +217,8 @@ def plan_outputs(
             pins=solved_pins.pins_to_solve(output),
             settings=forge,
             recipe_folder=recipe_folder,
-            fetched=engine_and_kiln_sources.sources_fetched_by_kiln(output.sources, recipe_folder),
-            archives=engine_and_kiln_sources.engine_archives(output.sources, recipe_folder),
+            fetched=sources_fetched_by_engine_or_kiln.sources_fetched_by_kiln(output.sources, recipe_folder),
+            archives=sources_fetched_by_engine_or_kiln.engine_archives(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _recipe_files_of_test(test)),
         )
 
@@ -249,8 +249,10 @@ def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | Non
     if staging is None or staged is None:
         return source_preparation_lines.prepare_sources_lines(output.sources)
     if not staging.copied:
-        return shared_workdir.before_output_lines(staged.folder, output, top)
-    return shared_workdir.staging_copy_lines(staged.folder, output, output.about_texts("license_file"))
+        return compile_workdir_for_output_scripts.before_output_lines(staged.folder, output, top)
+    return compile_workdir_for_output_scripts.staging_copy_lines(
+        staged.folder, output, output.about_texts("license_file")
+    )
 
 
 def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
@@ -259,9 +261,13 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
     patterns = [pattern for test in output.tests for pattern in test.source_files]
     licenses, shared_work = output.about_texts("license_file"), staging is not None and not staging.copied
     lines = (
-        *(shared_workdir.copy_test_sources_lines(patterns, test_sources_folder(folder, output)) if patterns else ()),
+        *(
+            compile_workdir_for_output_scripts.copy_test_sources_lines(patterns, test_sources_folder(folder, output))
+            if patterns
+            else ()
+        ),
         *prefix_postprocessing.copy_recipe_licenses_lines(licenses, recipe_folder),
-        *(shared_workdir.copy_licenses_to_engine_lines(licenses) if shared_work else ()),
+        *(compile_workdir_for_output_scripts.copy_licenses_to_engine_lines(licenses) if shared_work else ()),
         *(
             ()
             if output.settings.by_engine

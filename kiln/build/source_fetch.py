@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, folder_lock, masking, source_download
 from kiln.archive_kinds import is_archive, is_misnamed
-from kiln.build import engine_and_kiln_sources
+from kiln.build import sources_fetched_by_engine_or_kiln
 from kiln.build.source_checkout import check_out
-from kiln.build.source_content_hash import content_hash
 from kiln.build.source_unpack import unpack
+from kiln.build.unpacked_source_content_hash import content_hash
 from kiln.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault
 from kiln.model.rendered import Checkout
 
@@ -90,7 +90,7 @@ class SourceFetch:
     def _fetch_file(self, source: Source, folder: Path) -> Mapping[str, Any]:
         path, sha256 = self._cached_or_downloaded_file(source, folder)
         misnamed = is_archive(path.name) and is_misnamed(path, path.name)
-        if not engine_and_kiln_sources.is_unpacked_by_kiln(source) and not misnamed:
+        if not sources_fetched_by_engine_or_kiln.is_unpacked_by_kiln(source) and not misnamed:
             name = {} if source.file_name is None else {"file_name": source.file_name}
             return {"url": [path.absolute().as_uri()], "sha256": sha256, **name}
         tree = unpack(path, path.name, folder / "tree", hoist=not source.no_hoist, env=self.env)
@@ -166,7 +166,7 @@ def _checkout_of_source(source: Source) -> Checkout | None:
 
 
 def _checked_file_name(source: Source) -> str:
-    name = engine_and_kiln_sources.file_name(source)
+    name = sources_fetched_by_engine_or_kiln.file_name(source)
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise RecipeFault(f"source/fn: {name[:80]!r} is not the name of a file")
     return name

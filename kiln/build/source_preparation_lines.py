@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.build import engine_and_kiln_sources
+from kiln.build import sources_fetched_by_engine_or_kiln
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def unpack_wheels_lines(sources: Iterable[Source]) -> tuple[str, ...]:
         if (
             name.lower().endswith(".whl")
             and not source.by_engine
-            and not engine_and_kiln_sources.is_unpacked_by_kiln(source)
+            and not sources_fetched_by_engine_or_kiln.is_unpacked_by_kiln(source)
         ):
             folder = f"cd {shlex.quote(source.folder)} && " if source.folder else ""
             unpack = f'"$kiln_python" -m zipfile -e {shlex.quote(name)} .'

@@ -23,7 +23,7 @@ from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json, step_file_hashes
 from kiln.builder.wheel_collection import WheelCollector
 from kiln.job.required_channels_and_network import needed_channels
-from kiln.job.step_and_output_lookup import find_output, find_staging, package_file_name, step_names
+from kiln.job.step_and_output_names import find_output, find_staging, package_file_name, step_names
 from kiln.ledger import Ledger
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import package_name

@@ -18,10 +18,10 @@ from kiln.builder.config_build import Builder, rendered_config
 from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json
+from kiln.builder.rehearsal_input_choice import rehearsal_disk
 from kiln.builder.rehearsal_planning import upstream_wheel_plan
-from kiln.builder.rehearsal_wheels_and_python import rehearsal_disk
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.step_and_output_lookup import package_file_name
+from kiln.job.step_and_output_names import package_file_name
 from kiln.ledger import Ledger
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.job.host_machine_facts import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig

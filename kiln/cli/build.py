@@ -103,7 +103,7 @@ def json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> d
 def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
     from kiln import run
-    from kiln.cli.environment_passthrough import host_machine
+    from kiln.cli.allowed_environment_variables import host_machine
     from kiln.cli.pasteable_commands import pasteable
 
     plan = run.plan_run(feedstock, request, host_machine(options), on_line=print_line)

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
+from kiln.cli.allowed_environment_variables import build_variables, container_client_variables, pip_variables
 from kiln.cli.current_ci_run_urls import ci_urls
-from kiln.cli.environment_passthrough import build_variables, container_client_variables, pip_variables
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.environment_passthrough import tool_environment
+from kiln.cli.allowed_environment_variables import tool_environment
 from kiln.cli.pasteable_commands import pasteable
 from kiln.cli.run_view import print_notes
 from kiln.errors import UsageError

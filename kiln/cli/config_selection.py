@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli.environment_passthrough import host_machine
+from kiln.cli.allowed_environment_variables import host_machine
 from kiln.errors import KilnError, UnknownConfig, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     containers = getattr(options, "container", None) != "none"
     names = buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
-        from kiln.builder.rehearsal_wheels_and_python import cpu_config_for_machine
+        from kiln.builder.rehearsal_input_choice import cpu_config_for_machine
 
         return (cpu_config_for_machine(feedstock, host_machine(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
@@ -91,7 +91,7 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
 
 def default_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
     """Return the config that the menu offers: the CPU config of the running Python, or the first one."""
-    from kiln.builder.rehearsal_wheels_and_python import cpu_config
+    from kiln.builder.rehearsal_input_choice import cpu_config
 
     try:
         return cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name

@@ -225,7 +225,7 @@ def selection_and_run_to_resume(
 ) -> tuple[FleetSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run as fleet
-    from kiln.fleet.worker_test_records import config_of
+    from kiln.fleet.build_and_test_states import config_of
 
     selection = select_configs(options, feedstock)
     previous = fleet.run_to_resume(ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared)

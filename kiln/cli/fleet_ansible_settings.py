@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import masking
 from kiln.cli import fleet_remote_execution
-from kiln.cli.environment_passthrough import build_variables, container_client_variables
+from kiln.cli.allowed_environment_variables import build_variables, container_client_variables
 from kiln.cli.fleet_arguments import duration_seconds
 from kiln.errors import UsageError
 

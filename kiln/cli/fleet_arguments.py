@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import build_arguments, common_arguments, values
 from kiln.errors import UsageError
-from kiln.fleet import lease_cost_and_sweep_timer
+from kiln.fleet import lost_controller_cost_and_sweep_script
 
 if TYPE_CHECKING:
     import argparse
@@ -102,7 +102,7 @@ REPLACEMENTS_HELP = (
 
 PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv in ~/.config/kiln, if it exists)"
 
-LEASE = f"{lease_cost_and_sweep_timer.LEASE / 60:.0f}min"
+LEASE = f"{lost_controller_cost_and_sweep_script.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
 GPU_TESTS_HELP = "test the CUDA configs, once all are built, on a worker with a GPU; without that they are not done"
 GPU_TYPE_HELP = (

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_remote_execution
-from kiln.cli.environment_passthrough import container_client_variables
+from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_ansible_settings import (
     ANSIBLE,
     INDEX,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.detached.sending import ControllerSettings
+    from kiln.fleet.detached.settings_sent_to_controller import ControllerSettings
     from kiln.fleet.plan import FleetPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.feedstock import Feedstock
@@ -152,10 +152,10 @@ def controller_settings(
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
     from kiln.cli.fleet_prices import user_table_path
-    from kiln.fleet.detached import decrypted_playbook_variables, sending
-    from kiln.fleet.detached.sending import HOME, ControllerSettings
+    from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller
+    from kiln.fleet.detached.settings_sent_to_controller import HOME, ControllerSettings
 
-    variables, certificates = sending.credentials(options.provider, os.environ)
+    variables, certificates = settings_sent_to_controller.credentials(options.provider, os.environ)
     names = decrypted_playbook_variables.variables_read_by_playbooks(ANSIBLE, options.provider)
     vault = decrypted_playbook_variables.VaultDecryption(vault_program)
     host = existing_controller_host(options) if options.controller is not None else {}
@@ -167,7 +167,7 @@ def controller_settings(
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
     prices = options.prices or user_table_path(os.environ)
     if prices.is_file():
-        texts["prices.csv"] = sending.file_text(prices)
+        texts["prices.csv"] = settings_sent_to_controller.file_text(prices)
         arguments += ["--prices", f"{HOME}/prices.csv"]
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = controller_type(options)
@@ -180,7 +180,7 @@ def controller_settings(
         keep=duration_seconds(options.keep or KEEP),
         environment={**worker_variables(feedstock), **index, **variables, **price, **executor, ID: run},
         files={**texts, **certificates},
-        feedstock={"fleet-sizes.yml": sending.file_text(sizes)} if sizes.is_file() else {},
+        feedstock={"fleet-sizes.yml": settings_sent_to_controller.file_text(sizes)} if sizes.is_file() else {},
     )
 
 
@@ -245,10 +245,10 @@ def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
     import yaml
 
-    from kiln.fleet.detached import decrypted_playbook_variables, sending, user_ssh_host_lookup
+    from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller, user_ssh_host_lookup
 
     for path in options.vars:
-        text = sending.file_text(path)
+        text = settings_sent_to_controller.file_text(path)
         data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml.safe_load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_controller_type_and_charge
-from kiln.cli.environment_passthrough import container_client_variables
+from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site, run_folder
 from kiln.cli.fleet_detach_to_controller import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS

@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from kiln.cli.environment_passthrough import container_client_variables
+from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_detached_runs import action_command, find_run_key
 from kiln.cli.pasteable_commands import pasteable
 

@@ -196,7 +196,7 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.worker_test_records import UntestedRecords
+    from kiln.fleet.build_and_test_states import UntestedRecords
 
     if build is None:
         assert stage is not None, "there is something to build or to test"

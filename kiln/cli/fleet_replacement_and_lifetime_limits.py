@@ -24,7 +24,7 @@ def worker_lifetime(options: argparse.Namespace, plan: FleetPlan) -> float:
     Raises:
         UsageError: when the playbooks' variable ``kiln_lifetime`` is too short for a build.
     """
-    from kiln.fleet.lease_cost_and_sweep_timer import LIFETIME
+    from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
 
     text = playbook_variable_text("kiln_lifetime", options.vars)
     if not text:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_remote_execution
-from kiln.cli.environment_passthrough import container_client_variables, pip_variables
+from kiln.cli.allowed_environment_variables import container_client_variables, pip_variables
 from kiln.cli.fleet_ansible_settings import (
     PACKAGE_ROOT,
     artifact_layout,
@@ -88,9 +88,9 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
     Raises:
         UsageError: when the shared folder is not known.
     """
-    from kiln.bootstrap import kiln_checkout
+    from kiln.bootstrap import clone_and_lock_files
 
-    kiln_checkout.require_clone("kiln fleet", PACKAGE_ROOT)
+    clone_and_lock_files.require_clone("kiln fleet", PACKAGE_ROOT)
     stored = _stored_settings(feedstock, run)
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:

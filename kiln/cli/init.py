@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
-from kiln.cli.environment_passthrough import tool_environment
+from kiln.cli.allowed_environment_variables import tool_environment
 from kiln.cli.failed_run import kiln_command
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, UsageError

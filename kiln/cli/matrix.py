@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiln.cli import pinning_selection
-from kiln.cli.environment_passthrough import git_output
+from kiln.cli.allowed_environment_variables import git_output
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 

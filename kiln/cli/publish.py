@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.environment_passthrough import passed_variables
+from kiln.cli.allowed_environment_variables import passed_variables
 from kiln.cli.run_view import print_line, print_notes
 from kiln.errors import BrokenPackage, UsageError
 
@@ -144,7 +144,7 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     """Publish the finished packages in the ledger."""
     from kiln import feedstock_loader, provenance
     from kiln.publish import conda_forge_yml_restrictions, gate, transaction
-    from kiln.release import attest, bundle, candidates, staging_test
+    from kiln.release import attest, bundle, candidate_packages, staging_test
 
     signer = attester(options)
     feedstock = feedstock_loader.load(root)
@@ -152,7 +152,7 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
         conda_forge_yml_restrictions.require_allowed(
             feedstock.conda_forge_yml, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
         )
-    matrix = candidates.ConfigsAndRuns.from_feedstock(feedstock)
+    matrix = candidate_packages.ConfigsAndRuns.from_feedstock(feedstock)
     published = channel.package_hashes()
     release = matrix.assemble_release(
         options.packages,
@@ -161,13 +161,13 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
         tokens=environment_secrets(os.environ),
         untested=checked_untested_platforms(options.allow_untested),
     )
-    paths, entries = candidates.checked_packages(release)
+    paths, entries = candidate_packages.checked_packages(release)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     sign = provenance.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
     attestation = attest.release_attestations(
         matrix,
-        candidates.new_packages(release),
+        candidate_packages.new_packages(release),
         sign=sign,
         attesting=attestation_settings(options, signer, channel.channel_url()),
     )
@@ -233,17 +233,17 @@ def environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def yank(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
     """Withdraw packages, or patch their records in the index."""
-    from kiln.publish.stores import index_edits
+    from kiln.publish.stores import yank_patch_and_reindex
 
     if options.patch is None:
-        return {"yanked": index_edits.yank(channel, options.yank, delete=options.delete)}
+        return {"yanked": yank_patch_and_reindex.yank(channel, options.yank, delete=options.delete)}
     try:
         fields = json.loads(options.patch)
     except ValueError as error:
         raise UsageError("--patch is not valid JSON", why=str(error)) from error
     if not isinstance(fields, dict):
         raise UsageError("--patch is not a JSON object", hint="""--patch '{"depends": ["python >=3.11"]}'""")
-    return {"patched": [index_edits.patch_record(channel, name, fields) for name in options.yank]}
+    return {"patched": [yank_patch_and_reindex.patch_record(channel, name, fields) for name in options.yank]}
 
 
 def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
@@ -253,9 +253,9 @@ def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
         BrokenPackage: after the index is written, with all files that it omits.
     """
     from kiln import repodata
-    from kiln.publish.stores import index_edits
+    from kiln.publish.stores import yank_patch_and_reindex
 
-    count, broken = index_edits.reindex(channel, lambda path: repodata.read(Path(channel.name) / path))
+    count, broken = yank_patch_and_reindex.reindex(channel, lambda path: repodata.read(Path(channel.name) / path))
     print_results(options, read=count)
     if broken:
         raise BrokenPackage(

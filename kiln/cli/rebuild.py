@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
     from kiln import feedstock_loader, run, signals
-    from kiln.cli.environment_passthrough import container_client_variables, passed_variables
+    from kiln.cli.allowed_environment_variables import container_client_variables, passed_variables
     from kiln.release import rebuild, restored_feedstock
 
     feedstock = None if options.into else feedstock_loader.load(root)

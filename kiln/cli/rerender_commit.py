@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.cli.environment_passthrough import git_output
+from kiln.cli.allowed_environment_variables import git_output
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.environment_passthrough import passed_variables
+from kiln.cli.allowed_environment_variables import passed_variables
 from kiln.errors import UnsupportedPlatform, UsageError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import Link
     from kiln.provenance.attestation_check import AttestedFacts
-    from kiln.provenance.attestation_list import ListedAttestation
+    from kiln.provenance.attestation_summary import ListedAttestation
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +188,7 @@ def verify_attestations(
     """
     from kiln import channel_url_credentials, files
     from kiln.errors import ProvenanceBroken
-    from kiln.provenance import attestation_check, attestation_list
+    from kiln.provenance import attestation_check, attestation_summary
 
     required = common_arguments.attestation_signers(options, options.require_attestation)
     sidecar = attestation_sidecar(options.package, channel, read)
@@ -214,9 +214,9 @@ def verify_attestations(
         note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"
         claims: tuple[ListedAttestation, ...] = ()
         with contextlib.suppress(ProvenanceBroken):  # not even a list
-            claims = attestation_list.package_attestations(sidecar, **facts, signers=())
+            claims = attestation_summary.package_attestations(sidecar, **facts, signers=())
         return None, claims, (note,)
-    return attested, attestation_list.package_attestations(sidecar, **facts, signers=signers), notes
+    return attested, attestation_summary.package_attestations(sidecar, **facts, signers=signers), notes
 
 
 def signers_text(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln.convert import facts, keys
-from kiln.convert.facts import ComparablePackage
+from kiln.convert import comparable_package, keys
+from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.package_tests import IMPLICIT
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
@@ -56,17 +56,17 @@ def _comparable_package(package: Metadata, output: Output, rendered: RenderedCon
         "build/variant/down_prioritize_variant": len(output.track_features) or None,
         "build/script": _script(output.script),
         "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
-        "build/files": facts.plain_value(package.output_entry.get("files") or ()),
+        "build/files": comparable_package.plain_value(package.output_entry.get("files") or ()),
         **_requirements(package, output, rendered.config.pin_run_as_build),
         **_tests(package, system),
         **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
-        **{f"extra/{key}": facts.plain_value(value) for key, value in _section(package, "extra").items()},
+        **{f"extra/{key}": comparable_package.plain_value(value) for key, value in _section(package, "extra").items()},
         **_source_and_compile_values(package, output, rendered),
     }
     return ComparablePackage(
         name=output.name,
         build_string=output.build_string,
-        values=facts.without_defaults(values),
+        values=comparable_package.without_defaults(values),
         hash_input=dict(output.used),
         script_keys=_keys_read_by_script(package, output),
         compile_keys=_keys_read_by_compile(package, rendered.staging_of(output)),
@@ -100,9 +100,13 @@ def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         value = build[old]
         if old == "ignore_run_exports_from":
-            value = facts.normalized_specs([str(item) for item in as_list(value) if item], "run_exports")
+            value = comparable_package.normalized_specs([str(item) for item in as_list(value) if item], "run_exports")
         is_list = old in keys.LISTS or isinstance(value, list)
-        items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else facts.plain_value(value)
+        items = (
+            tuple(str(item) for item in as_list(value) if item is not None)
+            if is_list
+            else comparable_package.plain_value(value)
+        )
         yield "/".join(path), items
     detection = build.get("detect_binary_files_with_prefix")
     if detection is not None and str(detection).lower() not in _TRUE:
@@ -126,7 +130,7 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
         for index, spec in enumerate(given):
             open_pin = pins.get((section, index))
             texts.append(
-                facts.normalized_specs([spec], section)[0]
+                comparable_package.normalized_specs([spec], section)[0]
                 if open_pin is None
                 else _pin_as_text(open_pin, spec, package)
             )
@@ -145,7 +149,7 @@ def _with_pin_run_as_build(spec: str, bounds: Mapping[str, Any], placed: set[str
     if spec not in bounds or spec in _BOUND or spec not in placed:
         return spec
     lower, upper = pin_run_as_build_bounds(bounds[spec])
-    return facts.pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
+    return comparable_package.pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
 
 
 def _pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
@@ -154,7 +158,7 @@ def _pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
     version = package.variant.get(given.name.replace("-", "_"))
     if given.exact or (isinstance(version, str) and words == with_star(f"{given.name} {version}").split()[1:]):
         words = []
-    return facts.pin_as_text(
+    return comparable_package.pin_as_text(
         given.name,
         subpackage=given.subpackage,
         lower=given.lower or given.min_pin,
@@ -179,7 +183,7 @@ def _tests(package: Metadata, system: str) -> dict[str, Any]:
         "recipe": [*_as_text_list(section.get("files")), *names],
         "source": _as_text_list(section.get("source_files")),
     }
-    return facts.test_values(
+    return comparable_package.test_values(
         [*imports, *commands], _as_text_list(section.get("requires")), files, _as_text_list(section.get("downstreams"))
     )
 
@@ -195,7 +199,9 @@ def _as_text_list(value: Any) -> list[str]:
 
 def _about(new: str, value: Any) -> Any:
     return (
-        facts.plain_value(as_list(value)) if new == "license_file" and value is not None else facts.plain_value(value)
+        comparable_package.plain_value(as_list(value))
+        if new == "license_file" and value is not None
+        else comparable_package.plain_value(value)
     )
 
 
@@ -213,7 +219,7 @@ def _source_and_compile_values(package: Metadata, output: Output, rendered: Rend
         result["compile/script/env"] = tuple(sorted((*step.script_env, *(f"{key}={own[key]}" for key in own))))
         for section in ("build", "host"):
             given = list(getattr(step.requirements, section))
-            result[f"compile/requirements/{section}"] = facts.normalized_specs(given, section)
+            result[f"compile/requirements/{section}"] = comparable_package.normalized_specs(given, section)
     return result
 
 
@@ -222,7 +228,7 @@ def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     for old, new in keys.SOURCE.items():
         if given.get(old) not in (None, "", []):
             value = given[old]
-            pairs.append((new, facts.plain_value(as_list(value) if old in keys.SOURCE_LISTS else value)))
+            pairs.append((new, comparable_package.plain_value(as_list(value) if old in keys.SOURCE_LISTS else value)))
     return tuple(sorted(pairs))
 
 

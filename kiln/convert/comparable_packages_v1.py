@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln.convert import facts, keys
+from kiln.convert import comparable_package, keys
+from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.expressions import BUILD_NAMES
-from kiln.convert.facts import ComparablePackage
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_star
 from kiln.recipe_v1.identity import SECTIONS, BuildIdentities
@@ -64,17 +64,17 @@ def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, s
         "build/number": str(build.get("number", 0)),
         "build/variant/down_prioritize_variant": abs(down) if down else None,
         **_script("build/script", build.get("script"), package),
-        "build/files": facts.plain_value(build.get("files") or ()),
+        "build/files": comparable_package.plain_value(build.get("files") or ()),
         **_requirements(package),
         **_tests(sections["tests"], package),
-        **{f"about/{key}": facts.plain_value(value) for key, value in sections["about"].items()},
-        **{f"extra/{key}": facts.plain_value(value) for key, value in sections["extra"].items()},
+        **{f"about/{key}": comparable_package.plain_value(value) for key, value in sections["about"].items()},
+        **{f"extra/{key}": comparable_package.plain_value(value) for key, value in sections["extra"].items()},
         **_source_and_compile_values(package, several=several),
     }
     return ComparablePackage(
         name=package.name.lower(),
         build_string=identity.build_string,
-        values=facts.without_defaults(values),
+        values=comparable_package.without_defaults(values),
         hash_input={key: str(value) for key, value in identity.hash_input.items() if key not in pinned},
     )
 
@@ -92,7 +92,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat(f"{path}/{key}", inner)
     else:
-        yield path, facts.plain_value(value)
+        yield path, comparable_package.plain_value(value)
 
 
 def _rendered_script_line(line: str, package: PackageAtVariant) -> str:
@@ -120,7 +120,7 @@ def _requirements(package: PackageAtVariant) -> dict[str, Any]:
     ignored = needs.get("ignore_run_exports", {})
     for kind in ("by_name", "from_package"):
         given = list(ignored.get(kind, ()))
-        texts = facts.normalized_specs(given, "run_exports") if kind == "from_package" else tuple(given)
+        texts = comparable_package.normalized_specs(given, "run_exports") if kind == "from_package" else tuple(given)
         result[f"requirements/ignore_run_exports/{kind}"] = texts
     return result
 
@@ -131,7 +131,7 @@ def _specs(given: Sequence[Any], section: str, package: PackageAtVariant) -> tup
 
 def _spec(given: Any, section: str, package: PackageAtVariant) -> str:
     if isinstance(given, OpenPin):
-        return facts.pin_as_text(
+        return comparable_package.pin_as_text(
             given.name,
             subpackage=given.subpackage,
             lower=given.lower,
@@ -142,7 +142,7 @@ def _spec(given: Any, section: str, package: PackageAtVariant) -> str:
     text = str(given)
     bare = " " not in text and section in {"build", "host"}
     if bare and (key := package.scope.version_key_of_package(text)):
-        return facts.normalized_specs([with_star(f"{text} {package.scope.variant[key]}")], section)[0]
+        return comparable_package.normalized_specs([with_star(f"{text} {package.scope.variant[key]}")], section)[0]
     return text
 
 
@@ -163,7 +163,9 @@ def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAtVariant) -> dic
         requires |= set(_specs(test.get("requirements", {}).get("run", ()), "test", package))
         for kind, names in files.items():
             names |= set(test.get("files", {}).get(kind, ()))
-    return facts.test_values(commands, requires, files, (test["downstream"] for test in tests if "downstream" in test))
+    return comparable_package.test_values(
+        commands, requires, files, (test["downstream"] for test in tests if "downstream" in test)
+    )
 
 
 def _source_and_compile_values(package: PackageAtVariant, *, several: bool) -> dict[str, Any]:
@@ -187,4 +189,6 @@ def _source_and_compile_values(package: PackageAtVariant, *, several: bool) -> d
 
 def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     names = set(keys.SOURCE.values())
-    return tuple(sorted((key, facts.plain_value(value)) for key, value in given.items() if key in names and value))
+    return tuple(
+        sorted((key, comparable_package.plain_value(value)) for key, value in given.items() if key in names and value)
+    )

@@ -27,7 +27,7 @@ from kiln.yamltext import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.convert.facts import ComparablePackage
+    from kiln.convert.comparable_package import ComparablePackage
     from kiln.model.build_config import BuildConfig
 
 _TOOL = re.compile(r"^conda_build_tool\s*:.*$", re.MULTILINE)

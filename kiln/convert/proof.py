@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.convert.facts import ComparablePackage
+    from kiln.convert.comparable_package import ComparablePackage
     from kiln.model.build_config import BuildConfig
 
     Matrix = tuple[Sequence[BuildConfig], Mapping[str, Sequence[ComparablePackage]]]

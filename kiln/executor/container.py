@@ -14,7 +14,7 @@ from kiln.build import conda_build_command
 from kiln.container import Container, Engine, engine_workarounds
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
-from kiln.executor.base import ProcessOutcome, build_process_error, message_mark
+from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, message_mark
 from kiln.executor.mounts import Folders
 from kiln.job.messages import StepReporter
 from kiln.job.required_channels_and_network import needs_network

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.bootstrap.kiln_checkout import requirements_file
+from kiln.bootstrap.clone_and_lock_files import requirements_file
 from kiln.errors import DownloadFailed, with_margin
 
 if TYPE_CHECKING:

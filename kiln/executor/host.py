@@ -13,7 +13,7 @@ from kiln import process_runner
 from kiln.build import conda_build_command
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env
-from kiln.executor.base import ProcessOutcome, build_process_error, message_mark
+from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, message_mark
 from kiln.process_table import kill_descendants, oom_kill_count, process_tree_memory
 
 if TYPE_CHECKING:

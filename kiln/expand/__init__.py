@@ -8,6 +8,7 @@ from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from kiln.expand.ci_support import Drift, drift, matrix_difference, write
+    from kiln.expand.ci_support_config_file import read, read_all, text
     from kiln.expand.conda_forge_yml_build_settings import (
         CondaSettings,
         ContainerSettings,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         require_supported_priority,
         runs_emulated_tests,
     )
-    from kiln.expand.config_file import read, read_all, text
     from kiln.expand.matrix import configs
     from kiln.expand.matrix_settings import exclusive_config_file
     from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error
@@ -54,7 +54,7 @@ __getattr__ = lazy_exports(
         "conda_forge_yml_build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only "
         "conda_settings container_settings package_settings require_supported_priority runs_emulated_tests",
         "ci_support": "Drift drift matrix_difference write",
-        "config_file": "read read_all text",
+        "ci_support_config_file": "read read_all text",
         "matrix": "configs",
         "matrix_settings": "exclusive_config_file",
         "missing_pinning": "KeyWithoutValue keys_without_value missing_values_error",

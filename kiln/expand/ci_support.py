@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kiln import files, limits
 from kiln.console.text import quantity
 from kiln.errors import KilnError
-from kiln.expand import config_file, matrix, matrix_settings, missing_pinning
-from kiln.expand.config_file import text
+from kiln.expand import ci_support_config_file, matrix, matrix_settings, missing_pinning
+from kiln.expand.ci_support_config_file import text
 from kiln.variants.files import as_list, load_variant_file
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _keys_with_changed_values(feedstock: Feedstock) -> str:
     migrations = (feedstock.config_folder / "migrations").glob("*.yaml")
     skipped = _COMPUTED.union(*(load_variant_file(path, path.name).keys for path in migrations))
     names = feedstock.config_names
-    configs = config_file.read_all(feedstock, names)
+    configs = ci_support_config_file.read_all(feedstock, names)
     own_values = matrix.own_values_getter(feedstock)
     changed: dict[str, int] = {}
     for config in configs:

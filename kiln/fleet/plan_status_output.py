@@ -10,10 +10,10 @@ from kiln.console.text import cost_text, duration, quantity, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.lease_cost_and_sweep_timer import greatest_cost_text
+from kiln.fleet.build_and_test_states import config_of
+from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text
 from kiln.fleet.price_table import FREE
 from kiln.fleet.run_terms import plan_lines
-from kiln.fleet.worker_test_records import config_of
 from kiln.model.fleet import JobState
 from kiln.model.job_estimate import JobSize
 from kiln.report.run_report_as_json import cost_as_json

@@ -8,13 +8,13 @@ from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
 from kiln.fleet import stale_processes, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
+from kiln.fleet.live_worker_inventory import RunStore
 from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, is_removal_confirmed
 from kiln.fleet.provider_operations import CREDENTIALS
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
-from kiln.fleet.supervisor_worker_records import RunStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_protocol import Probe
-from kiln.fleet.machine_audit import MachineAudit
+from kiln.fleet.provider_machine_list_audit import MachineAudit
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Probed
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.supervisor_worker_records import Worker
+    from kiln.fleet.live_worker_inventory import Worker
     from kiln.fleet.worker_manager import WorkerManager
 
 BETWEEN = 60.0  # seconds between two probes, at most

@@ -10,8 +10,8 @@ from kiln.fleet.executor_protocol import Prepare, QueryJobs, Renew, Terminate, W
 from kiln.fleet.fallback_offers import OfferList
 from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.lost_worker_limits import LostWorkerLimits
+from kiln.fleet.pool_worker_replacement import PoolManager
 from kiln.fleet.refused_credentials_policy import CredentialRefusals
-from kiln.fleet.remote_execution_pool import PoolManager
 from kiln.model.fleet import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import ProvisionFailed
     from kiln.fleet.job_manager import JobManager
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.supervisor_worker_records import Worker
+    from kiln.fleet.live_worker_inventory import Worker
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
 COLLECTION = 60.0  # seconds before a worker is taken back that are left to collect what it has built

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import WorkersLost
 from kiln.fleet import run as fleet
+from kiln.fleet.build_and_test_states import WorkerTestRecords, config_of
 from kiln.fleet.worker_test_executor import SUFFIX, ConfigTestResult, WorkerTestExecutor, stored_result
-from kiln.fleet.worker_test_records import WorkerTestRecords, config_of
 from kiln.model.fleet import JobState
 from kiln.model.job_estimate import JobEstimate, JobSize
 

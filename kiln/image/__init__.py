@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         base_image_tag,
         provide_image,
     )
-    from kiln.image.worker_container_image import worker_recipe, worker_tag
+    from kiln.image.local_worker_container_image import worker_recipe, worker_tag
     from kiln.image.worker_vm_disk_image import Disk, disk_recipe, provide_disk
 
 __all__ = [
@@ -39,6 +39,6 @@ __getattr__ = lazy_exports(
             "ENGINE_HOME SUITE ImageRecipe ImageResult base_image_tag provide_image base_image_recipe"
         ),
         "worker_vm_disk_image": "Disk disk_recipe provide_disk",
-        "worker_container_image": "worker_recipe worker_tag",
+        "local_worker_container_image": "worker_recipe worker_tag",
     },
 )

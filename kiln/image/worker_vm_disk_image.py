@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.errors import BuildFailed, MissingTool, with_margin
 from kiln.image.build_container_image import AFTER, BEFORE, SUITE, ImageRecipe, provide_archive
-from kiln.image.worker_container_image import UNPACK, worker_recipe
+from kiln.image.local_worker_container_image import UNPACK, worker_recipe
 from kiln.operating_system import users
 
 if TYPE_CHECKING:

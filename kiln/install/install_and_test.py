@@ -9,7 +9,7 @@ from kiln import emulation, expand, files, limits, render
 from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.required_channels_and_network import needed_channels
-from kiln.job.step_and_output_lookup import package_file_name
+from kiln.job.step_and_output_names import package_file_name
 from kiln.local_channel import Channel
 from kiln.names import is_channel_folder
 from kiln.package_test import PackageTester

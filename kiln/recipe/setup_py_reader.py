@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
 from kiln.recipe.partial_setup_data import SetupData
-from kiln.recipe.setup_py_unfollowed_values import bound_names, unseen_changes
+from kiln.recipe.setup_py_unseen_changes import bound_names, unseen_changes
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 
 if TYPE_CHECKING:

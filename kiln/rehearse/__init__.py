@@ -16,7 +16,6 @@ from kiln.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.rehearse.interpreter_facts import Interpreter, find_interpreter, first_available_interpreter, probe
     from kiln.rehearse.plan_types import RehearsalPlan
     from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest, fetch_python, fetched_pythons
     from kiln.rehearse.python_interpreter_packages import python_packages
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.source_archives_by_hash import SourceSearch
     from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
     from kiln.rehearse.substitution_plan import fitting_python as python_for
+    from kiln.rehearse.usable_python_search import Interpreter, find_interpreter, first_available_interpreter, probe
     from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan_from_locks, wheel_gaps
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "interpreter_facts": "Interpreter find_interpreter first_available_interpreter probe",
+        "usable_python_search": "Interpreter find_interpreter first_available_interpreter probe",
         "plan_types": "RehearsalPlan",
         "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python fetched_pythons",
         "python_interpreter_packages": "python_packages",

@@ -54,7 +54,7 @@ def mapped_files() -> "list[str]":
 
 
 def running_interpreter_facts() -> "dict[str, object]":
-    """Return the facts that kiln.rehearse.interpreter_facts needs."""
+    """Return the facts that kiln.rehearse.usable_python_search needs."""
     base = sys.base_prefix
     modules = import_existing(WITH_LIBRARIES) if sys.platform == "linux" else []
     return {

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from kiln import files, process_runner, solve_and_install, system_package_advice, virtual_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
-from kiln.rehearse.interpreter_facts import probe
 from kiln.rehearse.python_interpreter_packages import build_suffix
+from kiln.rehearse.usable_python_search import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.interpreter_facts import Interpreter
+    from kiln.rehearse.usable_python_search import Interpreter
 
 DEFAULT_CHANNEL = "conda-forge"
 NO_CHANNEL = "none"

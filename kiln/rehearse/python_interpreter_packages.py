@@ -24,7 +24,7 @@ from kiln.rehearse.conda_names import abi_spec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.rehearse.interpreter_facts import Interpreter
+    from kiln.rehearse.usable_python_search import Interpreter
 
 MAKER = 2  # raise it when the same interpreter gives another package
 _LEFT_OUT = frozenset(

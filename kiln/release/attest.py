@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kiln.provenance.attestation_check import TrustedSigner
     from kiln.provenance.bundled_third_party_components import BundledComponent
     from kiln.provenance.license_files import LicenseFile
-    from kiln.release.candidates import ConfigsAndRuns
+    from kiln.release.candidate_packages import ConfigsAndRuns
 
 _ENGINE = re.compile(r"^  rattler-build: (\S+)$", re.MULTILINE)
 

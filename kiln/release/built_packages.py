@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.model.run import ConfigState
-from kiln.release.candidates import build_runs
+from kiln.release.candidate_packages import build_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

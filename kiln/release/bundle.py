@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.model.provenance import ReleaseAttestations
     from kiln.model.release import Release
-    from kiln.release.candidates import ConfigsAndRuns
+    from kiln.release.candidate_packages import ConfigsAndRuns
 
 
 def write(folder: Path, matrix: ConfigsAndRuns, release: Release, attested: ReleaseAttestations) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import emulation, files
 from kiln.install.install_and_test import tester_of
 from kiln.job.required_channels_and_network import needed_channels
-from kiln.release.candidates import ConfigsAndRuns, new_packages
+from kiln.release.candidate_packages import ConfigsAndRuns, new_packages
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
-    from kiln.job.host_machine_facts import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.job.job_descriptions import BuildOptions
     from kiln.run.feedstock_run import build, caller_variable_names, last_states, plan_run
     from kiln.run.options import RunOptions, docker_run_arguments
@@ -32,7 +32,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         ".executor.conda_forge_env": "CONTRACT=PASSED_ON",
-        ".job.host_machine_facts": "HostMachine",
+        ".job.host_environment_and_python": "HostMachine",
         ".job.job_descriptions": "BuildOptions",
         "feedstock_run": "build caller_variable_names last_states plan_run",
         "options": "RunOptions docker_run_arguments",

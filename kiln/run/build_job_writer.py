@@ -17,7 +17,7 @@ from kiln.store import bazel_environment, build_cache
 from kiln.store.build_cache import BuildInputs
 
 if TYPE_CHECKING:
-    from kiln.executor.base import Executor
+    from kiln.executor.build_process_outcome import Executor
     from kiln.job.job_context import JobContext
     from kiln.ledger import Ledger
 

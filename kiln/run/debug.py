@@ -17,7 +17,7 @@ from kiln.errors import BuildFailed
 from kiln.executor import conda_forge_env
 from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.run import build_job_writer
-from kiln.run.config_build_process import ConfigBuild
+from kiln.run.config_process_main import ConfigBuild
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def prepare_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]
         elif message["kind"] == "result":
             result.update(message)
 
-    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process"))
+    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process_main"))
     result_of_process = process_runner.run(
         words,
         env=planned.options.client,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from kiln.container import Engine
-    from kiln.job.host_machine_facts import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.run.options import RunOptions
 

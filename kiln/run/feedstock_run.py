@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from kiln.errors import KilnError
-    from kiln.job.host_machine_facts import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.feedstock import Feedstock
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigState, MatrixReport

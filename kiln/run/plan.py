@@ -22,7 +22,7 @@ from kiln.store.compile_cache_key import compile_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from kiln.job.host_machine_facts import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.ledger import Ledger
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_results import PackageReport

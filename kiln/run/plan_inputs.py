@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import conda_forge_yml, expand, limits, render
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
-from kiln.job.step_and_output_lookup import require_step
+from kiln.job.step_and_output_names import require_step
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
@@ -28,10 +28,10 @@ from kiln.store.layout import ArtifactLayout
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs
+    from kiln.builder.rehearsal_input_choice import RehearsalInputs
     from kiln.container import Engine
     from kiln.cpu_memory import Resources
-    from kiln.job.host_machine_facts import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig
@@ -138,12 +138,12 @@ def _look_up_rehearsals(
 ) -> tuple[Mapping[str, RehearsalInputs], tuple[str, ...]]:
     """Look up the Python and the wheels of each config's rehearsal; also return notes on them."""
     # A build needs none of these, and they import much.
-    from kiln.builder import rehearsal_wheels_and_python
+    from kiln.builder import rehearsal_input_choice
     from kiln.builder.rehearsal_planning import RehearsalPlanner
     from kiln.store.rehearsal_layout import RehearsalLayout
 
     on_host = options.container in {None, HOST}
-    pythons = rehearsal_wheels_and_python.RehearsalPythons(
+    pythons = rehearsal_input_choice.RehearsalPythons(
         machine=machine,
         folder=ArtifactLayout.for_feedstock(feedstock).pythons,
         channel=options.python_channel,
@@ -159,7 +159,7 @@ def _look_up_rehearsals(
         on_host=on_host,
         env={**machine.environment, **options.client},
     )
-    return rehearsal_wheels_and_python.require_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
+    return rehearsal_input_choice.require_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
 
 
 def _preflight_notes(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from kiln.errors import OutOfMemory, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from kiln.builder.rehearsal_wheels_and_python import RehearsalInputs
+    from kiln.builder.rehearsal_input_choice import RehearsalInputs
     from kiln.cpu_memory import Resources
     from kiln.ledger import Ledger
     from kiln.run.options import RunOptions
@@ -117,7 +117,7 @@ def require_enough(
 
 def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
     # A build needs neither, and they import much.
-    from kiln.builder.rehearsal_wheels_and_python import missing_wheels_size, rehearsal_disk
+    from kiln.builder.rehearsal_input_choice import missing_wheels_size, rehearsal_disk
     from kiln.store.rehearsal_layout import RehearsalLayout
 
     missing_bytes = missing_wheels_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)

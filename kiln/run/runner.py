@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
-from kiln.job.host_machine_facts import processor
+from kiln.job.host_environment_and_python import processor
 from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.ledger import run_json_conversion
 from kiln.model.build_results import PackageReport, StepReport
@@ -140,7 +140,7 @@ class MatrixRun:
         config = job.config
         try:
             result = process_runner.run(
-                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
+                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process_main")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
                 secrets=tuple(bazel_environment.with_inner_secrets(self.plan.secrets).values()),

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from kiln.__main__ import flush_and_exit
 from kiln.console.text import table
-from kiln.job.host_machine_facts import processor
+from kiln.job.host_environment_and_python import processor
 
 SECTIONS = (
     "start",

@@ -18,8 +18,8 @@ from rattler.index import index_fs
 from kiln import build, feedstock_loader, render
 from kiln import rehearse as parts
 from kiln.build.rattler_build_worker import run_engine
+from kiln.builder.rehearsal_input_choice import cpu_config
 from kiln.builder.rehearsal_planning import python_of
-from kiln.builder.rehearsal_wheels_and_python import cpu_config
 from kiln.local_channel import SUBDIRS
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, repodata
 from kiln.publish import package_inspection, transaction
-from kiln.publish.stores import index_edits
+from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.store_publication import StoreTarget
 from tests.bench.timing import ROOT, folder_of_builds, seconds
@@ -89,7 +89,7 @@ def indexing(folder: Path) -> list[Row]:
     target = StoreTarget(store=Folder(root=channel))
 
     def index() -> None:
-        index_edits.reindex(target, lambda path: repodata.read(channel / path))
+        yank_patch_and_reindex.reindex(target, lambda path: repodata.read(channel / path))
 
     first, again = seconds(index), min(seconds(index) for _ in range(3))
     more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]

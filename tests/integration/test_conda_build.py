@@ -14,7 +14,7 @@ import pytest
 from kiln import expand, feedstock_loader, render
 from kiln.conda_package.reader import read_json
 from kiln.errors import TestsFailed
-from kiln.job.step_and_output_lookup import package_file_name
+from kiln.job.step_and_output_names import package_file_name
 from kiln.local_channel import Channel
 from tests.packages import release_package
 from tests.waiting import CEILING

@@ -16,7 +16,7 @@ import pytest
 from kiln import files, repodata
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPending
 from kiln.publish import transaction
-from kiln.publish.stores import index_edits
+from kiln.publish.stores import yank_patch_and_reindex
 from tests import publishing
 from tests.packages import release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
@@ -219,6 +219,6 @@ def test_reindexing_reads_only_unknown_files_and_drops_missing_ones(folder: Path
         read.append(path)
         return repodata.read(channel / path)
 
-    assert index_edits.reindex(target(folder), one) == (1, ())
+    assert yank_patch_and_reindex.reindex(target(folder), one) == (1, ())
     assert read == ["linux-64/dropped-in-1-0.conda"]
     assert seen(channel) == {"kept-1-0.conda", "dropped-in-1-0.conda"}

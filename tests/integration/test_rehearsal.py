@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import feedstock_loader, rehearse, render
-from kiln.builder.rehearsal_wheels_and_python import cpu_config
+from kiln.builder.rehearsal_input_choice import cpu_config
 from kiln.conda_package.reader import read_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.source_content_hash import content_hash
+from kiln.build.unpacked_source_content_hash import content_hash
 from kiln.conda_package import reader
 from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
 from tests.feedstocks import written

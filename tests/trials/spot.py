@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kiln import files, image
 from kiln.container import choose
 from kiln.image.build_container_image import AFTER, BEFORE
-from kiln.image.worker_container_image import UNPACK
+from kiln.image.local_worker_container_image import UNPACK
 from kiln.model.fleet import JobState
 from tests import instance_metadata, shared_inputs
 from tests.integration.fleet.helpers import containers, ledgered

@@ -16,23 +16,23 @@ PACKAGES = [file for file in Path(kiln.__file__).parent.rglob("__init__.py") if 
 
 
 def test_a_name_is_that_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kiln.expand import config_file
+    from kiln.expand import ci_support_config_file
 
     monkeypatch.delitem(vars(expand), "text", raising=False)
-    assert expand.text is config_file.text
-    assert vars(expand)["text"] is config_file.text
+    assert expand.text is ci_support_config_file.text
+    assert vars(expand)["text"] is ci_support_config_file.text
 
 
 def test_a_name_may_be_another_than_in_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kiln.expand import config_file
+    from kiln.expand import ci_support_config_file
 
     monkeypatch.setattr(expand, "read", expand.read)  # the package keeps what is asked for, for all other tests, too
-    assert lazy_exports("kiln.expand", {"config_file": "read=text"})("read") is config_file.text
+    assert lazy_exports("kiln.expand", {"ci_support_config_file": "read=text"})("read") is ci_support_config_file.text
 
 
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        lazy_exports("kiln.expand", {"config_file": "read text"})("nothing")
+        lazy_exports("kiln.expand", {"ci_support_config_file": "read text"})("nothing")
 
 
 @pytest.mark.parametrize("file", PACKAGES, ids=lambda file: file.parent.name)

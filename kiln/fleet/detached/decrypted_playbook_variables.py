@@ -15,7 +15,7 @@ import yaml
 
 from kiln import masking, process_runner
 from kiln.errors import UsageError
-from kiln.fleet.detached.sending import HOME, file_text
+from kiln.fleet.detached.settings_sent_to_controller import HOME, file_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

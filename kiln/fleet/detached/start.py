@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.detached.attach_key import ConfigInputs
-    from kiln.fleet.detached.sending import ControllerSettings
+    from kiln.fleet.detached.settings_sent_to_controller import ControllerSettings
     from kiln.fleet.playbook_runner import PlaybookSite
 
 SECONDS = 300.0

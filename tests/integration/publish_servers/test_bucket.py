@@ -23,7 +23,7 @@ from kiln.publish import transaction
 from kiln.publish.attestation_sidecars import read_sidecar
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
-from kiln.publish.stores import index_edits
+from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.store_publication import StoreTarget
 from kiln.publish.targets import parse_target
 from kiln.solve_and_install import install, solve
@@ -100,7 +100,7 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
     }
     mirror = mirrored(bucket, tmp_path / "mirror")
     assert seen(mirror) == {f"{name}-1-0.conda" for name in (*OLD, *NEW)}
-    index_edits.yank(bucket, ["old-1-0.conda"])
+    yank_patch_and_reindex.yank(bucket, ["old-1-0.conda"])
     assert seen(mirrored(bucket, tmp_path / "mirror")) == {f"{name}-1-0.conda" for name in ("kept", *NEW)}
 
 
@@ -118,7 +118,7 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     assert store.read(mutable) == store.read(immutable) == data
     head = store.client.head_object(Bucket=store.bucket, Key=store.prefix + immutable)
     assert ("immutable" in head["CacheControl"], head["ContentType"]) == (True, "application/json")
-    index_edits.yank(bucket, ["old-1-0.conda"], delete=True)
+    yank_patch_and_reindex.yank(bucket, ["old-1-0.conda"], delete=True)
     assert store.sidecars("linux-64/old-1-0.conda") == ()
     assert len(store.sidecars("linux-64/")) == 2
 
@@ -130,7 +130,7 @@ def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_pa
     assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.package_hashes().keys()
     (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={}, platform="linux-aarch64")
     assert record.subdir == "linux-aarch64"
-    assert index_edits.yank(bucket, ["linux-aarch64/old-1-0.conda"]) == ("linux-aarch64/old-1-0.conda",)
+    assert yank_patch_and_reindex.yank(bucket, ["linux-aarch64/old-1-0.conda"]) == ("linux-aarch64/old-1-0.conda",)
     assert [item.subdir for item in solve([bucket.channel_url()], ["old"], virtual_packages={})] == ["linux-64"]
 
 
@@ -216,7 +216,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
 
     def meanwhile(_: str) -> None:
         with pytest.raises(AlreadyRunning, match="process"):
-            index_edits.yank(other, ["old-1-0.conda"])
+            yank_patch_and_reindex.yank(other, ["old-1-0.conda"])
         with pytest.raises(AlreadyRunning, match="process"):
             transaction.abort(other)
         with pytest.raises(AlreadyRunning, match="process"):
@@ -224,7 +224,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
 
     put(bucket, tmp_path, NEW, meanwhile)
     assert len(bucket.package_hashes()) == 4
-    index_edits.yank(other, ["old-1-0.conda"])
+    yank_patch_and_reindex.yank(other, ["old-1-0.conda"])
 
 
 def test_a_process_that_lost_its_lease_changes_nothing(bucket: StoreTarget, tmp_path: Path) -> None:

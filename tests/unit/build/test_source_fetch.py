@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.build import engine_and_kiln_sources
+from kiln.build import sources_fetched_by_engine_or_kiln
 from kiln.build.engine_recipe import source as engine_entry
 from kiln.build.source_checkout import check_out
-from kiln.build.source_content_hash import content_hash
 from kiln.build.source_fetch import SourceFetch
 from kiln.build.source_mirrors import SourceMirrors
+from kiln.build.unpacked_source_content_hash import content_hash
 from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
 from kiln.model.rendered import Checkout, Source
 
@@ -57,7 +57,7 @@ class Fetch:
             on_line=self.lines.append,
         )
         recipe = fetch.recipe_with_fetched_sources(
-            {"source": planned}, engine_and_kiln_sources.sources_fetched_by_kiln(sources, self.recipe)
+            {"source": planned}, sources_fetched_by_engine_or_kiln.sources_fetched_by_kiln(sources, self.recipe)
         )
         return list(recipe["source"])
 
@@ -143,7 +143,7 @@ def test_a_folder_of_downloads_has_the_file(fetch: Fetch) -> None:
 def test_what_the_engine_verifies_stays_its_job(fetch: Fetch) -> None:
     sources = (Source(url=("https://a.org/a.zip",), sha256="0" * 64), Source(path="a.bin"), Source(git_url="../g"))
     by_engine = Source(url=("a.zip",), hashes=SHA1, content_hashes={"sha256": "0"}, no_hoist=True, by_engine=True)
-    assert engine_and_kiln_sources.sources_fetched_by_kiln((*sources, by_engine), fetch.recipe) == ()
+    assert sources_fetched_by_engine_or_kiln.sources_fetched_by_kiln((*sources, by_engine), fetch.recipe) == ()
     entries = [engine_entry(source, fetch.recipe) for source in sources]
     assert fetch.entries(*sources) == entries
     assert not fetch.cache.exists()
@@ -190,7 +190,7 @@ def test_links_are_made_and_made_again_and_over_nothing(tmp_path: Path) -> None:
     recipe, work = tmp_path / "recipe", tmp_path / "work"
     work.mkdir()
     sources = (Source(path="a"), Source(path="../a b", linked=True, folder="deep/x y"))
-    script = "\n".join(engine_and_kiln_sources.symlink_sources_lines(sources, recipe))
+    script = "\n".join(sources_fetched_by_engine_or_kiln.symlink_sources_lines(sources, recipe))
     for _ in range(2):  # a script of --debug runs again
         subprocess.run(("bash", "-c", script), cwd=work, check=True)
         assert (work / "deep" / "x y").readlink() == tmp_path / "a b"

@@ -13,7 +13,7 @@ import pytest
 from kiln import expand, rehearse
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import UnsupportedPython
-from kiln.job.host_machine_facts import HostMachine
+from kiln.job.host_environment_and_python import HostMachine
 from kiln.model.feedstock import Feedstock
 from tests.feedstocks import written
 

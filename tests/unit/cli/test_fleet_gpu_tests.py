@@ -18,11 +18,11 @@ from kiln.cli.fleet_plan_inputs import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run as fleet
+from kiln.fleet.build_and_test_states import PENDING
 from kiln.fleet.executor_protocol import Collected, Event, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.worker_test_executor import SUFFIX
-from kiln.fleet.worker_test_records import PENDING
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock

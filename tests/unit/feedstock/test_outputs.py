@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.release.candidates import allowed_names
+from kiln.release.candidate_packages import allowed_names
 
 ROOT = Path(__file__).parents[3]
 

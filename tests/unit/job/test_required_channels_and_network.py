@@ -6,7 +6,7 @@ import pytest
 
 from kiln.job.required_channels_and_network import needed_channels, needs_network, pythons_of
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Source
-from tests.unit.job.test_step_and_output_lookup import CONFIG, rendered
+from tests.unit.job.test_step_and_output_names import CONFIG, rendered
 
 LIB = Output(
     name="lib", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}

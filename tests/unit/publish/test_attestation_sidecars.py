@@ -18,7 +18,7 @@ from kiln.model.provenance import ReleaseAttestations
 from kiln.provenance import bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner, attested_facts
 from kiln.publish import attestation_sidecars, transaction
-from kiln.publish.stores import index_edits
+from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import Folder
 from kiln.zstd import zstd
 from tests import publishing
@@ -48,7 +48,7 @@ def sidecar_files(channel: Path) -> list[str]:
 
 
 def reindexed(folder: Path) -> tuple[int, tuple[BrokenPackage, ...]]:
-    return index_edits.reindex(target(folder), lambda path: repodata.read(folder / "channel" / path))
+    return yank_patch_and_reindex.reindex(target(folder), lambda path: repodata.read(folder / "channel" / path))
 
 
 def stranger(sha256: str, file: str = FILE) -> bytes:
@@ -127,21 +127,21 @@ def test_a_publication_that_is_taken_back_leaves_no_attestations(tmp_path: Path)
 
 
 def test_a_withdrawn_package_keeps_its_attestations_and_a_deleted_one_does_not(channel: Path, tmp_path: Path) -> None:
-    index_edits.yank(target(tmp_path), [FILE])
+    yank_patch_and_reindex.yank(target(tmp_path), [FILE])
     assert record(channel, "repodata_from_packages.json")["attestations_sha256"]
     assert len(sidecar_files(channel)) == 2
-    index_edits.yank(target(tmp_path), [FILE], delete=True)
+    yank_patch_and_reindex.yank(target(tmp_path), [FILE], delete=True)
     assert sidecar_files(channel) == []
 
 
 def test_a_later_publication_a_patch_and_an_indexing_keep_the_field(channel: Path, tmp_path: Path) -> None:
     before = record(channel)["attestations_sha256"]
     publishing.publish_old(tmp_path)
-    index_edits.patch_record(target(tmp_path), FILE, {"depends": ["python"]})
+    yank_patch_and_reindex.patch_record(target(tmp_path), FILE, {"depends": ["python"]})
     assert reindexed(tmp_path) == (0, ())
     assert record(channel) == {**record(channel), "attestations_sha256": before, "depends": ["python"]}
     with pytest.raises(UsageError, match="is not patched"):
-        index_edits.patch_record(target(tmp_path), FILE, {"attestations_sha256": "0" * 64})
+        yank_patch_and_reindex.patch_record(target(tmp_path), FILE, {"attestations_sha256": "0" * 64})
 
 
 def test_an_index_from_scratch_finds_the_attestations_again(channel: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from kiln import process_runner
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.rehearse import python_interpreter_packages
-from kiln.rehearse.interpreter_facts import Interpreter
 from kiln.rehearse.python_interpreter_packages import (
     movable_rpath,
     python_abi_metadata,
@@ -23,6 +22,7 @@ from kiln.rehearse.python_interpreter_packages import (
     python_packages,
     with_conda_schemes,
 )
+from kiln.rehearse.usable_python_search import Interpreter
 from tests.unit.rehearse.sample import content, info, unpacked
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from kiln import files, rattler_process
 from kiln.errors import BrokenPackage, HashMismatch, ReleaseRefused, UnknownConfig, UsageError
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
-from kiln.release import candidates, job_collection
+from kiln.release import candidate_packages, job_collection
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -79,7 +79,7 @@ def test_jobs_become_one_matrix(feedstock: Feedstock, tmp_path: Path) -> None:
     job(tmp_path / "jobs" / "a")
     job(tmp_path / "jobs" / "b", "linux_64_b", "other")
     assert job_collection.collect_jobs(feedstock, [tmp_path / "jobs"]) == (("linux_64_a", 1), ("linux_64_b", 1))
-    runs = candidates.last_runs(candidates.build_runs(feedstock))
+    runs = candidate_packages.last_runs(candidate_packages.build_runs(feedstock))
     assert {name: run.state for name, (_, run) in runs.items()} == {
         "linux_64_a": ConfigState.DONE,
         "linux_64_b": ConfigState.DONE,
@@ -128,7 +128,7 @@ def test_a_package_that_is_not_the_one_of_the_report_is_refused(feedstock: Feeds
     (folder / "linux-64" / "small-1-h_0.conda").write_bytes(b"another")
     with pytest.raises(HashMismatch, match="corrupt"):
         job_collection.collect_jobs(feedstock, [folder])
-    assert candidates.build_runs(feedstock) == ()
+    assert candidate_packages.build_runs(feedstock) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"configs": []}', '{"configs": [{}]}', "[" * 100_000])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import UsageError
-from kiln.job.host_machine_facts import HostMachine
+from kiln.job.host_environment_and_python import HostMachine
 from kiln.job.job_descriptions import BuildOptions
 from kiln.run.executor_choice import BuildLocation, _platform_by_image, choose_engine, image_names_for_report
 from kiln.run.options import RunOptions

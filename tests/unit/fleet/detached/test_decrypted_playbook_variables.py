@@ -15,7 +15,7 @@ from kiln.fleet.detached.decrypted_playbook_variables import (
     variable_files_to_send,
     variables_read_by_playbooks,
 )
-from kiln.fleet.detached.sending import HOME
+from kiln.fleet.detached.settings_sent_to_controller import HOME
 
 ANSIBLE = Path(__file__).parents[4] / "ansible"
 

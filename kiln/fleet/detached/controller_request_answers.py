@@ -1,7 +1,7 @@
 """Reports a detached run on its controller: ``kiln-controller gate`` becomes this program.
 
-``python -I -m kiln.fleet.detached.run_reporter FEEDSTOCK FOLDER RUN REQUEST...`` answers a request of the run's key:
-``state``, ``follow``, ``log CONFIG`` or ``export``.
+``python -I -m kiln.fleet.detached.controller_request_answers FEEDSTOCK FOLDER RUN REQUEST...`` answers a request of the
+run's key: ``state``, ``follow``, ``log CONFIG`` or ``export``.
 """
 
 from __future__ import annotations

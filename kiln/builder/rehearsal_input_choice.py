@@ -18,7 +18,7 @@ from kiln.variants.cuda_version import cuda_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from kiln.job.host_machine_facts import HostMachine
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 

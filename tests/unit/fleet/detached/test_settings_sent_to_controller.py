@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import UsageError
-from kiln.fleet.detached import sending
-from kiln.fleet.detached.sending import HOME, ControllerSettings
+from kiln.fleet.detached import settings_sent_to_controller
+from kiln.fleet.detached.settings_sent_to_controller import HOME, ControllerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,14 +38,14 @@ ENVIRONMENT = {
     ],
 )
 def test_only_the_providers_own_credentials_are_sent(provider: str, names: set[str]) -> None:
-    variables, files = sending.credentials(provider, ENVIRONMENT)
+    variables, files = settings_sent_to_controller.credentials(provider, ENVIRONMENT)
     assert set(variables) == names
     assert files == {}
 
 
 def test_credentials_in_files_are_refused_with_what_exports_them() -> None:
     with pytest.raises(UsageError, match="needs the credentials of aws") as error:
-        sending.credentials("aws", {"AWS_PROFILE": "work"})
+        settings_sent_to_controller.credentials("aws", {"AWS_PROFILE": "work"})
     assert "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY is not set" in error.value.why
     assert "aws configure export-credentials" in error.value.hint
 
@@ -53,7 +53,9 @@ def test_credentials_in_files_are_refused_with_what_exports_them() -> None:
 def test_a_certificate_is_sent_as_a_file(tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("CERTIFICATE")
-    variables, files = sending.credentials("openstack", {**ENVIRONMENT, "OS_CACERT": str(authority)})
+    variables, files = settings_sent_to_controller.credentials(
+        "openstack", {**ENVIRONMENT, "OS_CACERT": str(authority)}
+    )
     assert variables["OS_CACERT"] == f"{HOME}/certificates/OS_CACERT"
     assert files == {"certificates/OS_CACERT": "CERTIFICATE"}
 

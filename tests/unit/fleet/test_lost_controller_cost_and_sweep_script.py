@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.fleet.lease_cost_and_sweep_timer import greatest_cost_text, sweep_timer_script
+from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text, sweep_timer_script
 from kiln.fleet.plan import Overheads, schedule
 from tests.fleets import MACHINE, estimates
 

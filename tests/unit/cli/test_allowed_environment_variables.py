@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.cli import environment_passthrough
+from kiln.cli import allowed_environment_variables
 from kiln.model.feedstock import Feedstock
 
 
 def test_secrets_reach_neither_builds_nor_engines() -> None:
     variables = {"PATH": "/bin", "GITHUB_TOKEN": "hidden", "DOCKER_HOST": "tcp://d", "DOCKER_IMAGE": "i", "CI": "1"}
-    assert environment_passthrough.container_client_variables(variables) == {"PATH": "/bin", "DOCKER_HOST": "tcp://d"}
-    assert environment_passthrough.build_variables(
+    assert allowed_environment_variables.container_client_variables(variables) == {
+        "PATH": "/bin",
+        "DOCKER_HOST": "tcp://d",
+    }
+    assert allowed_environment_variables.build_variables(
         Feedstock(root=Path("/f")), {**variables, "sha": "1", "https_proxy": "p"}
     ) == {
         "CI": "1",

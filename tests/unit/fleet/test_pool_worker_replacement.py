@@ -20,7 +20,7 @@ from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, NullStore,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.supervisor_worker_records import RunStore
+    from kiln.fleet.live_worker_inventory import RunStore
     from kiln.model.fleet import FleetRun
     from kiln.model.run import MatrixReport
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.fleet.detached.run_reporter import Reporter
+from kiln.fleet.detached.controller_request_answers import Reporter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.source_content_hash import content_hash
+from kiln.build.unpacked_source_content_hash import content_hash
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:

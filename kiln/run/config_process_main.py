@@ -28,7 +28,7 @@ from kiln.job.job_context import JobContext
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, error_from_json, failed_config_result, send
-from kiln.job.step_and_output_lookup import package_file_name
+from kiln.job.step_and_output_names import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from kiln.executor.base import Executor, ProcessOutcome
+    from kiln.executor.build_process_outcome import Executor, ProcessOutcome
     from kiln.model.build_results import PackageReport
 
 CHANGED = "recipe or variant changed while it was built: the next run builds it again"

@@ -8,7 +8,7 @@ import pytest
 
 from kiln import files, limits
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault
-from kiln.expand.config_file import read, read_all, text
+from kiln.expand.ci_support_config_file import read, read_all, text
 from kiln.model.build_config import BuildConfig
 from kiln.yamltext.typed_text import TypedText
 from tests.feedstocks import written

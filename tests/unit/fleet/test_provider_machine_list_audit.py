@@ -10,7 +10,7 @@ import pytest
 
 from kiln.fleet.executor_protocol import Probe, Terminate
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.machine_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
+from kiln.fleet.provider_machine_list_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.fleet.reconcile import Machine
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.supervisor_worker_records import RunStore
+    from kiln.fleet.live_worker_inventory import RunStore
 
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO, THREE, FOURTH = (f"kiln-r1-{number}" for number in (1, 2, 3, 4))

@@ -11,8 +11,8 @@ import pytest
 
 from kiln import process_runner
 from kiln.errors import UnsupportedPython
-from kiln.rehearse import interpreter_facts
-from kiln.rehearse.interpreter_facts import (
+from kiln.rehearse import usable_python_search
+from kiln.rehearse.usable_python_search import (
     Interpreter,
     candidates,
     facts_of,
@@ -149,7 +149,7 @@ def test_this_very_interpreter_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep this machine's own Pythons out of it."""
-    monkeypatch.setattr(interpreter_facts, "SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(usable_python_search, "SYSTEM_FOLDERS", ())
 
 
 def test_the_first_one_of_the_right_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_the_configured_folders_of_pyenv_and_uv_are_searched(tmp_path: Path) -> 
 def test_the_systems_folders_and_condas_environments_are_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interpreter_facts, "SYSTEM_FOLDERS", (str(tmp_path / "usr/bin"),))
+    monkeypatch.setattr(usable_python_search, "SYSTEM_FOLDERS", (str(tmp_path / "usr/bin"),))
     expected = [touch(tmp_path / "usr/bin/python3.12"), touch(tmp_path / "envs/one/bin/python3.12")]
     (tmp_path / ".conda").mkdir()
     (tmp_path / ".conda" / "environments.txt").write_text(f"{tmp_path}/gone\n{tmp_path}/envs/one\nno path\n")

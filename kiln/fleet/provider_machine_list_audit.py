@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from kiln.fleet.executor_protocol import Probed
     from kiln.fleet.live_run_state import FleetState
+    from kiln.fleet.live_worker_inventory import Worker
     from kiln.fleet.reconcile import Machine, MachineAction
-    from kiln.fleet.supervisor_worker_records import Worker
     from kiln.model.fleet import MachineType
 
 LOGGER = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from kiln.model.fleet import Offer, WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.supervisor_worker_records import Worker
+    from kiln.fleet.live_worker_inventory import Worker
 
 LOGGER = logging.getLogger(__name__)
 

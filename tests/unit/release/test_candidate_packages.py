@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.model.build_results import PackageReport, TestReport, TestVerdict
-from kiln.release.candidates import _reports_of_package
+from kiln.release.candidate_packages import _reports_of_package
 from tests.packages import release_package
 from tests.releases import candidate
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiln.provenance.attestation_check import TrustedSigner
-from kiln.provenance.attestation_list import ListedAttestation, package_attestations
+from kiln.provenance.attestation_summary import ListedAttestation, package_attestations
 from kiln.provenance.statements import publication_statement, slsa_statement
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
 from tests.publishing import KEY, another_key

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.step_and_output_lookup import package_file_name
+from kiln.job.step_and_output_names import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
