@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import limits
+from kiln.bazel.repository_declaration_files import LARGEST_FILE
+from kiln.bazel.repository_declarations import external_repositories
 from tests.bench.hostile import fails, read
 from tests.hostile import CONFIG, NAMED, Hostile, template
 
@@ -37,3 +40,10 @@ def test_the_line_of_a_step_without_end_is_named(tmp_path: Path) -> None:
     assert not fails(reading), reading
     assert reading.said.startswith("error: recipe/meta.yaml:5: "), reading.said
     assert "8 s of processor time" in reading.said
+
+
+def test_the_largest_files_for_bazel_are_read_within_the_limits() -> None:
+    data = (b"a(b=c)\n" * (LARGEST_FILE // 7))[:LARGEST_FILE]
+    last = b'http_archive(name = "a", url = "https://a.example/a.zip")'
+    files = {**{f"{number}/WORKSPACE": data for number in range(10)}, "WORKSPACE": last}
+    assert [item.name for item in limits.run_bounded(lambda: external_repositories(files))] == ["a"]

@@ -159,15 +159,6 @@ def test_files_beyond_the_limit_for_all_declare_nothing(monkeypatch: pytest.Monk
     assert set(read(WORKSPACE=first, a__WORKSPACE=second)) == {"a"}
 
 
-def test_the_largest_files_are_read_within_the_limits() -> None:
-    data = (b"a(b=c)\n" * (LARGEST_FILE // 7))[:LARGEST_FILE]
-    last = b'http_archive(name = "a", url = "https://a.example/a.zip")'
-    files = {f"{number}/WORKSPACE": data for number in range(10)}
-    assert {item.name for item in limits.run_bounded(lambda: external_repositories({**files, "WORKSPACE": last}))} == {
-        "a"
-    }
-
-
 @pytest.mark.parametrize("data", [b"", b"7", b"[" * 100_000, b'{"registryFileHashes": 7}', b"\xff"])
 def test_hostile_lock_files_declare_nothing(data: bytes) -> None:
     assert external_repositories({"MODULE.bazel.lock": data}) == ()
