@@ -50,7 +50,7 @@ class Channel:
         for place, package in places.items():
             files.link_or_copy(package, place)
         if index:
-            self._index(force=replaced)
+            self._index()
         return tuple(places)
 
     def keep_only(self, names: Iterable[str]) -> None:
@@ -61,7 +61,7 @@ class Channel:
             self._mark_unindexed()
             for package in stale:
                 package.unlink()
-            self._index(force=True)
+            self._index()
 
     def packages(self) -> tuple[Path, ...]:
         """Return the package files of the channel."""
@@ -86,13 +86,16 @@ class Channel:
             folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(folder)
         indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in self.subdirs)
-        if not indexed or self.is_unindexed:
-            self._index(force=not indexed or (self.root / UNINDEXED).exists())
+        if not indexed:
+            self._mark_unindexed()
+        if self.is_unindexed:
+            self._index()
 
     def _mark_unindexed(self, mark: str = UNINDEXED) -> None:
         files.create_empty(self.root / mark)
 
-    def _index(self, *, force: bool) -> None:
+    def _index(self) -> None:
+        force = (self.root / UNINDEXED).exists()
         self._mark_unindexed()  # a run that is killed meanwhile may leave any index
         for subdir in self.subdirs:
             folder = files.safe_path_inside(self.root / subdir, self.root, links=True)

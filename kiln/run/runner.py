@@ -73,21 +73,22 @@ class MatrixRun:
 
         Raises:
             KeyboardInterrupt: when the run was stopped; its state is recorded.
+            BrokenPackage: the channel has a package that cannot be indexed, from an earlier run.
         """
         self.layout.hide_from_git()
+        build_cache.index_channel(self.layout)  # after a run that was killed
         self.reserve = files.DiskReserve(self.layout.root, RESERVE)
         self.number = self.ledger.begin_run(self.report())
         self.watcher.run_began(self.report())
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
         build_cache.remove_leftovers(self.layout, cached)
         try:
-            self._index()  # after a run that was killed
             self._build_waiting()
         except KeyboardInterrupt:
             self._stop_processes()
             raise
         finally:
-            self._index()
+            self._index_new_packages()
             self._write_to_ledger(lambda: self.ledger.end_run(self.number))
             self.reserve.release()
             self.watcher.run_ended(self.report(finished=time.time()))
@@ -120,7 +121,7 @@ class MatrixRun:
             while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
                 self._start_config(job)
             if self.events.empty():
-                self._index()
+                self._index_new_packages()
             self._handle_event(*self.events.get())
 
     def _start_config(self, estimate: JobEstimate) -> None:
@@ -211,11 +212,10 @@ class MatrixRun:
                 ),
             )
         )
-
         if self.configs[config].state is ConfigState.DONE:
             self.unindexed.append(config)
 
-    def _index(self) -> None:
+    def _index_new_packages(self) -> None:
         """Index the packages of the configs that have finished meanwhile; a failure is theirs.
 
         One process for the run does it while this thread would wait, not one for each config, since it takes longer to
@@ -223,7 +223,8 @@ class MatrixRun:
         """
         configs, self.unindexed = self.unindexed, []
         try:
-            build_cache.index_channel(self.layout)
+            if configs:
+                build_cache.index_channel(self.layout)
         except KilnError as error:
             for config in configs:
                 self.errors[config] = error
