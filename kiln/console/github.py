@@ -20,7 +20,6 @@ from kiln.console.text import cost_text, one_line, sanitized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
@@ -40,9 +39,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         self._folds = contextlib.ExitStack()
         self._single = False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folds.close()
 
     def run_began(self, report: MatrixReport) -> None:

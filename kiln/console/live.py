@@ -18,7 +18,6 @@ from kiln.console.run_state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from kiln.console.live_frame_layout import Line
     from kiln.model.compile_report import Progress
@@ -58,9 +57,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._thread = threading.Thread(target=self._draw_frames, name="live view", daemon=True)
         self._frame: list[Line] = []
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def run_began(self, report: MatrixReport) -> None:

@@ -15,7 +15,6 @@ from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
 
     from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
@@ -49,9 +48,7 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._state = RunState(labels)
         self._verbosity = verbosity
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def run_began(self, report: MatrixReport) -> None:

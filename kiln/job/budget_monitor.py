@@ -25,7 +25,6 @@ from kiln.store.step_cache import CONTINUE
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from kiln.job.job_descriptions import BuildOptions
 
@@ -89,9 +88,7 @@ class BudgetMonitor:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the thread."""
         self._over.set()
         if self._thread is not None:
