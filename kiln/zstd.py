@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import IO
 
-from kiln.cpu_memory import Resources
+from kiln.operating_system.machine_resources import Resources
 
 if sys.version_info >= (3, 14):
     from compression import zstd

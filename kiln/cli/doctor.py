@@ -139,7 +139,7 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
 def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
     from kiln.compat import probe, runnable_versions, virtual_cuda_arch
-    from kiln.cpu_memory import Resources
+    from kiln.operating_system.machine_resources import Resources
     from kiln.serialization import to_json
 
     facts, resources = probe.probe(os.environ), Resources.here()

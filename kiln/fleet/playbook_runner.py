@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, json_messages, process_runner
-from kiln.cpu_memory import Resources
 from kiln.fleet import stale_processes
+from kiln.operating_system.machine_resources import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

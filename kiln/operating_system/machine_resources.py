@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The resources of a machine: cores, and bytes of memory."""
+
+    cores: int
+    memory: int
+
+    @classmethod
+    def here(cls) -> Resources:
+        """Return the resources that this process may use, within its control group's limits."""
+        return cls(cores=cores(), memory=min(machine_memory(), _cgroup_memory_limit()))
+
+
+def _cgroup_memory_limit() -> int:
+    """Return the memory limit of this process's control group, in bytes; a huge number without one."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            return int(Path("/sys/fs/cgroup", name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+    return UNLIMITED
+
 
 if sys.platform == "win32":
     import ctypes

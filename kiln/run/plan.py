@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, render
 from kiln.console.text import duration
 from kiln.container import engine_workarounds
-from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
 from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
+from kiln.operating_system.machine_resources import Resources
 from kiln.run import executor_choice, plan_inputs, remote_executor_option_checks, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local_build_order

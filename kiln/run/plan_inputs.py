@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from kiln.builder.rehearsal_input_choice import RehearsalInputs
     from kiln.container import Engine
-    from kiln.cpu_memory import Resources
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig
+    from kiln.operating_system.machine_resources import Resources
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare

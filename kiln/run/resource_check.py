@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from kiln.builder.rehearsal_input_choice import RehearsalInputs
-    from kiln.cpu_memory import Resources
     from kiln.ledger import Ledger
+    from kiln.operating_system.machine_resources import Resources
     from kiln.run.options import RunOptions
     from kiln.store.layout import ArtifactLayout
 

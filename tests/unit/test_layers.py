@@ -15,7 +15,7 @@ LAYERS = tuple(
     for parts in (
         "errors json_messages lazy_exports lazy_pattern masking model bootstrap serialization operating_system",
         """yamltext template versions variants recipe recipe_v1 matchspec_notation conda_package repodata process_runner
-        bazel container local_channel console files zstd system_package_advice ledger limits cpu_memory provenance
+        bazel container local_channel console files zstd system_package_advice ledger limits provenance
         compat package_safety names channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
         emulation version_spec solve_and_install virtual_packages""",

@@ -4,7 +4,7 @@ import random
 from typing import TYPE_CHECKING
 
 from kiln.conda_package.rewriter import rewrite_info
-from kiln.cpu_memory import Resources
+from kiln.operating_system.machine_resources import Resources
 from tests.packages import conda_package
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ def loaded(name: str, system: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
     module = importlib.util.module_from_spec(spec)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "platform", system)
+        patch.setitem(sys.modules, spec.name, module)  # where dataclasses look up its types
         spec.loader.exec_module(module)
     return module
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.cpu_memory import Resources
 from kiln.errors import OutOfMemory, UsageError
+from kiln.operating_system.machine_resources import Resources
 from kiln.run.resource_check import LEAST_DISK, ResourceShare, disk_needed, divide_resources, require_memory
 
 GB = 10**9
