@@ -69,9 +69,6 @@ class BuildDuration:
 class Ledger(Database):
     """The ledger of steps, packages and runs; safe for several threads and processes."""
 
-    def __enter__(self) -> Ledger:
-        return self
-
     # Steps
 
     @retry_after_repair
@@ -148,17 +145,21 @@ class Ledger(Database):
                     report.command,
                     report.started,
                     str(Owner.of_this_process()),
-                    json.dumps(run_json_conversion.run_detail(report)),
+                    run_json_conversion.detail_json(report, run_json_conversion.RUN_FIELDS),
                 ),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
-                _write_config(connection, number, position, config, _config_detail_json(config))
+                detail = run_json_conversion.detail_json(config, run_json_conversion.CONFIG_FIELDS)
+                _write_config(connection, number, position, config, detail)
         return number
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
-        detail = _config_detail_json(config)  # before other processes have to wait
+        from kiln.ledger import run_json_conversion
+
+        # Before other processes have to wait.
+        detail = run_json_conversion.detail_json(config, run_json_conversion.CONFIG_FIELDS)
         with self._writing() as connection:
             query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
             row = connection.execute(query, (run, config.config)).fetchone()
@@ -290,13 +291,6 @@ class Ledger(Database):
 
         owner = Owner.parse(label)
         return owner is not None and not is_gone(owner, Owner.of_this_process(), Owner.of_process(owner.pid))
-
-
-def _config_detail_json(config: ConfigRun) -> str:
-    """Return what the record of a config holds besides its columns."""
-    from kiln.ledger import run_json_conversion
-
-    return json.dumps(run_json_conversion.config_detail(config))
 
 
 def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun, detail: str) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from kiln.ledger.damage_repair import LedgerType
+
 LOGGER = logging.getLogger(__name__)
 
 BUSY_SECONDS = 30.0
@@ -54,6 +56,9 @@ class Database:
     def close(self) -> None:
         """Close the file; SQLite tidies it up when the last process does so."""
         self._open.close()
+
+    def __enter__(self: LedgerType) -> LedgerType:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -33,9 +33,6 @@ class FleetLedger(Ledger):
         super().__init__(path)
         self._create_tables(schema.FLEET)
 
-    def __enter__(self) -> FleetLedger:
-        return self
-
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins in this process, or is resumed, with the workers and jobs that it has."""
         row = (

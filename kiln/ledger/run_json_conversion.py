@@ -40,9 +40,9 @@ KINDS = (
 Record = TypeVar("Record")
 
 
-def run_detail(report: MatrixReport) -> dict[str, Any]:
-    """Return the fields of a run that have no column."""
-    return {name: to_json(getattr(report, name)) for name in RUN_FIELDS}
+def detail_json(record: MatrixReport | ConfigRun, names: Sequence[str]) -> str:
+    """Return the detail of a run or a config: its `RUN_FIELDS` or `CONFIG_FIELDS`, which have no column."""
+    return json.dumps({name: to_json(getattr(record, name)) for name in names})
 
 
 def run_from_columns(
@@ -56,11 +56,6 @@ def run_from_columns(
     """Return a run from its columns and its detail."""
     columns = {"run": number, "command": command, "started": started, "finished": finished}
     return dataclasses.replace(record_from_json(MatrixReport, {**columns, **detail}), configs=configs)
-
-
-def config_detail(config: ConfigRun) -> dict[str, Any]:
-    """Return the fields of a config that have no column."""
-    return {name: to_json(getattr(config, name)) for name in CONFIG_FIELDS}
 
 
 def config_from_columns(row: Sequence[Any], *, killed: bool) -> ConfigRun:
