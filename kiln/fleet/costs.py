@@ -164,11 +164,9 @@ def _simulate_remaining_builds(
     last: dict[str, float] = {}
 
     def begin(worker: str, moment: float) -> bool:
-        job = queue.next(worker, moment)
+        job = queue.begin_next(worker, moment)
         if job is not None:
-            seconds = queue.expected_job_seconds(worker, job)
-            queue.begin(worker, job, moment)
-            starts[job.config] = queue.expected_end(worker) - seconds  # later for a job that depends on another
+            starts[job.config] = queue.expected_start(worker)
             heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
         return job is not None
 
@@ -215,7 +213,7 @@ def _assigned_starts(inventory: Inventory, queue: Queue, now: float) -> dict[str
     starts = {}
     for worker in inventory.builders:
         if worker.assignment is not None:
-            start = queue.expected_end(worker.name) - queue.running_build_seconds(worker.name)
+            start = queue.expected_start(worker.name)
             if start > now or not worker.is_building:
                 starts[worker.assignment.config] = max(now, start)
     return starts

@@ -226,7 +226,7 @@ class JobManager:
         for worker in self.state.inventory.builders:
             job = worker.assignment
             if job is not None and not worker.is_building and job.group == estimate.group:
-                queue.cancel(worker.name)
+                queue.end(worker.name, ok=False)  # without having begun
                 worker.assignment = None
                 dropped.append(job)
         for job in dropped:

@@ -144,7 +144,7 @@ class WorkerManager:
     def _useful_offers(self) -> list[Offer]:
         """Return the offers of the machine types that configs wait for."""
         run_config, queue = self.state.run_config, self.state.queue
-        kinds = [kind for kind in run_config.max_workers_by_type if queue.has_work_of(kind.type)]
+        kinds = [kind for kind in run_config.max_workers_by_type if queue.has_work(kind.type)]
         return [offer for kind in kinds for offer in run_config.offers_of(kind)]
 
     def expected_worker_count(self, now: float) -> int:
@@ -285,7 +285,7 @@ class WorkerManager:
             if self.cache is not None and self.pool.is_ready and not queue.is_group_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
         elif not (worker.uncollected or worker.handover or worker.is_witness) and (
-            worker.is_retired or not (queue.has_work(worker.name) or self._is_only_collecting())
+            worker.is_retired or not (queue.has_work(queue.machine_type_of(worker.name)) or self._is_only_collecting())
         ):
             self._terminate(worker)
 

@@ -75,14 +75,12 @@ def simulate(
     now = 0.0
 
     def begin(worker: int, moment: float) -> bool:
-        job = queue.next(str(worker), moment)
-        if job is None:
-            return False
-        cold, seconds = queue.needs_full_compile(str(worker), job), queue.expected_job_seconds(str(worker), job)
-        queue.begin(str(worker), job, moment)
-        work, local = pool.split_work(seconds, workers[worker])
-        running.append(_Build(worker=worker, job=job, cold=cold, start=moment, work=work, local=local))
-        return True
+        job = queue.begin_next(str(worker), moment)
+        if job is not None:
+            cold = queue.is_cold(str(worker))
+            work, local = pool.split_work(queue.running_build_seconds(str(worker)), workers[worker])
+            running.append(_Build(worker=worker, job=job, cold=cold, start=moment, work=work, local=local))
+        return job is not None
 
     while queue or running:
         idle = [worker for worker in sorted(idle) if not begin(worker, now)]
@@ -92,7 +90,16 @@ def simulate(
             running.remove(build)
             queue.end(str(build.worker))
             idle.append(build.worker)
-            done.append(_placement(build, now))
+            done.append(
+                Placement(
+                    config=build.job.config,
+                    group=build.job.group,
+                    worker=build.worker,
+                    start=build.start,
+                    seconds=now - build.start,
+                    cold=build.cold,
+                )
+            )
     return tuple(sorted(done, key=lambda placement: (placement.start, placement.worker)))
 
 
@@ -120,14 +127,3 @@ def _advance(running: Sequence[_Build], now: float, cores: float) -> float:
     for build in local:
         build.local -= step
     return step
-
-
-def _placement(build: _Build, end: float) -> Placement:
-    return Placement(
-        config=build.job.config,
-        group=build.job.group,
-        worker=build.worker,
-        start=build.start,
-        seconds=end - build.start,
-        cold=build.cold,
-    )

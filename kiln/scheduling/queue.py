@@ -75,11 +75,7 @@ class Queue:
         """Return the machine type of a worker, empty if it was not recorded."""
         return self._worker_types.get(worker, "")
 
-    def has_work(self, worker: str) -> bool:
-        """Return whether a config waits that a worker may build, now or later."""
-        return self.has_work_of(self.machine_type_of(worker))
-
-    def has_work_of(self, machine_type: str) -> bool:
+    def has_work(self, machine_type: str) -> bool:
         """Return whether a config waits that a worker of a machine type may build, now or later."""
         groups = (*self._waiting.items(), *self._held.items())
         return any(jobs and self._group_types[group] in {"", machine_type} for group, jobs in groups)
@@ -122,10 +118,6 @@ class Queue:
         self._count -= len(jobs)
         return jobs
 
-    def cancel(self, worker: str) -> None:
-        """Take back the job of a worker that has not begun it, without queuing it again."""
-        self.end(worker, ok=False)
-
     def next(self, worker: str, now: float) -> JobEstimate | None:
         """Return the config that a free worker should build, None when it should wait; ``now`` is in seconds."""
         if not self._count:
@@ -134,6 +126,13 @@ class Queue:
             self._next_cold_group(worker) or self._next_warm_group(worker) or self._group_worth_repeating(worker, now)
         )
         return None if group is None else self._waiting[group][0]
+
+    def begin_next(self, worker: str, now: float) -> JobEstimate | None:
+        """Assign the config that a free worker should build, from ``now`` on; None when the worker should wait."""
+        job = self.next(worker, now)
+        if job is not None:
+            self.begin(worker, job, now)
+        return job
 
     def needs_full_compile(self, worker: str, job: JobEstimate) -> bool:
         """Return whether a config has to be compiled in full on a worker."""
@@ -154,6 +153,10 @@ class Queue:
         """Return the expected duration of the build that runs on a worker."""
         job = self._busy[worker][0]
         return job.cold if self.is_cold(worker) else job.warm
+
+    def expected_start(self, worker: str) -> float:
+        """Return the expected start of a worker's build: the end of the one that it depends on, if there is one."""
+        return self.expected_end(worker) - self.running_build_seconds(worker)
 
     def expected_end(self, worker: str) -> float:
         """Return the expected end of the build that runs on a worker, or will."""

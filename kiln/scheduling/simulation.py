@@ -56,10 +56,9 @@ def simulate(queue: Queue, workers: int, *, startup: float = 0.0, types: Sequenc
 
 
 def _begin_next(queue: Queue, worker: int, now: float) -> Placement | None:
-    job = queue.next(str(worker), now)
+    name = str(worker)
+    job = queue.begin_next(name, now)
     if job is None:
         return None
-    cold, seconds = queue.needs_full_compile(str(worker), job), queue.expected_job_seconds(str(worker), job)
-    queue.begin(str(worker), job, now)
-    start = queue.expected_end(str(worker)) - seconds  # later than now for a job that depends on another
+    start, seconds, cold = queue.expected_start(name), queue.running_build_seconds(name), queue.is_cold(name)
     return Placement(config=job.config, group=job.group, worker=worker, start=start, seconds=seconds, cold=cold)
