@@ -94,7 +94,7 @@ def as_text(reports: Sequence[MatrixReport], now: float) -> str:
             "rehearsal" if report.rehearsal else "build",
             totals.verdict(report),
             duration(totals.last_moment(report, now) - report.started),
-            state_count_text(config.state for config in report.configs),
+            state_count_text(report.configs),
         )
         for report in reports
     ]

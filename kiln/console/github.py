@@ -46,7 +46,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         """Print the number of configs."""
         self._state.set_report(report)
         self._single = report.jobs == 1 or len(report.configs) == 1
-        self._print(f"run {report.run}: {state_count_text(config.state for config in report.configs)}")
+        self._print(f"run {report.run}: {state_count_text(report.configs)}")
 
     def config_changed(self, config: ConfigRun) -> None:
         """Print a new state."""
@@ -94,7 +94,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
             text = _escape_command_data("\n".join(reason) or title)
             self._print(f"::error title={_escape_command_property(title)}::{text}")
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
-        self._print(f"run {report.run} ended: {state_count_text(config.state for config in report.configs)}{cost}")
+        self._print(f"run {report.run} ended: {state_count_text(report.configs)}{cost}")
 
     @contextlib.contextmanager
     def _fold(self, title: str) -> Iterator[None]:

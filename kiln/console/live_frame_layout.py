@@ -56,7 +56,7 @@ def frame(run: RunState, *, now: float, width: int, height: int | None) -> list[
     lines = [_heading(run, now, width), _state_bar(run, width)]
     lines += [_row(run, config, time, widths) for config, time in zip(configs, times, strict=True)]
     if others:
-        lines.append(((fit(f"… and {state_count_text(config.state for config in others)}", width).rstrip(), DIM),))
+        lines.append(((fit(f"… and {state_count_text(others)}", width).rstrip(), DIM),))
     return lines
 
 
@@ -92,10 +92,10 @@ def _heading(run: RunState, now: float, width: int) -> Line:
     """Return the progress of the run, shortened to the width; the rows below show the states too."""
     from rich.cells import cell_len
 
-    states = [config.state for config in run.configs.values()]
-    finished = sum(state in GOOD for state in states)
-    others = state_count_text(state for state in states if state not in GOOD)
-    done, rest = f"{finished} of {len(states)} done", f", {others}" if others else ""
+    configs = run.configs.values()
+    others = [config for config in configs if config.state not in GOOD]
+    done = f"{len(configs) - len(others)} of {len(configs)} done"
+    rest = f", {state_count_text(others)}" if others else ""
     start = run.report.started if run.report else now
     end = run.report.finished if run.report else None
     time = f"  {elapsed_text((end or now) - start)}"

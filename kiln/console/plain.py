@@ -54,7 +54,7 @@ class PlainView(AbstractContextManager["PlainView"]):
     def run_began(self, report: MatrixReport) -> None:
         """Print the number of configs, and those that are already finished."""
         self._state.set_report(report)
-        self._print_unless_quiet(f"run {report.run}: {_state_counts(report)}; {report.jobs} in parallel")
+        self._print_unless_quiet(f"run {report.run}: {state_count_text(report.configs)}; {report.jobs} in parallel")
         for config in report.configs:
             if config.state is not ConfigState.WAITING:
                 self._print_unless_quiet(state_line(self._state, config, self._now()))
@@ -96,9 +96,8 @@ class PlainView(AbstractContextManager["PlainView"]):
             rest = waiting_text(cost, now)
             self._print_unless_quiet(f"{price}the end at about {end}" + (f"; {rest}" if rest else ""))
         elif abs(shift) > max(_SHIFT, (cost.end - now) / 10):
-            self._print_unless_quiet(
-                f"the end is now expected at about {end}, {duration(abs(shift))} {_later_or_earlier(shift)} than before"
-            )
+            difference = f"{duration(abs(shift))} {'later' if shift > 0 else 'earlier'} than before"
+            self._print_unless_quiet(f"the end is now expected at about {end}, {difference}")
         else:
             return
         self._end = cost.end
@@ -109,7 +108,7 @@ class PlainView(AbstractContextManager["PlainView"]):
         for config in self._state.failures():
             print("", *failure_text(self._state, config), "", sep="\n", file=self._stream)
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
-        self._print_with_time(f"run {report.run} ended: {_state_counts(report)}{cost}")
+        self._print_with_time(f"run {report.run} ended: {state_count_text(report.configs)}{cost}")
 
     def _print_unless_quiet(self, text: str) -> None:
         if self._verbosity is not Verbosity.QUIET:
@@ -117,10 +116,6 @@ class PlainView(AbstractContextManager["PlainView"]):
 
     def _print_with_time(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
-
-
-def _later_or_earlier(shift: float) -> str:
-    return "later" if shift > 0 else "earlier"
 
 
 def _spent_tenths(cost: RunCost) -> int:
@@ -153,7 +148,3 @@ def failure_text(run: RunState, config: ConfigRun) -> Iterator[str]:
         yield from (f"    | {line}" for line in tail)
     if config.log is not None:
         yield f"  log: {config.log}"
-
-
-def _state_counts(report: MatrixReport) -> str:
-    return state_count_text(config.state for config in report.configs)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.model.compile_report import Progress
+    from kiln.model.run import ConfigRun
 
 PARTS = 10  # approximate number of lines for a compile
 # Each state has a sign, so that color is never the only distinction.
@@ -40,9 +41,9 @@ ORDER = (
 )
 
 
-def state_count_text(states: Iterable[ConfigState]) -> str:
+def state_count_text(configs: Iterable[ConfigRun]) -> str:
     """Return the number of configs in each state: ``1 failed, 2 running, 9 done``."""
-    counts = Counter(states)
+    counts = Counter(config.state for config in configs)
     return ", ".join(f"{counts[state]} {state.value}" for state in ORDER if counts[state])
 
 

@@ -99,7 +99,7 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
         (
             "configs",
             str(len(report.configs)),
-            _with_unbroken_counts(state_count_text(config.state for config in report.configs)),
+            _with_unbroken_counts(state_count_text(report.configs)),
         ),
         ("so far" if totals.is_running(report) else "took", template_environment.short_duration(elapsed), slots),
         (

@@ -77,6 +77,6 @@ def _row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, 
 def _total_line(report: MatrixReport) -> str:
     end = totals.last_moment(report, time.time())
     kind = ", a rehearsal" if report.rehearsal else ""
-    states = state_count_text(config.state for config in report.configs)
+    states = state_count_text(report.configs)
     cost = f", {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
     return f"run {report.run}{kind}: {states} in {duration(end - report.started)}{cost}"

@@ -27,11 +27,7 @@ def index_as_html(
     """
     moment = time.time() if now is None else now
     rows = [
-        (
-            report,
-            totals.last_moment(report, moment) - report.started,
-            state_count_text(config.state for config in report.configs),
-        )
+        (report, totals.last_moment(report, moment) - report.started, state_count_text(report.configs))
         for report in reports
     ]
     return template_environment.render(
