@@ -47,7 +47,20 @@ class EventFile:
     def read(self) -> None:
         """Read the new events."""
         with self._lock:
-            self._read()
+            try:
+                with self.path.open("rb") as file:
+                    head = file.read(HEAD)
+                    if not head.startswith(self._head):
+                        self.build, self._at, self._rest = BazelBuild(), 0, b""
+                    self._head = head
+                    file.seek(self._at)
+                    data = file.read()
+            except OSError:
+                return
+            self._at += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self.build.handle_event_line(line)
 
     def compile_report(self) -> CompileReport | None:
         """Return the origin of this call's actions; its profile is next to the events, if the step put it there.
@@ -58,22 +71,6 @@ class EventFile:
         if profile.is_file():
             self.build.profile = profile
         return self.build.compile_report()
-
-    def _read(self) -> None:
-        try:
-            with self.path.open("rb") as file:
-                head = file.read(HEAD)
-                if not head.startswith(self._head):
-                    self.build, self._at, self._rest = BazelBuild(), 0, b""
-                self._head = head
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return
-        self._at += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self.build.handle_event_line(line)
 
 
 def earlier_event_files(path: Path) -> list[Path]:
