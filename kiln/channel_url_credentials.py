@@ -58,12 +58,6 @@ class ChannelCredentials:
         return f"{url}/".startswith(f"{self.bare.rstrip('/')}/")
 
     @property
-    def name_and_password(self) -> tuple[str, str]:
-        """The user and the password, unquoted."""
-        name, _, password = (self.user or "").partition(":")
-        return unquote(name), unquote(password)
-
-    @property
     def authorization_header(self) -> dict[str, str]:
         """The header of HTTP's basic authentication (RFC 7617)."""
         return {} if self.user is None else basic_auth_header(self.user)
@@ -71,9 +65,14 @@ class ChannelCredentials:
 
 def basic_auth_header(user: str) -> dict[str, str]:
     """Return the header of HTTP's basic authentication for the ``USER:PASSWORD`` of a URL, in which both are quoted."""
-    name, _, password = user.partition(":")
-    pair = f"{unquote(name)}:{unquote(password)}".encode()
+    pair = ":".join(_user_and_password(user)).encode()
     return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+def _user_and_password(user: str) -> tuple[str, str]:
+    """Return the two parts of the ``USER:PASSWORD`` of a URL, unquoted."""
+    name, _, password = user.partition(":")
+    return unquote(name), unquote(password)
 
 
 class _Registry:
@@ -168,6 +167,6 @@ def rattler_auth_file_content(channels: Iterable[str]) -> Mapping[str, Any]:
         if entry.token is not None:
             content[entry.host] = {"CondaToken": entry.token}
         else:
-            name, password = entry.name_and_password
+            name, password = _user_and_password(entry.user or "")
             content[entry.host] = {"BasicHTTP": {"username": name, "password": password}}
     return content

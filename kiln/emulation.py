@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Literal
 
 REGISTRY = Path("/proc/sys/fs/binfmt_misc")
 EMULATORS = ("CROSSCOMPILING_EMULATOR", "CMAKE_CROSSCOMPILING_EMULATOR")  # keys that conda-forge adds to a variant
@@ -23,7 +24,7 @@ _SYSTEMS = {"darwin": "osx", "windows": "win"}  # the system's name: that in a s
 _EMULATED_BY_ENGINES = frozenset({"linux-64", "linux-aarch64"})  # in the virtual machine of Docker or Podman on macOS
 _QEMU = {"64": "x86_64", "32": "i386", "armv6l": "arm", "armv7l": "arm"}  # qemu's name, where it differs
 _OCI = {"64": "amd64", "32": "386", "aarch64": "arm64", "armv6l": "arm/v6", "armv7l": "arm/v7"}  # an image's, likewise
-_MACHINES = {
+_MACHINES: Mapping[str, tuple[int, int, Literal["little", "big"]]] = {
     "32": (3, 32, "little"),
     "64": (62, 64, "little"),
     "aarch64": (183, 64, "little"),
@@ -136,8 +137,7 @@ def _matches_magic_number(header: bytes, fields: Mapping[str, str]) -> bool:
     )
 
 
-def _elf_header(machine: int, bits: int, order: str) -> bytes:
+def _elf_header(machine: int, bits: int, order: Literal["little", "big"]) -> bytes:
     """Return the beginning of a program in the ELF format, up to its machine."""
-    little = order == "little"
-    ident = b"\x7fELF" + bytes((bits // 32, 1 if little else 2, 1)) + bytes(9)
-    return ident + b"".join(number.to_bytes(2, "little" if little else "big") for number in (2, machine))
+    ident = b"\x7fELF" + bytes((bits // 32, 1 if order == "little" else 2, 1)) + bytes(9)
+    return ident + b"".join(number.to_bytes(2, order) for number in (2, machine))

@@ -115,13 +115,13 @@ def _full_build_seconds(config: ConfigRun) -> float | None:
 
 def _original_build(config: ConfigRun, records: Sequence[EarlierConfig]) -> EarlierConfig | None:
     """Return the build that made a cached config's packages: with the same hashes."""
-    hashes = sorted(package.artifact.sha256 for package in config.packages)
+    hashes = _hashes(config)
     builds = (record for record in records if record.config.state is ConfigState.DONE)
-    return next((record for record in builds if hashes and _hashes(record) == hashes), None)
+    return next((record for record in builds if hashes and _hashes(record.config) == hashes), None)
 
 
-def _hashes(record: EarlierConfig) -> list[str]:
-    return sorted(package.artifact.sha256 for package in record.config.packages)
+def _hashes(config: ConfigRun) -> list[str]:
+    return sorted(package.artifact.sha256 for package in config.packages)
 
 
 def _plural(kind: str, count: int) -> str:
