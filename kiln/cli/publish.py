@@ -165,23 +165,24 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     sign = provenance.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
+    new_packages = candidate_packages.new_packages(release)
     attestation = attest.release_attestations(
         matrix,
-        candidate_packages.new_packages(release),
+        new_packages,
         sign=sign,
         attesting=attestation_settings(options, signer, channel.channel_url()),
     )
     if options.bundle:
         bundle.write(options.bundle, matrix, release, attestation)
         return {"bundled": tuple(path.name for path in paths)}
-    trial = staging_test.new_packages_test(
+    trial = staging_test.staged_packages_test(
         matrix,
-        release,
+        new_packages,
         channels=(channel.channel_url(),) if published else (),
         environment=passed_variables(os.environ),
         on_line=print_line,
     )
-    print_notes((*gate.nonblocking_notes(release), *channel.notes) if trial.candidates else ())
+    print_notes((*gate.nonblocking_notes(release), *channel.notes) if new_packages else ())
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
 
 

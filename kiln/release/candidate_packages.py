@@ -75,9 +75,13 @@ class ConfigsAndRuns:
             untested=frozenset(untested),
         )
 
-    def config_and_output(self, candidate: Candidate) -> tuple[RenderedConfig, Output] | None:
-        """Return the config and the output that render a package."""
-        return self._find_output(candidate.path.name, candidate.configs)
+    def find_output(self, name: str, configs: Iterable[str]) -> tuple[RenderedConfig, Output] | None:
+        """Return the config and the output that render a package's file name; None without one."""
+        for config in configs:
+            for output in self.rendered[config].outputs:
+                if not output.skip and package_file_name(output) == name:
+                    return self.rendered[config], output
+        return None
 
     def _packages_made(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
@@ -99,7 +103,7 @@ class ConfigsAndRuns:
             package_contents, broken = None, f"{error.what}: {error.why}"
         except OSError as error:
             package_contents, broken = None, f"it cannot be read: {error.strerror}"
-        rendered = self._find_output(path.name, configs)
+        rendered = self.find_output(path.name, configs)
         report = _report_of_file(reports, package_contents.sha256 if package_contents else "")
         return Candidate(
             path=path,
@@ -114,13 +118,6 @@ class ConfigsAndRuns:
             output=rendered and rendered[1],
             needs_nothing_else=rendered is not None and _gets_no_run_exports(*rendered),
         )
-
-    def _find_output(self, name: str, configs: Iterable[str]) -> tuple[RenderedConfig, Output] | None:
-        for config in configs:
-            for output in self.rendered[config].outputs:
-                if not output.skip and package_file_name(output) == name:
-                    return self.rendered[config], output
-        return None
 
     def _build_folders(self) -> tuple[str, ...]:
         return (
