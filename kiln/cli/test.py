@@ -47,15 +47,16 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")
     gpus = require_gpus() if options.gpu else None
-    request = install_and_test.PackageTestRun(
-        feedstock=feedstock_loader.load(root),
-        packages=tuple(path.absolute() for path in options.packages),
-        channels=tuple(options.channels),
-        machine=machine_virtual_packages(os.environ),
-        environment=passed_variables(os.environ),
-    )
+    feedstock, machine = feedstock_loader.load(root), machine_virtual_packages(os.environ)
     with signals.termination_as_interrupt():
-        reports = install_and_test.execute(request, lambda name: print(f"test {name}", file=sys.stderr))
+        reports = install_and_test.execute(
+            feedstock,
+            [path.absolute() for path in options.packages],
+            channels=tuple(options.channels),
+            machine=machine,
+            environment=passed_variables(os.environ),
+            on_package=lambda name: print(f"test {name}", file=sys.stderr),
+        )
     if options.json:
         print(json.dumps([as_data(report, gpus) for report in reports], indent=2))
     else:

@@ -7,7 +7,6 @@ of the other specs, for a newer driver and for a newer GPU; the first repetition
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
@@ -29,20 +28,6 @@ MOST_SPECS = 8  # each costs a solve
 _CPU = re.compile(r"(?:^|_)cpu(?:_|$|[^a-z])")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fallback:
-    """A package with builds for the CPU and for CUDA, of which a machine with a driver would get one for the CPU."""
-
-    name: str
-    version: str
-    build: str
-
-    def note(self, cause: str, remedy: str) -> str:
-        """Return the note for the user."""
-        what = f"{self.name} {self.version} {self.build} is a build for the CPU, and this machine has a driver for CUDA"
-        return f"{what}: {cause}; {remedy}"
-
-
 def notes(
     records: Iterable[RepoDataRecord],
     specs: Sequence[str],
@@ -62,7 +47,7 @@ def notes(
             solution = solve_and_install.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
-        named = (record for record in solution if record.name.normalized == fallback.name)
+        named = (record for record in solution if record.name.normalized == fallback.name.normalized)
         return next((record for record in named if needs_cuda(record)), None)
 
     causes = (_note_on_specs(fallback, specs, machine, with_cuda), _note_on_gpu(fallback, specs, machine, with_cuda))
@@ -70,18 +55,15 @@ def notes(
     return (note,) if note else ()
 
 
-def first_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> Fallback | None:
+def first_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
     """Return the first package with a build for the CPU, a requested one if any; None if the CPU was requested."""
     requested = {_spec_package_name(spec): spec for spec in specs}
     builds = [record for record in records if _CPU.search(str(record.build))]
     if any(name.endswith("-cpu") or "cpu" in spec[len(name) :] for name, spec in requested.items()):
         return None
-    first = min(
+    return min(
         builds, key=lambda record: (record.name.normalized not in requested, record.name.normalized), default=None
     )
-    if first is None:
-        return None
-    return Fallback(name=first.name.normalized, version=str(first.version), build=str(first.build))
 
 
 def needs_cuda(record: RepoDataRecord) -> bool:
@@ -93,31 +75,34 @@ def _spec_package_name(spec: str) -> str:
     return package_name(spec.rpartition("::")[2])
 
 
-def _note_on_specs(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_specs(fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
     """Return the note if one of the other specs excludes all builds for CUDA."""
+    name = fallback.name.normalized
     for spec in specs[:MOST_SPECS]:
         others = [other for other in specs if other != spec]
-        if others and _spec_package_name(spec) != fallback.name and (instead := solve(others, machine)) is not None:
-            return fallback.note(
+        if others and _spec_package_name(spec) != name and (instead := solve(others, machine)) is not None:
+            return _note(
+                fallback,
                 f"no build for CUDA fits {spec}",
-                f"without {spec} it would be {_version_and_build(instead)}; '{fallback.name} * cpu*' requests the CPU",
+                f"without {spec} it would be {_version_and_build(instead)}; '{name} * cpu*' requests the CPU",
             )
     return ""
 
 
-def _note_on_gpu(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_gpu(fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
     """Return the note if a GPU is older than the builds for CUDA accept."""
     arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
     if arch is None or (instead := solve(specs, machine.without_virtual_package(virtual_cuda_arch.NAME))) is None:
         return ""
-    return fallback.note(
+    return _note(
+        fallback,
         f"its builds for CUDA have no code for a GPU of compute capability {arch}, the lowest here",
         f"on a newer GPU it would be {_version_and_build(instead)}; if another GPU of this machine is meant, set "
         f"{virtual_cuda_arch.OVERRIDE} to its compute capability",
     )
 
 
-def _note_on_driver(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_driver(fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
     """Return the note if the driver is older than the builds for CUDA need."""
     here = machine.virtual_package_version("__cuda")
     for cuda in cuda_versions_to_try(""):
@@ -126,11 +111,18 @@ def _note_on_driver(fallback: Fallback, specs: Sequence[str], machine: TargetMac
             and (instead := solve(specs, machine.with_virtual_package("__cuda", cuda))) is not None
         ):
             row = tables.oldest_driver_row(cuda)
-            return fallback.note(
+            return _note(
+                fallback,
                 f"its builds for CUDA need a driver for CUDA {cuda}, and this one runs up to {here}",
                 f"with driver {row['driver'] if row else cuda} or newer it would be {_version_and_build(instead)}",
             )
     return ""
+
+
+def _note(fallback: RepoDataRecord, cause: str, remedy: str) -> str:
+    """Return the note on a build for the CPU, with the cause and the remedy."""
+    build = f"{fallback.name.normalized} {_version_and_build(fallback)}"
+    return f"{build} is a build for the CPU, and this machine has a driver for CUDA: {cause}; {remedy}"
 
 
 def _version_and_build(record: RepoDataRecord) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import emulation, expand, files, limits, render
@@ -26,19 +25,16 @@ if TYPE_CHECKING:
     from kiln.virtual_packages import VirtualPackages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageTestRun:
-    """The packages to test, and the channels and virtual packages to test them with."""
-
-    feedstock: Feedstock
-    packages: tuple[Path, ...]
-    channels: tuple[str, ...]
-    machine: VirtualPackages
-    environment: Mapping[str, str]
-
-
-def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tuple[TestReport, ...]:
-    """Test every package, in order.
+def execute(
+    feedstock: Feedstock,
+    packages: Sequence[Path],
+    *,
+    channels: tuple[str, ...],
+    machine: VirtualPackages,
+    environment: Mapping[str, str],
+    on_package: Callable[[str], None],
+) -> tuple[TestReport, ...]:
+    """Test every package, in order, with the packages of ``channels``, by default those that the recipe names.
 
     Raises:
         UsageError: when no config of the feedstock renders one of them.
@@ -46,18 +42,26 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
         SolveFailed, TestsFailed: for the first that fails; the others are not tested.
         AlreadyRunning: while another process tests packages of the same feedstock.
     """
-    packages = [(path, *find_output(checking.feedstock, path)) for path in checking.packages]
-    for path, _, output in packages:
+    outputs = [(path, *find_output(feedstock, path)) for path in packages]
+    for path, _, output in outputs:
         require_runnable(path, output.subdir)
-    root = ArtifactLayout.for_feedstock(checking.feedstock).safe_path("check")
+    root = ArtifactLayout.for_feedstock(feedstock).safe_path("check")
     with files.locked(root.with_suffix(".lock")):
         files.remove(root)
         staged = Channel(root=root / "channel")
-        staged.add((path, output.subdir) for path, _, output in packages)
+        staged.add((path, output.subdir) for path, _, output in outputs)
         reports = []
-        for path, rendered, output in packages:
+        for path, rendered, output in outputs:
             on_package(path.name)
-            reports.append(_test_package(checking, rendered, output, root, (staged.url, *channels_of(path))))
+            tester = tester_of(
+                rendered,
+                output,
+                feedstock,
+                folder=root,
+                channels=(staged.url, *channels_of(path), *(channels or needed_channels(rendered))),
+                machine=machine,
+            )
+            reports.append(tester.run(tester.plan(output), environment=environment))
         return tuple(reports)
 
 
@@ -102,14 +106,6 @@ def _find_rendered_output(feedstock: Feedstock, package: Path) -> tuple[Rendered
         why="a package's tests are those of the current recipe",
         hint="kiln render lists the packages; -C DIR names another feedstock",
     )
-
-
-def _test_package(
-    checking: PackageTestRun, rendered: RenderedConfig, output: Output, root: Path, own: tuple[str, ...]
-) -> TestReport:
-    channels = (*own, *(checking.channels or needed_channels(rendered)))
-    tester = tester_of(rendered, output, checking.feedstock, folder=root, channels=channels, machine=checking.machine)
-    return tester.run(tester.plan(output), environment=checking.environment)
 
 
 def tester_of(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from kiln.errors import UsageError
+from kiln.errors import TokenRefused, UsageError
 from kiln.publish.servers import ServerKind
+from kiln.publish.servers.server_credentials import ServerCredentials
 from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers.trusted_publishing import HINT, LOOPBACK, TrustedPublisher
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.s3 import Bucket
 from kiln.publish.stores.store_publication import StoreTarget
@@ -15,6 +18,7 @@ from kiln.publish.stores.store_publication import StoreTarget
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kiln.publish.servers.server import Server
     from kiln.publish.transaction import Target
 
 
@@ -40,20 +44,51 @@ def parse_target(
     if name.startswith("s3://"):
         return StoreTarget(store=Bucket.parse(name, reading))
     if kind in {server.value for server in ServerKind}:
-        return ServerTarget.parse(
-            ServerKind(kind),
-            rest,
-            environment,
-            staging=staging,
-            journals=journals,
-            reading=reading,
-            subdirs=subdirs,
+        server_kind = ServerKind(kind)
+        server = _parse_server(server_kind, rest, environment, reading)
+        return ServerTarget(
+            kind=server_kind, server=server, staging=staging, journals=journals, subdirs=frozenset(subdirs)
         )
     if "://" in name:
         raise UsageError(
             f"{name!r} is not a target", hint="a folder, s3://BUCKET/PREFIX, anaconda:, prefix:, quetz: ..."
         )
     return StoreTarget(store=Folder(root=Path(name).absolute()))
+
+
+def _parse_server(kind: ServerKind, text: str, environment: Mapping[str, str], reading: str | None) -> Server:
+    """Return the server of an owner, a channel or its URL; ``reading`` is where clients read channels."""
+    url, _, channel = text.rpartition("/")
+    url = url or kind.server_class.default_url
+    parts = urlsplit(url)
+    if not channel or parts.scheme not in {"http", "https"}:
+        raise UsageError(f"{text!r} is not a channel of {kind.value}", hint=f"{kind.value}:https://SERVER/CHANNEL")
+    credentials = _server_credentials(kind, url, environment)
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise TokenRefused(f"a token would be sent to {url} unencrypted", hint="use https")
+    return kind.server_class(
+        url=url,
+        channel=channel,
+        credentials=credentials,
+        auth_file=None if isinstance(credentials, TrustedPublisher) else environment.get("RATTLER_AUTH_FILE"),
+        client_url=f"{reading.rstrip('/')}/{{channel}}" if reading else None,
+    )
+
+
+def _server_credentials(
+    kind: ServerKind, url: str, environment: Mapping[str, str]
+) -> ServerCredentials | TrustedPublisher:
+    """Return a token of the environment or of rattler's file, else the exchange of a CI job's identity."""
+    variable = kind.server_class.token_variable
+    if token := environment.get(variable):
+        return ServerCredentials(token=token)
+    if auth_file := environment.get("RATTLER_AUTH_FILE"):
+        return ServerCredentials.from_file(Path(auth_file), url)
+    publisher = TrustedPublisher.of_job(url, environment) if kind.server_class.trusts_jobs else None
+    if publisher is None:
+        hint = f"set {variable}, or RATTLER_AUTH_FILE to a file"
+        raise TokenRefused(f"no token for {url}", hint=f"{hint}; {HINT}" if kind.server_class.trusts_jobs else hint)
+    return publisher
 
 
 def require_store_target(channel: Target) -> StoreTarget:

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -22,13 +21,12 @@ from kiln.publish.channel_provenance import CHAIN, add_records, chain_without_pu
 from kiln.publish.journal import JournalFile
 from kiln.publish.servers.retrying_client import ServerClient
 from kiln.publish.servers.server import Promotion
-from kiln.publish.servers.server_credentials import ServerCredentials
-from kiln.publish.servers.trusted_publishing import HINT, LOOPBACK, TrustedPublisher
 from kiln.publish.stores.folder import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from kiln.model.provenance import ReleaseAttestations
     from kiln.publish.journal import Journal
@@ -52,57 +50,6 @@ class ServerTarget:
     journals: Path
     subdirs: frozenset[str] = frozenset()
     pause: Callable[[float], None] = time.sleep
-
-    @classmethod
-    def parse(
-        cls,
-        kind: ServerKind,
-        text: str,
-        environment: Mapping[str, str],
-        *,
-        staging: str | None,
-        journals: Path,
-        reading: str | None = None,
-        subdirs: Iterable[str] = (),
-    ) -> ServerTarget:
-        """Return the target of an owner, a channel or its URL; ``reading`` is where clients read channels.
-
-        Raises:
-            UsageError: when ``text`` is not the name of such a target.
-            TokenRefused: without credentials, or if they would be sent unencrypted.
-        """
-        url, _, channel = text.rpartition("/")
-        url = url or kind.server_class.default_url
-        parts = urlsplit(url)
-        if not channel or parts.scheme not in {"http", "https"}:
-            raise UsageError(f"{text!r} is not a channel of {kind.value}", hint=f"{kind.value}:https://SERVER/CHANNEL")
-        credentials = cls._credentials(kind, url, environment)
-        if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            raise TokenRefused(f"a token would be sent to {url} unencrypted", hint="use https")
-        server = kind.server_class(
-            url=url,
-            channel=channel,
-            credentials=credentials,
-            auth_file=None if isinstance(credentials, TrustedPublisher) else environment.get("RATTLER_AUTH_FILE"),
-            client_url=f"{reading.rstrip('/')}/{{channel}}" if reading else None,
-        )
-        return cls(kind=kind, server=server, staging=staging, journals=journals, subdirs=frozenset(subdirs))
-
-    @staticmethod
-    def _credentials(
-        kind: ServerKind, url: str, environment: Mapping[str, str]
-    ) -> ServerCredentials | TrustedPublisher:
-        """Return a token of the environment or of rattler's file, else the exchange of a CI job's identity."""
-        variable = kind.server_class.token_variable
-        if token := environment.get(variable):
-            return ServerCredentials(token=token)
-        if auth_file := environment.get("RATTLER_AUTH_FILE"):
-            return ServerCredentials.from_file(Path(auth_file), url)
-        publisher = TrustedPublisher.of_job(url, environment) if kind.server_class.trusts_jobs else None
-        if publisher is None:
-            hint = f"set {variable}, or RATTLER_AUTH_FILE to a file"
-            raise TokenRefused(f"no token for {url}", hint=f"{hint}; {HINT}" if kind.server_class.trusts_jobs else hint)
-        return publisher
 
     @property
     def name(self) -> str:

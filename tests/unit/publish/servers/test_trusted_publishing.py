@@ -11,6 +11,7 @@ from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind, trusted_publishing
 from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.servers.trusted_publishing import GitHubIdentity, GitLabIdentity, TrustedPublisher, audience_of
+from kiln.publish.targets import parse_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +38,9 @@ def test_an_identity_is_made_for_the_server_it_is_sent_to(url: str, audience: st
 
 
 def target(environment: dict[str, str], tmp_path: Path, kind: ServerKind = ServerKind.PREFIX) -> ServerTarget:
-    return ServerTarget.parse(kind, "https://host/channel", environment, staging="aside", journals=tmp_path)
+    target = parse_target(f"{kind.value}:https://host/channel", environment, staging="aside", journals=tmp_path)
+    assert isinstance(target, ServerTarget)
+    return target
 
 
 def test_the_identity_is_that_of_github_or_gitlab(tmp_path: Path) -> None:
