@@ -15,7 +15,7 @@ import tarfile
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.zstd import FAST, packing_file
@@ -23,6 +23,8 @@ from kiln.zstd import FAST, packing_file
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from _typeshed import SupportsRead
 
 SUBDIR = "linux-64"
 PLACEHOLDER = "/opt/kiln_rehearsal_prefix_placeholder"
@@ -61,13 +63,6 @@ class WrittenFile:
     size: int
 
 
-class Readable(Protocol):
-    """The source of a file's content."""
-
-    def read(self, size: int = ..., /) -> bytes:
-        """Return at most ``size`` bytes, none at the end."""
-
-
 class Archive:
     """A package being written: files go into the compressed archive at once, ``info/`` is written last."""
 
@@ -81,7 +76,7 @@ class Archive:
     def __contains__(self, path: str) -> bool:
         return path in self._paths
 
-    def add(self, path: str, source: Readable, size: int, *, executable: bool = False) -> None:
+    def add(self, path: str, source: SupportsRead[bytes], size: int, *, executable: bool = False) -> None:
         """Add a file of exactly ``size`` bytes, read from ``source`` once."""
         reader = _HashingReader(source)
         self._content.addfile(_member(path, size, executable=executable), reader)
@@ -149,7 +144,7 @@ def write_package(folder: Path, facts: PackageMetadata) -> Iterator[Archive]:
         files.replacing(target) as part,
         zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as outer,
     ):
-        _write_member(outer, "metadata.json", b'{"conda_pkg_format_version": 2}')
+        outer.writestr(zipfile.ZipInfo("metadata.json"), b'{"conda_pkg_format_version": 2}')
         with _tar(outer, f"pkg-{facts.stem}.tar.zst") as content:
             archive = Archive(content)
             yield archive
@@ -167,32 +162,21 @@ def write_metadata_package(folder: Path, facts: PackageMetadata) -> Path:
     return path
 
 
-def _write_member(outer: zipfile.ZipFile, name: str, data: bytes) -> None:
-    with outer.open(zipfile.ZipInfo(name), "w") as file:
-        file.write(data)
-
-
 @contextmanager
 def _tar(outer: zipfile.ZipFile, name: str) -> Iterator[tarfile.TarFile]:
     with (
         outer.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
         packing_file(file, level=FAST) as compressed,
-        _LargeReads.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as tar,
+        tarfile.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as tar,
     ):
+        tar.copybufsize = _CHUNK  # type: ignore[attr-defined]  # bytes of a file that are copied at once
         yield tar
-
-
-class _LargeReads(tarfile.TarFile):
-    """A tar archive that copies files in large pieces."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "copybufsize": _CHUNK})
 
 
 class _HashingReader(io.RawIOBase):
     """A stream that computes the hash of what is read."""
 
-    def __init__(self, source: Readable) -> None:
+    def __init__(self, source: SupportsRead[bytes]) -> None:
         super().__init__()
         self._source = source
         self._digest = hashlib.sha256()

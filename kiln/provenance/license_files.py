@@ -6,9 +6,10 @@ import hashlib
 import posixpath
 import re
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from kiln.conda_package import reader
+from kiln.files import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 1 << 20  # bytes of a text; a longer one is named by its hash alone
 LONGEST_TEXTS = 1 << 23  # bytes of all texts of a package
 MOST_FILES = 1000
-_CHUNK = 1 << 20
 _LONGEST_NAME = 255  # characters, NAME_MAX of linux/limits.h
 _METADATA = "info/licenses/"
 _FOLDERS = re.compile(r"(?:^|/)(?:[^/]+\.dist-info/licenses|share/licenses)/")
@@ -79,7 +79,7 @@ def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) 
                 path = posixpath.normpath(member.name)
                 if content is not None and path in expected and not path.startswith("info/"):
                     expected.remove(path)
-                    files.append(texts.read_license_file(path, _chunks(content)))
+                    files.append(texts.read_license_file(path, chunks(content)))
                 if not expected:
                     break
     return _with_package_license(files, expression)
@@ -109,11 +109,11 @@ class _LicenseFileReader:
     def __init__(self) -> None:
         self.remaining = LONGEST_TEXTS
 
-    def read_license_file(self, path: str, chunks: Iterable[bytes]) -> LicenseFile:
+    def read_license_file(self, path: str, parts: Iterable[bytes]) -> LicenseFile:
         """Return a license file, with its text within the limits; SPDX 2.3 requires the SHA-1."""
         sha1, sha256, data, size = hashlib.sha1(usedforsecurity=False), hashlib.sha256(), bytearray(), 0
         limit = min(LONGEST_TEXT, self.remaining)
-        for chunk in chunks:
+        for chunk in parts:
             sha1.update(chunk)
             sha256.update(chunk)
             size += len(chunk)
@@ -121,11 +121,6 @@ class _LicenseFileReader:
         text = bytes(data) if size <= limit else b""
         self.remaining -= len(text)
         return LicenseFile(path=path, sha1=sha1.hexdigest(), sha256=sha256.hexdigest(), text=_decoded(text))
-
-
-def _chunks(content: IO[bytes]) -> Iterable[bytes]:
-    while chunk := content.read(_CHUNK):
-        yield chunk
 
 
 def _decoded(data: bytes) -> str:

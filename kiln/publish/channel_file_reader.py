@@ -6,7 +6,7 @@ import http.client
 import ipaddress
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from kiln import channel_url_credentials, files, http_client, masking, rattler_process
@@ -15,15 +15,8 @@ from kiln.http_client import NOT_FOUND, HttpError
 from kiln.rattler_process import VARIABLE
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable
-
-
-class ByteStream(Protocol):
-    """A stream that can be read as its bytes arrive."""
-
-    def read1(self, size: int, /) -> bytes:
-        """Return the bytes that have arrived, at most ``size``; nothing at the end."""
-
 
 CHUNK = 1 << 20
 SAFE = "/:?#[]@!$&'()*+,;=%-._~"  # the characters of a URL (RFC 3986); others in an address are quoted
@@ -52,7 +45,7 @@ def channel_reader(channel: str, largest: int | None = None) -> Callable[[str], 
     return lambda path: _download(f"{bare.rstrip('/')}/{path}", largest)
 
 
-def read_bounded(stream: ByteStream, name: str, size: int | None = None, largest: int | None = None) -> bytes:
+def read_bounded(stream: io.BufferedIOBase, name: str, size: int | None = None, largest: int | None = None) -> bytes:
     """Return all bytes of a stream, ``size`` of them where that is known, in the time and of the size of an index.
 
     Raises:

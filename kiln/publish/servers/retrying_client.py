@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import http_client
+from kiln import files, http_client
 from kiln.errors import TokenRefused, UploadFailed
 from kiln.http_client import NOT_FOUND, HttpError
 from kiln.publish.channel_file_reader import read_bounded
@@ -24,7 +23,6 @@ T = TypeVar("T")
 ATTEMPTS = 6
 PAUSE = 2.0  # seconds, doubled each time
 INDEXING = 600.0  # seconds for a server to index what it took
-CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +133,9 @@ def download_index_records(url: str) -> dict[str, Any]:
 
 def hash_of(url: str) -> str | None:
     """Return the SHA-256 of a file, None if it does not exist; raise HttpError, also for half a file."""
-    digest = hashlib.sha256()
     try:
         with http_client.send_request(url) as response:
-            while chunk := response.read(CHUNK):
-                digest.update(chunk)
+            sha256 = files.open_file_sha256(response)
             cut_off = bool(response.length)  # the rest of the announced size
     except HttpError as error:
         if error.status == NOT_FOUND:
@@ -147,4 +143,4 @@ def hash_of(url: str) -> str | None:
         raise
     if cut_off:
         raise HttpError(f"{url} was cut off")
-    return digest.hexdigest()
+    return sha256

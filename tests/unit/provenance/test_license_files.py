@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import provenance
+from kiln import files, provenance
 from kiln.conda_package import reader
 from kiln.provenance import cyclonedx, license_files
 from tests.left_out import MISSING
@@ -94,7 +95,7 @@ def test_license_files_are_known_by_name_or_folder(path: str, expected: bool) ->
 def test_texts_are_limited_and_hashes_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(license_files, "LONGEST_TEXT", 10)
     monkeypatch.setattr(license_files, "LONGEST_TEXTS", 12)
-    monkeypatch.setattr(license_files, "_CHUNK", 4)
+    monkeypatch.setattr(license_files, "chunks", partial(files.chunks, size=4))
     data = {"share/a/LICENSE": b"0123456789", "share/b/LICENSE": b"0123456789a", "share/c/LICENSE": b"012"}
     texts = {file.path: file for file in files_of(tmp_path, data)}
     assert texts["share/a/LICENSE"].text == "0123456789"
