@@ -52,6 +52,13 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def iso_timestamp(seconds: float) -> str:
+    """Return a time in ISO 8601's format, given in seconds since 1970."""
+    import datetime as dt  # slow to import, and rarely needed
+
+    return f"{dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def mapping_or_empty(value: Any) -> dict[Any, Any]:
     """Return a value if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}

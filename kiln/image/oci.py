@@ -11,11 +11,11 @@ import json
 import re
 import tarfile
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import UsageError
+from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def write(folder: Path, layers: Sequence[PackedLayer], config: Config, *, tag: s
 
 def config_document(config: Config, layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
     """Return the configuration of the image in the format of the OCI specification."""
-    created = datetime.fromtimestamp(epoch, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = iso_timestamp(epoch)
     settings = {
         "User": config.user,
         "ExposedPorts": {f"{port}/tcp": {} for port in config.ports},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__
 from kiln.provenance import spdx
 from kiln.provenance.resolved_packages import exact_build, package_purl, purl, scope_text
+from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +73,7 @@ def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: M
         {"type": "container", "bom-ref": "image", "name": name},
         components=components,
         needed=[item["bom-ref"] for item in components],
-        timestamp=spdx.timestamp(epoch),
+        timestamp=iso_timestamp(epoch),
         kiln=__version__,
     )
 

@@ -6,12 +6,11 @@ the fields of both; so the record can be recovered from a predicate alone.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import ProvenanceBroken
-from kiln.serialization import mapping_or_empty
+from kiln.serialization import iso_timestamp, mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +52,10 @@ def predicate(record: Mapping[str, Any], *, builder: str = "", run_url: str = ""
 
     ``builder`` is the URI of the CI's workflow, ``run_url`` that of its run; empty where no CI built the package.
     """
-    moments = {"startedOn": _iso_timestamp(record.get("started")), "finishedOn": _iso_timestamp(record.get("finished"))}
+    moments = {
+        name: iso_timestamp(seconds) if isinstance(seconds, (int, float)) else ""
+        for name, seconds in (("startedOn", record.get("started")), ("finishedOn", record.get("finished")))
+    }
     metadata = {"invocationId": run_url, **moments}
     byproducts = [
         {"name": name, "digest": {"sha256": record[key]}}
@@ -167,9 +169,3 @@ def _source(source: Mapping[str, Any]) -> dict[str, Any]:
         digests["sha256"] = str(source["digest"])
     place = {"uri": address} if "://" in address else {"name": address or "source"}
     return {**place, **({"digest": digests} if digests else {})}
-
-
-def _iso_timestamp(seconds: Any) -> str:
-    if not isinstance(seconds, (int, float)):
-        return ""
-    return f"{dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

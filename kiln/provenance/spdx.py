@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import posixpath
 import re
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
 from kiln.provenance.resolved_packages import exact_build, package_purl, purl, scope_text
+from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -195,9 +195,4 @@ def license_expression(text: str) -> str:
 
 def build_date(record: Provenance) -> str:
     """Return the date of the package's build, so that the same package has the same bill."""
-    return timestamp(record.epoch or 0)
-
-
-def timestamp(epoch: int) -> str:
-    """Return a time as both formats write it, given in seconds since 1970."""
-    return f"{dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    return iso_timestamp(record.epoch or 0)
