@@ -96,12 +96,13 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
     from kiln.errors import ProvenanceBroken, UsageError
     from kiln.publish.channel_file_reader import channel_reader
+    from kiln.publish.channel_provenance import CHAIN
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
     channel = options.channel or str(options.package.absolute().parents[1])
     read = channel_reader(channel)
-    chain = read("provenance/chain.jsonl")
+    chain = read(CHAIN)
     chained = (
         None if chain is None or not has_record(chain, options.package) else verify_chain_record(options, read, chain)
     )
@@ -161,6 +162,7 @@ def verify_chain_record(
     from kiln import provenance
     from kiln.conda_package.reader import read_json_object
     from kiln.names import is_channel_folder
+    from kiln.publish.channel_provenance import BILL, CYCLONEDX
 
     signers = None
     if options.allowed_signers:
@@ -169,8 +171,8 @@ def verify_chain_record(
     return provenance.verify(
         options.package,
         chain,
-        bill_of=lambda sha256: read(f"provenance/sbom/{sha256}.spdx.json"),
-        cyclonedx_of=lambda sha256: read(f"provenance/sbom/{sha256}.cdx.json"),
+        bill_of=lambda sha256: read(BILL.format(sha256)),
+        cyclonedx_of=lambda sha256: read(CYCLONEDX.format(sha256)),
         offered=index_hashes(read, own),
         signers=signers,
     )

@@ -45,9 +45,9 @@ def verify(
     facts.append(_verify_metadata(link.record, package))
     facts += _test_facts(link.record)
     facts += _verify_index_hash(link.record, offered)
-    facts += _verify_spdx_bill(link.record, bill_of(sha256))
+    facts.append(_verify_bill(link.record, "sbom_sha256", bill_of(sha256), "bill of materials"))
     if link.record.get("cyclonedx_sha256"):
-        facts += _verify_cyclonedx_bill(link.record, cyclonedx_of(sha256))
+        facts.append(_verify_bill(link.record, "cyclonedx_sha256", cyclonedx_of(sha256), "CycloneDX bill"))
     if signers is not None:
         facts.append(f"the record is signed by {signers.signer_of(link.hash, link.signature)}")
     return link, tuple(facts)
@@ -99,15 +99,8 @@ def _verify_index_hash(record: Mapping[str, Any], offered: Mapping[str, str]) ->
     return ["the channel's index has the same hash"]
 
 
-def _verify_spdx_bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
-    sha256 = record.get("sbom_sha256")
+def _verify_bill(record: Mapping[str, Any], field: str, bill: bytes | None, name: str) -> str:
+    sha256 = record.get(field)
     if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
-        raise ProvenanceBroken("the bill of materials is missing or is not the one of the record", why=f"hash {sha256}")
-    return ["its bill of materials is the one of the record"]
-
-
-def _verify_cyclonedx_bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
-    sha256 = record["cyclonedx_sha256"]
-    if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
-        raise ProvenanceBroken("the CycloneDX bill is missing or is not the one of the record", why=f"hash {sha256}")
-    return ["its CycloneDX bill is the one of the record"]
+        raise ProvenanceBroken(f"the {name} is missing or is not the one of the record", why=f"hash {sha256}")
+    return f"its {name} is the one of the record"
