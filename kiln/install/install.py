@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from rattler import PrefixRecord, RepoDataRecord
 
     from kiln.install.solve_diagnosis import TargetMachine
-
-__all__ = ["Action", "Change", "InstallPlan", "InstallRequest", "execute", "plan"]
 
 
 class Action(str, Enum):
@@ -121,22 +120,17 @@ def plan(request: InstallRequest) -> InstallPlan:
             priority=request.priority,
             most=sys.maxsize if request.verbose else LINES,
         ) from failure
-    all_changes = changes(there, records)
-    new = {change.name for change in all_changes if change.action in {Action.NEW, Action.CHANGED}}
-    return InstallPlan(
-        request=request,
-        specs=specs,
-        records=tuple(records),
-        changes=all_changes,
-        exists=bool(there),
-        notes=cpu_build_diagnosis.notes(
-            [record for record in records if record.name.normalized in new],
-            specs,
-            channels=request.channels,
-            machine=request.machine,
-            priority=request.priority,
-        ),
+    installation = InstallPlan(
+        request=request, specs=specs, records=tuple(records), changes=changes(there, records), exists=bool(there)
     )
+    notes = cpu_build_diagnosis.notes(
+        installation.packages_to_link,
+        specs,
+        channels=request.channels,
+        machine=request.machine,
+        priority=request.priority,
+    )
+    return dataclasses.replace(installation, notes=notes)
 
 
 def remembered_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from kiln.operating_system.file_operations import file_with_content
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rattler import PrefixRecord, RepoDataRecord
+    from rattler import RepoDataRecord
 
 OF_A_PREFIX = frozenset({"files", "paths_data", "link", "extracted_package_dir", "package_tarball_full_path"})
 _NOWHERE = {"extracted_package_dir": "", "files": [], "paths_data": {"paths": [], "paths_version": 1}}
@@ -20,12 +20,11 @@ def records_from_json(records: Iterable[Mapping[str, Any]]) -> list[RepoDataReco
     """Return JSON values as the library's records; it can only read records of a prefix, from files."""
     from rattler import PrefixRecord
 
-    return [_record_from_json(PrefixRecord, record) for record in records]
-
-
-def _record_from_json(kind: type[PrefixRecord], record: Mapping[str, Any]) -> PrefixRecord:
-    with file_with_content(json.dumps({**record, **_NOWHERE}).encode()) as path:
-        return kind.from_path(path)
+    loaded: list[RepoDataRecord] = []
+    for record in records:
+        with file_with_content(json.dumps({**record, **_NOWHERE}).encode()) as path:
+            loaded.append(PrefixRecord.from_path(path))
+    return loaded
 
 
 def records_to_json(records: Iterable[RepoDataRecord]) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def packages_only(name: str, read: Reader) -> Subdir:
     """Return the index of a subdir with its packages alone; the rest is empty.
 
     Raises:
-        BrokenIndex: as ``loaded`` does.
+        BrokenIndex: as ``whole_index`` does.
     """
     offered = _repodata(name, read)
     if offered is None:
@@ -76,7 +76,7 @@ def from_repodata(name: str, repodata: bytes) -> Subdir:
     """Return the index that has ``repodata.json`` alone.
 
     Raises:
-        BrokenIndex: as ``loaded`` does.
+        BrokenIndex: as ``whole_index`` does.
     """
     return packages_only(name, {REPODATA: repodata}.get)
 
