@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import process_runner
+from kiln import process_runner, system_package_advice
 from kiln.errors import MissingTool
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ def sources(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]:
     Empty if this machine is not Debian: mmdebstrap has a default mirror.
     """
     targets = _output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
-    return parsed_sources(suite, targets, codename=codename(os_release_text()))
+    return parsed_sources(suite, targets, codename=codename(system_package_advice.os_release()))
 
 
 def parsed_sources(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
@@ -51,10 +49,9 @@ def connection_settings(dump: str) -> str:
     return "".join(f"{line}\n" for line in dump.splitlines() if _SETTINGS.match(line))
 
 
-def codename(os_release: str) -> str:
-    """Return the codename in an os-release file of Debian; empty for other systems."""
-    values = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', os_release, re.MULTILINE))
-    return values.get("VERSION_CODENAME", "") if values.get("ID") == "debian" else ""
+def codename(os_release: Mapping[str, str]) -> str:
+    """Return the codename in the values of Debian's os-release file; empty for other systems."""
+    return os_release.get("VERSION_CODENAME", "") if os_release.get("ID") == "debian" else ""
 
 
 def known_packages(*, env: Mapping[str, str]) -> frozenset[str]:
@@ -65,13 +62,6 @@ def known_packages(*, env: Mapping[str, str]) -> frozenset[str]:
 def unknown_packages(output: str) -> tuple[str, ...]:
     """Return the packages that apt did not find."""
     return tuple(re.findall(r"^E: Unable to locate package (\S+)$", output, re.MULTILINE))
-
-
-def os_release_text() -> str:
-    """Return the text of this machine's os-release file; empty if it is missing."""
-    with contextlib.suppress(OSError):
-        return Path("/etc/os-release").read_text(encoding="utf-8")
-    return ""
 
 
 def _output(argv: tuple[str, ...], env: Mapping[str, str]) -> str:

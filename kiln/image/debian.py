@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files, process_runner
+from kiln import files, process_runner, system_package_advice
 from kiln.errors import BuildFailed, MissingTool, with_margin
 from kiln.image import apt_sources
 from kiln.image.build_container_image import BEFORE, require_mmdebstrap, write_apt_files
@@ -147,7 +147,7 @@ def _dpkg_status_entry(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
 
 def library_package(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     """Return the package that contains a shared library on this machine, if the machine has the same suite."""
-    if apt_sources.codename(apt_sources.os_release_text()) != suite:
+    if apt_sources.codename(system_package_advice.os_release()) != suite:
         return None
     try:
         output = process_runner.capture(("dpkg-query", "--search", f"*/{soname}"), env=env, timeout=60).stdout
@@ -246,11 +246,4 @@ def _with_merged_usr_path(entry: LayerEntry) -> LayerEntry:
     top = entry.path.split("/")[1]
     if top not in MERGED or entry.path == f"/{top}":
         return entry
-    return LayerEntry(
-        path=f"/usr{entry.path}",
-        mode=entry.mode,
-        source=entry.source,
-        data=entry.data,
-        link=entry.link,
-        owner=entry.owner,
-    )
+    return replace(entry, path=f"/usr{entry.path}")

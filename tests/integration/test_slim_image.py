@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import process_runner
+from kiln import process_runner, system_package_advice
 from kiln.conda_package.writer import PackageMetadata, write_package
 from kiln.container import Engine, engine_workarounds, images
 from kiln.errors import BuildFailed, SolveFailed, UsageError
@@ -286,7 +286,7 @@ print(urllib.request.urlopen("http://127.0.0.1:8501/v1/models/sum:predict", data
 
 @pytest.mark.needs("docker")
 @pytest.mark.skipif(
-    apt_sources.codename(apt_sources.os_release_text()) != "bookworm",
+    apt_sources.codename(system_package_advice.os_release()) != "bookworm",
     reason="a rehearsal's Python needs the libraries of its own system",
 )
 def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kiln.image.apt_sources import codename, connection_settings, parsed_sources, unknown_packages
+from kiln.system_package_advice import parse_os_release
 
 TARGETS = """\
 http://mirror.example/debian/ bookworm main Debian
@@ -13,7 +14,7 @@ http://mirror.example/debian/ bookworm-backports main Debian
 http://vendor.example/linux/ bookworm stable Vendor
 http://node.example/ nodistro main .
 """
-OS_RELEASE = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=bookworm\nID=debian\n'
+OS_RELEASE = parse_os_release('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=bookworm\nID=debian\n')
 
 
 def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
@@ -34,7 +35,7 @@ def test_another_suite_comes_from_the_same_mirrors() -> None:
 
 def test_a_system_that_is_no_debian_has_no_sources_of_debians() -> None:
     assert codename(OS_RELEASE) == "bookworm"
-    assert codename(OS_RELEASE.replace("ID=debian", "ID=ubuntu")) == ""
+    assert codename({**OS_RELEASE, "ID": "ubuntu"}) == ""
     assert parsed_sources("bookworm", TARGETS, codename="") == ()
 
 
