@@ -38,7 +38,7 @@ def configuration(request: ImageRequest, contents: ImageContents) -> oci.Config:
         folder=kind.folder,
         ports=kind.ports,
         labels=labels(request, contents),
-        health=oci.Health(argv=kind.health) if kind.health else None,
+        health_check=kind.health,
     )
 
 

@@ -7,7 +7,6 @@ Implements the OCI image specification 1.1 (image-layout, manifest, config) and,
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tarfile
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import UsageError
-from kiln.serialization import iso_timestamp
+from kiln.serialization import canonical_json, iso_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,28 +33,19 @@ _SECOND = 1_000_000_000  # Docker counts the times of a health check in nanoseco
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """A health check: a program whose exit code is 0 for a healthy container; times are in seconds."""
-
-    argv: tuple[str, ...]
-    interval: int = 30
-    timeout: int = 10
-    start_period: int = 120
-    retries: int = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The configuration of an image: how an engine runs it."""
+    """The configuration of an image: how an engine runs it.
+
+    ``health_check`` is a program whose exit code is 0 for a healthy container.
+    """
 
     entrypoint: tuple[str, ...]
-    command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     folder: str = "/"
     ports: tuple[int, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    health: Health | None = None
+    health_check: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +98,16 @@ def config_document(config: Config, layers: Sequence[PackedLayer], *, epoch: int
         "ExposedPorts": {f"{port}/tcp": {} for port in config.ports},
         "Env": [f"{name}={value}" for name, value in sorted(config.environment.items())],
         "Entrypoint": list(config.entrypoint),
-        "Cmd": list(config.command),
         "WorkingDir": config.folder,
         "Labels": dict(sorted(config.labels.items())),
     }
-    if config.health is not None:
+    if config.health_check:
         settings["Healthcheck"] = {
-            "Test": ["CMD", *config.health.argv],
-            "Interval": config.health.interval * _SECOND,
-            "Timeout": config.health.timeout * _SECOND,
-            "StartPeriod": config.health.start_period * _SECOND,
-            "Retries": config.health.retries,
+            "Test": ["CMD", *config.health_check],
+            "Interval": 30 * _SECOND,
+            "Timeout": 10 * _SECOND,
+            "StartPeriod": 120 * _SECOND,
+            "Retries": 3,
         }
     return {
         "created": created,
@@ -150,15 +139,11 @@ def _relative_path(digest: str) -> str:
 
 
 def _write_blob(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    data = _encoded(content)
+    data = canonical_json(content)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     blob_path(folder, digest).write_bytes(data)
     return {"digest": digest, "size": len(data)}
 
 
 def _write_json(path: Path, content: Any) -> None:
-    path.write_bytes(_encoded(content))
-
-
-def _encoded(content: Any) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    path.write_bytes(canonical_json(content))

@@ -112,20 +112,16 @@ def _write_layout(
 def _write_output(layout: Path, target: Path) -> None:
     """Write a layout to the target, replacing an earlier image."""
     try:
-        _copy_or_archive(layout, target)
+        if target.suffix == ".tar":
+            oci.write_archive(layout, target)
+            return
+        if target.exists() and not (target / "oci-layout").is_file():
+            raise NotWritable(f"{target} exists and is not an image", hint="use another folder, or a .tar file")
+        with files.full_disk_as_error(target.parent), files.replacing(target) as part:
+            shutil.copytree(layout, part)
+            files.remove(target)
     except OSError as error:
         raise NotWritable(f"{target} cannot be written", why=error.strerror or str(error)) from error
-
-
-def _copy_or_archive(layout: Path, target: Path) -> None:
-    if target.suffix == ".tar":
-        oci.write_archive(layout, target)
-        return
-    if target.exists() and not (target / "oci-layout").is_file():
-        raise NotWritable(f"{target} exists and is not an image", hint="use another folder, or a .tar file")
-    with files.full_disk_as_error(target.parent), files.replacing(target) as part:
-        shutil.copytree(layout, part)
-        files.remove(target)
 
 
 def _total_size(path: Path) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import serialization
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -40,18 +42,5 @@ class ImageKind:
 def read_kind(name: str) -> ImageKind:
     """Read a kind."""
     data = json.loads((KINDS / f"{name}.json").read_text(encoding="utf-8"))
-    return ImageKind(
-        name=name,
-        summary=data["summary"],
-        specs=tuple(data["specs"]),
-        product=tuple(data["product"]),
-        left_out=tuple(data["left_out"]),
-        debian=tuple(data["debian"]),
-        entrypoint=tuple(data["entrypoint"]),
-        environment=data["environment"],
-        folder=data["folder"],
-        ports=tuple(data["ports"]),
-        scripts={path: KINDS / script for path, script in data["scripts"].items()},
-        folders=tuple(data["folders"]),
-        health=tuple(data["health"]),
-    )
+    scripts = {path: str(KINDS / script) for path, script in data["scripts"].items()}
+    return serialization.from_json_values(ImageKind, {**data, "name": name, "scripts": scripts})

@@ -22,7 +22,7 @@ CONFIG = oci.Config(
     user="65532:65532",
     ports=(8500, 8501),
     labels={"a": "b"},
-    health=oci.Health(argv=("/usr/bin/well",), interval=5),
+    health_check=("/usr/bin/well",),
 )
 
 
@@ -66,7 +66,7 @@ def test_the_configuration_holds_what_the_image_is_to_do(tmp_path: Path) -> None
     assert config["config"]["Env"] == ["A=1", "B=2"]
     assert config["config"]["ExposedPorts"] == {"8500/tcp": {}, "8501/tcp": {}}
     assert config["config"]["Healthcheck"]["Test"] == ["CMD", "/usr/bin/well"]
-    assert config["config"]["Healthcheck"]["Interval"] == 5_000_000_000
+    assert config["config"]["Healthcheck"]["Interval"] == 30_000_000_000
     assert "Cmd" not in config["config"]
 
 
