@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def judge(subject: Combination, *, suggest: bool = True) -> DoctorResult:
     """Return the verdict on a combination, and unless it works the nearest ones that are better."""
-    reasons = findings(subject)
+    reasons = tuple(findings(subject))
     worst = worst_verdict(reasons)
     return DoctorResult(
         combination=subject,
         verdict=worst,
         findings=reasons,
-        nearest=nearest(subject) if suggest and reasons and worst is not Verdict.WORKS else (),
+        nearest=nearest(subject, worst) if suggest and reasons and worst is not Verdict.WORKS else (),
         variants=conda_build_config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
     )

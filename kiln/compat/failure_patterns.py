@@ -11,7 +11,7 @@ from __future__ import annotations
 import configparser
 import io
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
@@ -71,25 +71,6 @@ class LogFailure:
         return {name: getattr(self, name) for name in ("name", "cause", "cure", "source", "line", "text", "count")}
 
 
-@dataclass(slots=True)
-class _Tally:
-    """The failures of a log: the first line of each, and the number of lines, by name and cause."""
-
-    failures: dict[tuple[str, str], LogFailure] = field(default_factory=dict)
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    def add(self, failure: LogFailure) -> None:
-        key = (failure.name, failure.cause)
-        if key not in self.failures and len(self.failures) < MOST:
-            self.failures[key] = failure
-        if key in self.failures:
-            self.counts[key] = self.counts.get(key, 0) + 1
-
-    def result(self) -> tuple[LogFailure, ...]:
-        ordered = sorted(self.failures.items(), key=lambda item: item[1].line)
-        return tuple(replace(failure, count=self.counts[key]) for key, failure in ordered)
-
-
 @cache
 def known_failures() -> tuple[KnownFailure, ...]:
     """Return the failures of ``failures.ini``."""
@@ -112,14 +93,19 @@ def known_failures() -> tuple[KnownFailure, ...]:
 
 def failures_in_log(log: IO[bytes]) -> tuple[LogFailure, ...]:
     """Return the failures in a log, in the order of their first lines."""
-    tally, before = _Tally(), 0
+    failures: dict[tuple[str, str], LogFailure] = {}
+    before = 0
     for piece in _whole_line_pieces(log):
         candidates = [failure for failure in known_failures() if failure.first_word_in(piece)]
         if candidates:
-            for match in _failures_in_piece(piece, candidates, before):
-                tally.add(match)
+            for failure in _failures_in_piece(piece, candidates, before):
+                key = (failure.name, failure.cause)
+                if key in failures:
+                    failures[key] = replace(failures[key], count=failures[key].count + 1)
+                elif len(failures) < MOST:
+                    failures[key] = failure
         before += piece.count(b"\n")
-    return tally.result()
+    return tuple(failures.values())
 
 
 def failures_at_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
@@ -197,7 +183,7 @@ def _template_values(groups: dict[str, str]) -> dict[str, str]:
 
 def _cuda_range_of_capability(capability: str) -> str:
     """Return the CUDAs that compile for a capability, as a range."""
-    rows = [row for row in tables.table("cuda_compiler") if str(number_of(capability)) in row["capabilities"].split()]
+    rows = tables.cuda_compiler_rows(number_of(capability))
     if not rows:
         return "none that the tables have"
     first, last = (pick(rows, key=lambda row: version_ranges.numbers(row["first"])) for pick in (min, max))

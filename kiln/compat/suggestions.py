@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
-from kiln.compat.results import Suggestion, Verdict, with_release_cuda, worst_verdict
-from kiln.compat.rules import findings, iter_findings
+from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda
+from kiln.compat.rules import findings
 from kiln.compat.rules.gpu import known_failure
 from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_gcc
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.compat.combination import Combination, Gpu
-    from kiln.compat.tables import Row
 
 COUNT = 3
 OPEN: dict[str, str | None] = dict.fromkeys(("cudnn", "python", "compiler", "host", "bazel"))
@@ -38,12 +37,14 @@ RELEASE = (("tf",), ("serving",), ("serving", "tf"))
 UNORDERED = {"compiler", "host", "built_for"}  # without a distance
 
 
-def nearest(original: Combination) -> tuple[Suggestion, ...]:
-    """Return the nearest combinations that work, the nearest first; with a cost where none works without."""
-    limit = worst_verdict(findings(original)).rank
+def nearest(original: Combination, verdict: Verdict) -> tuple[Suggestion, ...]:
+    """Return the nearest combinations that work, the nearest first; with a cost where none works without.
+
+    ``verdict`` is the original's.
+    """
     works, costs = (
         _ranked(original, [_suggestion(original, candidate, good) for candidate in _candidates(original, good)])
-        if good.rank < limit
+        if good.rank < verdict.rank
         else []
         for good in (Verdict.WORKS, Verdict.COSTS)
     )
@@ -82,7 +83,7 @@ def _first_of_each_kind(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
 
 def _is_at_least_as_good(candidate: Combination, good: Verdict) -> bool:
     """Return whether no finding is worse than a verdict; stop at the first that is."""
-    return not any(finding.verdict.rank > good.rank for finding in iter_findings(candidate))
+    return not any(finding.verdict.rank > good.rank for finding in findings(candidate))
 
 
 def _suggestion(original: Combination, other: Combination, good: Verdict) -> Suggestion:
@@ -145,18 +146,14 @@ def _starting_combinations(original: Combination) -> Iterator[Combination]:
 def _with_newer_drivers(original: Combination) -> Iterator[Combination]:
     if original.driver is None:
         return
-    for gpu in original.gpus:
-        final = tables.last_driver(gpu.capability)
-        if final is not None and not version_ranges.agree(final["driver"], original.driver):
-            yield original.with_versions(
-                driver=final["driver"], loaded=None if original.loaded is None else final["driver"]
-            )
+    last = [row["driver"] for gpu in original.gpus if (row := tables.last_driver(gpu.capability))]
     cudas = [original.cuda, *(_first_cuda(gpu) for gpu in original.gpus)]
-    for row in (tables.oldest_driver_row(cuda) for cuda in cudas if cuda):
-        if row is not None and not version_ranges.at_least(original.driver, row["driver"]):
-            yield original.with_versions(
-                driver=row["driver"], loaded=None if original.loaded is None else row["driver"]
-            )
+    oldest = [row["driver"] for cuda in cudas if cuda and (row := tables.oldest_driver_row(cuda))]
+    for driver in (
+        *(driver for driver in last if not version_ranges.agree(driver, original.driver)),
+        *(driver for driver in oldest if not version_ranges.at_least(original.driver, driver)),
+    ):
+        yield original.with_versions(driver=driver, loaded=None if original.loaded is None else driver)
 
 
 def _first_cuda(gpu: Gpu) -> str | None:
@@ -180,7 +177,8 @@ def _cudas(release: Combination) -> Iterator[str | None]:
     if release.cuda is None and any(known_failure(release)):
         yield from filter(partial(_compiles_for, release.gpus), tables.cuda_minor_versions())  # not upstream's wheel
     if release.cuda is not None:
-        yield from (row["cuda"] for row in _own_release_row(release))
+        if row := release_row(release):
+            yield row["cuda"]
         yield from tables.cuda_minor_versions()
 
 
@@ -196,7 +194,8 @@ def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
     yield release.cudnn
     if release.cudnn is None or cuda is None:
         return
-    yield from (row["cudnn"] for row in _own_release_row(release))
+    if row := release_row(release):
+        yield row["cudnn"]
     yield from (
         row["last"]
         for row in tables.table("cudnn")
@@ -212,7 +211,7 @@ def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
     if own is not None and release.python and own["python"]:
         lowest, highest = version_ranges.lowest_and_highest(own["python"])
         changes["python"] = highest if version_ranges.at_least(release.python, highest) else lowest
-    if release.bazel and (row := next(_own_release_row(release), None)):
+    if release.bazel and (row := release_row(release)):
         changes["bazel"] = row["bazel"]
     changes |= {name: text for name in ("compiler", "host") if (text := _compiler(release, getattr(release, name)))}
     for name, value in changes.items():
@@ -230,11 +229,3 @@ def _compiler(release: Combination, compiler: str | None) -> str | None:
         return f"gcc {newest}"
     own = tables.tensorflow_row(release.tf) if release.tf else None
     return own["compiler"] or None if own else None
-
-
-def _own_release_row(release: Combination) -> Iterator[Row]:
-    """Yield the row of the release: Serving's, else TensorFlow's."""
-    if (release.serving and (row := tables.serving_row(release.serving))) or (
-        release.tf and (row := tables.tensorflow_row(release.tf))
-    ):
-        yield row

@@ -70,11 +70,15 @@ def cuda_compiler_row(cuda: str) -> Row | None:
     return newest_row(rows_including(table("cuda_compiler"), cuda))
 
 
+def cuda_compiler_rows(capability: int) -> tuple[Row, ...]:
+    """Return the rows of the CUDAs that compile for a compute capability, 70 for 7.0."""
+    return tuple(row for row in table("cuda_compiler") if str(capability) in row["capabilities"].split())
+
+
 @cache
 def first_cuda(capability: int) -> Row | None:
     """Return the oldest CUDA in the tables that compiles for a compute capability, 70 for 7.0."""
-    rows = (row for row in table("cuda_compiler") if str(capability) in row["capabilities"].split())
-    return min(rows, key=lambda row: version_ranges.numbers(row["first"]), default=None)
+    return min(cuda_compiler_rows(capability), key=lambda row: version_ranges.numbers(row["first"]), default=None)
 
 
 @cache

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from kiln.compat.rules import cudnn, driver, gpu, single_parts, tensorflow, tensorflow_serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from kiln.compat.combination import Combination
     from kiln.compat.results import Finding
-
-    Rule = Callable[[Combination], Iterator[Finding]]
+    from kiln.compat.rules.single_parts import Rule
 
 RULES: tuple[Rule, ...] = (
     tensorflow.tested_versions,
@@ -43,12 +42,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def findings(combination: Combination) -> tuple[Finding, ...]:
-    """Return the findings of all rules about a combination."""
-    return tuple(iter_findings(combination))
-
-
-def iter_findings(combination: Combination) -> Iterator[Finding]:
+def findings(combination: Combination) -> Iterator[Finding]:
     """Yield the findings of all rules; without any, the rows of the tables about the single parts.
 
     Parts that only a release connects, a Python and a CUDA for example, are searched for among the releases.

@@ -69,8 +69,7 @@ def _cuda(combination: Combination) -> Iterator[Finding]:
 
 def _gpus(combination: Combination) -> Iterator[Finding]:
     for gpu in combination.gpus:
-        number, last = str(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
-        rows = [row for row in tables.table("cuda_compiler") if number in row["capabilities"].split()]
+        rows, last = tables.cuda_compiler_rows(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
         if not rows:
             yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
             continue
