@@ -12,7 +12,7 @@ from kiln import process_runner
 from kiln.container import arguments, engine_workarounds, images, memory_watch
 from kiln.container.engine import ASIDE, Engine, EngineKind
 from kiln.container.owner_labels import LABEL, Owner, is_gone
-from kiln.errors import ContainerFault, with_margin
+from kiln.errors import ContainerFault
 from kiln.model.container import ContainerResult, ContainerRun
 
 if TYPE_CHECKING:
@@ -115,11 +115,11 @@ class Container:
     def stop(self) -> None:
         """Kill the container's programs; their files stay until the container is removed."""
         with contextlib.suppress(ContainerFault):  # it may just have ended
-            self._require_success("kill", self._run_engine_command("kill", self.name))
+            self._require_success("kill", self.engine.run_command("kill", self.name))
 
     def variables(self) -> tuple[str, ...]:
         """Return the names of the container's variables, with those that the engine's client sets."""
-        result = self._run_engine_command(
+        result = self.engine.run_command(
             "inspect", "--type", "container", "--format", "{{json .Config.Env}}", self.name
         )
         self._require_success("inspect", result)
@@ -141,13 +141,10 @@ class Container:
         _remove(self.engine, self.name)
 
     def _state(self) -> Mapping[str, Any]:
-        result = self._run_engine_command("inspect", "--type", "container", "--format", "{{json .State}}", self.name)
+        result = self.engine.run_command("inspect", "--type", "container", "--format", "{{json .State}}", self.name)
         self._require_success("inspect", result)
         state: Mapping[str, Any] = json.loads(result.stdout)
         return state
-
-    def _run_engine_command(self, *words: str) -> process_runner.Result:
-        return self.engine.run_command(*words)
 
     def _run_client(
         self,
@@ -177,11 +174,8 @@ class Container:
 
     def _refusal_error(self, verb: str, result: process_runner.Result) -> ContainerFault:
         output = result.tail or f"exit code {result.exit_code}"
-        return ContainerFault(
-            f"{self.engine.kind.value} cannot {verb} a container from the image {self.plan.image}",
-            why=f"it says:\n{with_margin(output)}",
-            hint=next((hint for words, hint in HINTS if words in output), ""),
-        )
+        hint = next((hint for words, hint in HINTS if words in output), "")
+        return self.engine.refusal_error(f"{verb} a container from the image {self.plan.image}", output, hint=hint)
 
 
 def remove_leftovers(engine: Engine) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner, serialization
-from kiln.errors import MissingTool, UsageError
+from kiln.errors import ContainerFault, MissingTool, UsageError, with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +68,10 @@ class Engine:
         """Run one of the engine's quick commands; the result's ``stdout`` has the output, its ``tail`` the errors."""
         words = (self.executable, *words)
         return process_runner.capture(words, env=self.environment, cwd=ASIDE, timeout=4 * ANSWER_SECONDS)
+
+    def refusal_error(self, action: str, output: str, *, hint: str = "") -> ContainerFault:
+        """Return the failure of an action that the engine refused with this output."""
+        return ContainerFault(f"{self.kind.value} cannot {action}", why=f"it says:\n{with_margin(output)}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

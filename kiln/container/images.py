@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import process_runner
 from kiln.container.arguments import require_image_name
 from kiln.container.engine import Engine, EngineKind
-from kiln.errors import ContainerFault, DownloadFailed, UsageError, with_margin
+from kiln.errors import ContainerFault, DownloadFailed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,7 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
         return described
     if is_missing(result):
         return None
-    raise ContainerFault(
-        f"{engine.kind.value} cannot inspect the image {image}", why=f"it says:\n{with_margin(result.tail)}"
-    )
+    raise engine.refusal_error(f"inspect the image {image}", result.tail)
 
 
 def is_missing(result: process_runner.Result) -> bool:
@@ -92,14 +90,14 @@ def labels(engine: Engine, image: str) -> Mapping[str, str]:
     return (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
 
 
-def fetch_if_missing(engine: Engine, image: str) -> str:
-    """Fetch an image unless it is present, and return its digest.
+def fetch_if_missing(engine: Engine, image: str) -> None:
+    """Fetch an image unless it is present.
 
     Raises:
         DownloadFailed: when it is missing and cannot be fetched, with a hint.
     """
-    described = inspect(engine, image)
-    return pull(engine, image) if described is None else described_digest(described)
+    if inspect(engine, image) is None:
+        pull(engine, image)
 
 
 def pull(
@@ -156,9 +154,7 @@ def import_rootfs(engine: Engine, archive: Path, tag: str, *, changes: Sequence[
     quiet = ["--quiet"] if engine.kind is EngineKind.PODMAN else []
     result = process_runner.run([engine.executable, "import", *quiet, *options, archive, tag], env=engine.environment)
     if not result.ok:
-        raise ContainerFault(
-            f"{engine.kind.value} cannot import {archive} as {tag}", why=f"it says:\n{with_margin(result.tail)}"
-        )
+        raise engine.refusal_error(f"import {archive} as {tag}", result.tail)
     return digest(engine, tag)
 
 
@@ -170,6 +166,4 @@ def load_archive(engine: Engine, archive: Path) -> None:
     """
     result = process_runner.run([engine.executable, "load", "--quiet", "--input", archive], env=engine.environment)
     if not result.ok:
-        raise ContainerFault(
-            f"{engine.kind.value} cannot load the image in {archive}", why=f"it says:\n{with_margin(result.tail)}"
-        )
+        raise engine.refusal_error(f"load the image in {archive}", result.tail)
