@@ -15,6 +15,7 @@ from kiln import files, limits
 from kiln.bump import download, upstream, version_literals
 from kiln.bump import plan as planning
 from kiln.bump.plan import BumpPlan
+from kiln.bump.recipe_views import sources_of_views
 from kiln.errors import NotWritable
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.yamltext import read_text
@@ -46,7 +47,7 @@ def bump_version(
     Raises:
         KilnError: the recipe cannot be bumped, or a source cannot be downloaded.
     """
-    text = read_text(_recipe_path(feedstock), _recipe_name(feedstock))
+    text = _recipe_text(feedstock)
     plan = limits.run_bounded(lambda: planning.plan_version_bump(feedstock, text, target))
     digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
     commits, unchanged = upstream.new_pinned_commits(plan, feedstock.recipe, env=env)
@@ -67,7 +68,7 @@ def bump_build(feedstock: Feedstock) -> BumpPlan:
     Raises:
         KilnError: the recipe is invalid, or a build number is computed.
     """
-    text = read_text(_recipe_path(feedstock), _recipe_name(feedstock))
+    text = _recipe_text(feedstock)
     return limits.run_bounded(lambda: planning.plan_build_bump(feedstock, text))
 
 
@@ -77,7 +78,7 @@ def newest_versions(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[st
     Raises:
         KilnError: the recipe is invalid.
     """
-    text = read_text(_recipe_path(feedstock), _recipe_name(feedstock))
+    text = _recipe_text(feedstock)
     current, is_literal, sources = limits.run_bounded(lambda: _version_and_sources(feedstock, text))
     answers = upstream.newest(sources, current, feedstock.recipe, env=env)
     # A recipe that computes its version has it as upstream spells it.
@@ -87,7 +88,7 @@ def newest_versions(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[st
 def _version_and_sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:
     recipe = planning.open_recipe(feedstock, text)
     views = recipe.views(text)
-    sources = dict.fromkeys(source for view in views if view is not None for source in view.sources)
+    sources = dict.fromkeys(sources_of_views(views))
     current = version_literals.current(recipe, views)
     return current, any(literal.text == current for literal in recipe.literals), tuple(sources)
 
@@ -111,5 +112,6 @@ def _recipe_path(feedstock: Feedstock) -> Path:
     return feedstock.recipe_v1 if is_v1(feedstock) else feedstock.meta
 
 
-def _recipe_name(feedstock: Feedstock) -> str:
-    return f"recipe/{_recipe_path(feedstock).name}"
+def _recipe_text(feedstock: Feedstock) -> str:
+    path = _recipe_path(feedstock)
+    return read_text(path, f"recipe/{path.name}")

@@ -100,7 +100,7 @@ def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
     others = [config_at_platform(platform, configs) for platform in PLATFORMS]
     recipes = [recipe_of_config(feedstock, config) for config in (*configs, *others)]
     worlds = [(recipe, recipe.space.first_variant()) for recipe in recipes]
-    worlds += [(recipe, variant) for recipe in recipes for variant in _further_variants(recipe)]
+    worlds += [(recipe, variant) for recipe in recipes for variant in islice(recipe.space.variants(), 1, _VARIANTS)]
     yield from worlds
     yield from _variants_of_selectors(worlds)
 
@@ -114,10 +114,6 @@ def distinct_configs(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]
         key = (config.platform, *((key, values) for key, values in sorted(config.variant.items()) if key in words))
         distinct.setdefault(key, config)
     return tuple(islice(distinct.values(), _CONFIGS))
-
-
-def _further_variants(recipe: Recipe) -> Iterator[Variant]:
-    return islice(recipe.space.variants(), 1, _VARIANTS)
 
 
 def config_at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:

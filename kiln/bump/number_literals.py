@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.bump.literals import Literal
-    from kiln.bump.recipe_views import RecipeText, RecipeView, Views
+    from kiln.bump.recipe_views import RecipeText, Views
 
 _OFFSET = 100  # build numbers of variants differ by hundreds, so that one of them is preferred
 
@@ -63,17 +63,13 @@ def _literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Posit
     literals = {}
     for literal in candidates:
         after = recipe.views(replaced(recipe.text, {literal: str(int(literal.text) + 1)}))
-        effects, invalid = changed_positions(views, after, _numbers)
+        effects, invalid = changed_positions(views, after, lambda view: [package.number for package in view.packages])
         others, _ = changed_positions(
             views, after, lambda view: (view.version, *(source.identity for source in view.sources))
         )
         if effects and not invalid and not others and all(_is_raised_by_one(views, after, at) for at in effects):
             literals[literal] = effects
     return literals
-
-
-def _numbers(view: RecipeView) -> tuple[int | None, ...]:
-    return tuple(package.number for package in view.packages)
 
 
 def _is_raised_by_one(before: Views, after: Views, at: Position) -> bool:

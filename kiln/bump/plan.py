@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.bump import number_literals as build_number
-from kiln.bump import source_hash_literals, version_literals
+from kiln.bump import number_literals, source_hash_literals, version_literals
 from kiln.bump.literals import Literal, place_of_offset, replaced
 from kiln.bump.meta_yaml_variants import MetaYaml
-from kiln.bump.recipe_views import changed_positions
+from kiln.bump.recipe_views import build_numbers, changed_positions, sources_of_views
 from kiln.bump.recipe_yaml_variants import RecipeYaml
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
@@ -62,9 +61,10 @@ def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
     """
     recipe = open_recipe(feedstock, text)
     views = _views(feedstock, recipe)
-    edits = build_number.new_build_numbers(recipe, views, None)
+    edits = number_literals.new_build_numbers(recipe, views, None)
     old = version_literals.current(recipe, views)
-    return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=_numbers(recipe, views, edits))
+    numbers = (build_numbers(views), build_numbers(recipe.views(replaced(text, edits))))
+    return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=numbers)
 
 
 def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
@@ -84,7 +84,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     note = version_literals.downgrade_note(old, new)
     edits |= _version_edits_in_urls(recipe, views, after, old, new)
     positions, _ = changed_positions(views, after, lambda view: [package.version for package in view.packages])
-    edits |= build_number.new_build_numbers(recipe, views, positions)
+    edits |= number_literals.new_build_numbers(recipe, views, positions)
     version_literals.require_valid_recipe(recipe, views, edits, new)
     effects = source_hash_literals.source_changes(recipe, views, edits)
     if effects.unchanged and not (effects.downloads or effects.pins):
@@ -95,7 +95,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         old=old,
         new=new,
         edits=edits,
-        numbers=_numbers(recipe, views, edits),
+        numbers=(build_numbers(views), build_numbers(recipe.views(replaced(text, edits)))),
         downloads=effects.downloads,
         unchanged=effects.unchanged,
         pins=effects.pins,
@@ -145,8 +145,8 @@ def _views(feedstock: Feedstock, recipe: RecipeText) -> Views:
 
 def _version_edits_in_urls(recipe: RecipeText, before: Views, after: Views, old: str, new: str) -> dict[Literal, str]:
     """Return the places where sources that do not change with the version write it out."""
-    fixed = {source.identity for view in before if view is not None for source in view.sources}
-    fixed &= {source.identity for view in after if view is not None for source in view.sources}
+    fixed = {source.identity for source in sources_of_views(before)}
+    fixed &= {source.identity for source in sources_of_views(after)}
     edits: dict[Literal, str] = {}
     for literal in recipe.versions_in_urls(old) if any(old in str(identity) for identity in fixed) else ():
         trial = recipe.views(replaced(recipe.text, {literal: new}))
@@ -154,25 +154,6 @@ def _version_edits_in_urls(recipe: RecipeText, before: Views, after: Views, old:
         if positions and not invalid:
             edits[literal] = new
     return edits
-
-
-def _numbers(recipe: RecipeText, views: Views, edits: Mapping[Literal, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    after = recipe.views(replaced(recipe.text, edits))
-    before_and_after = [
-        tuple(
-            sorted(
-                {
-                    package.number
-                    for view in item
-                    if view is not None
-                    for package in view.packages
-                    if package.number is not None
-                }
-            )
-        )
-        for item in (views, after)
-    ]
-    return before_and_after[0], before_and_after[1]
 
 
 def _unchanged_output_notes(views: Views, old: str) -> list[str]:

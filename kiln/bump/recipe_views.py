@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kiln.bump.literals import Literal
     from kiln.errors import KilnError
@@ -57,6 +57,18 @@ class RecipeView:
 
 
 Views = tuple["RecipeView | None", ...]
+
+
+def sources_of_views(views: Views) -> Iterator[SourceView]:
+    """Yield the sources of a recipe at all variants where it is valid."""
+    for view in views:
+        yield from view.sources if view is not None else ()
+
+
+def build_numbers(views: Views) -> tuple[int, ...]:
+    """Return the different build numbers of a recipe's packages, in ascending order."""
+    packages = (package for view in views if view is not None for package in view.packages)
+    return tuple(sorted({package.number for package in packages if package.number is not None}))
 
 
 class RecipeText(Protocol):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import HASHES, Literal, place_of_offset, replaced
+from kiln.bump.recipe_views import sources_of_views
 from kiln.errors import RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
 
@@ -66,11 +67,11 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
     old = recipe.views(replaced(recipe.text, marks))
     new = recipe.views(replaced(recipe.text, {**edits, **marks}))
     _require_used_hashes(recipe, marks, (*old, *new))
-    former = {(source.identity, source.hashes) for view in old if view is not None for source in view.sources}
+    former = {(source.identity, source.hashes) for source in sources_of_views(old)}
     downloads: dict[tuple[tuple[str, ...], str, str, str], dict[tuple[Literal, str], None]] = defaultdict(dict)
     unchanged: dict[str, None] = {}
     pins: dict[Download, None] = {}
-    for source in _sources(new):
+    for source in sources_of_views(new):
         if not source.name:
             continue  # a folder
         if (source.identity, source.hashes) in former:
@@ -95,14 +96,9 @@ def _commit_pin(recipe: RecipeText, source: SourceView) -> Download | None:
     return Download(git=source.git, revision=source.revision, hashes=hashes)
 
 
-def _sources(views: Views) -> Iterator[SourceView]:
-    for view in views:
-        yield from view.sources if view is not None else ()
-
-
 def _hashes(recipe: RecipeText, views: Views) -> list[Literal]:
     """Return the literals that are hashes: by their keys, or as values that are the hash of a source."""
-    values = {value for source in _sources(views) for value in _hash_values(source)}
+    values = {value for source in sources_of_views(views) for value in _hash_values(source)}
     return [literal for literal in recipe.literals if literal.key in HASHES or literal.text in values]
 
 
@@ -136,7 +132,7 @@ def _require_used_hashes(recipe: RecipeText, marks: Mapping[Literal, str], views
     Raises:
         RecipeFault: there are some.
     """
-    values = {value for source in _sources(views) for value in _hash_values(source)}
+    values = {value for source in sources_of_views(views) for value in _hash_values(source)}
     faults = [
         RecipeFault(
             f"the hash {literal.text[:16]}... belongs to no source",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.bump.literals import Literal
-    from kiln.bump.recipe_views import RecipeText, RecipeView, Views
+    from kiln.bump.recipe_views import RecipeText, Views
 
 _ARGUMENT = lazy_pattern(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
 _MARK = "kilnmark{}x"
@@ -66,7 +66,7 @@ def new_version_values(recipe: RecipeText, views: Views, version: str) -> Mappin
     old = current(recipe, views)
     same = [literal for literal in recipe.literals if literal.text == old]
     values = {literal: version for literal in same if _changes_version(recipe, views, {literal: version})}
-    if not (values and _gives_version(recipe, values, version)):
+    if not (values and _rendered_version(recipe, values) == version):
         values = _single_literal_value(recipe, views, version) or _part_literal_values(recipe, version)
     if not values:
         require_valid_recipe(recipe, views, dict.fromkeys(same, version), version)
@@ -99,7 +99,9 @@ def _single_literal_value(recipe: RecipeText, views: Views, version: str) -> dic
 def _part_literal_values(recipe: RecipeText, version: str) -> dict[Literal, str]:
     """Return literals such as a major and a minor version that the version is put together from."""
     marks = {literal: _MARK.format(index) for index, literal in enumerate(_candidates(recipe))}
-    parts = {literal: mark for literal, mark in marks.items() if _version_shows_mark(recipe, {literal: mark}, mark)}
+    parts = {
+        literal: mark for literal, mark in marks.items() if mark in (_rendered_version(recipe, {literal: mark}) or "")
+    }
     rendered = _rendered_version(recipe, parts) if parts else None
     if rendered is None:
         return {}
@@ -116,7 +118,7 @@ def _part_literal_values(recipe: RecipeText, version: str) -> dict[Literal, str]
         return {}
     values = dict(zip(order, match.groups(), strict=True))
     values = {literal: value for literal, value in values.items() if value != literal.text}
-    return values if _gives_version(recipe, values, version) else {}
+    return values if _rendered_version(recipe, values) == version else {}
 
 
 def _candidates(recipe: RecipeText) -> Sequence[Literal]:
@@ -130,26 +132,14 @@ def _candidates(recipe: RecipeText) -> Sequence[Literal]:
 
 def _changes_version(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
     after = recipe.views(replaced(recipe.text, values))
-    positions, _ = changed_positions(views, after, _view_version)
+    positions, _ = changed_positions(views, after, lambda view: (view.version,))
     return bool(positions)
-
-
-def _view_version(view: RecipeView) -> tuple[str]:
-    return (view.version,)
 
 
 def _rendered_version(recipe: RecipeText, values: Mapping[Literal, str]) -> str | None:
     """Return the version of a changed text; None where it is not the same at all variants."""
     versions = {view.version for view in recipe.views(replaced(recipe.text, values)) if view is not None}
     return versions.pop() if len(versions) == 1 else None
-
-
-def _version_shows_mark(recipe: RecipeText, values: Mapping[Literal, str], mark: str) -> bool:
-    return mark in (_rendered_version(recipe, values) or "")
-
-
-def _gives_version(recipe: RecipeText, values: Mapping[Literal, str], version: str) -> bool:
-    return _rendered_version(recipe, values) == version
 
 
 def _is_same_version(one: str, other: str) -> bool:
