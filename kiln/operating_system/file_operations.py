@@ -55,10 +55,6 @@ if sys.platform == "win32":
         if writable:  # only a file opened for writing can be flushed
             _flush(path, os.O_RDWR | PRIVATE)
 
-    def reserve_space(descriptor: int, size: int) -> None:
-        """Take space on the disk for an empty file."""
-        _write_zeros(descriptor, size)
-
     def make_removable(path: Path) -> bool:
         """Let a file, or all files in a folder, be removed: Windows keeps read-only ones; return whether it exists."""
         below = (Path(place, name) for place, _, names in os.walk(path) for name in names)
@@ -171,17 +167,9 @@ else:
         _IN_MEMORY: Callable[[str], int] | None = os.memfd_create
         _EXCHANGE = ("renameat2", -100, 2)  # AT_FDCWD of fcntl.h, and renameat2(2)'s RENAME_EXCHANGE
 
-        def reserve_space(descriptor: int, size: int) -> None:
-            """Take space on the disk for an empty file."""
-            os.posix_fallocate(descriptor, 0, size)
-
     else:
         _IN_MEMORY: Callable[[str], int] | None = None
         _EXCHANGE = ("renameatx_np", -2, 2)  # AT_FDCWD of macOS's fcntl.h, and rename(2)'s RENAME_SWAP
-
-        def reserve_space(descriptor: int, size: int) -> None:
-            """Take space on the disk for an empty file."""
-            _write_zeros(descriptor, size)
 
     def exchange(one: Path, other: Path) -> None:
         """Exchange two folders atomically.
@@ -206,12 +194,20 @@ def _flush(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def _write_zeros(descriptor: int, size: int) -> None:
-    """Write zeros: a file that is only made longer takes no space."""
-    block = bytes(1 << 20)
-    while size > 0:
-        size -= os.write(descriptor, block[: min(size, len(block))])
-    os.fsync(descriptor)
+if sys.platform == "linux":
+
+    def reserve_space(descriptor: int, size: int) -> None:
+        """Take space on the disk for an empty file."""
+        os.posix_fallocate(descriptor, 0, size)
+
+else:
+
+    def reserve_space(descriptor: int, size: int) -> None:
+        """Take space on the disk for an empty file by writing zeros: one that is only made longer takes none."""
+        block = bytes(1 << 20)
+        while size > 0:
+            size -= os.write(descriptor, block[: min(size, len(block))])
+        os.fsync(descriptor)
 
 
 @contextmanager

@@ -59,10 +59,6 @@ else:
         """Return whether a file's mode lets its group or everyone read it."""
         return bool(status.st_mode & 0o077)
 
-    def cache_folder(environment: Mapping[str, str]) -> Path:
-        """Return the user's folder for caches, in which rattler has its own, too."""
-        return _usual_cache_folder(environment)
-
     def recorded_home(uid: int) -> str:
         """Return the home folder in the list of users; empty for a user who is not there."""
         return _account_field(uid, "pw_dir")
@@ -73,12 +69,14 @@ else:
 
     if sys.platform == "darwin":
 
-        def _usual_cache_folder(environment: Mapping[str, str]) -> Path:  # noqa: ARG001
+        def cache_folder(environment: Mapping[str, str]) -> Path:  # noqa: ARG001
+            """Return the user's folder for caches, in which rattler has its own, too."""
             return Path.home() / "Library" / "Caches"
 
     else:
 
-        def _usual_cache_folder(environment: Mapping[str, str]) -> Path:
+        def cache_folder(environment: Mapping[str, str]) -> Path:
+            """Return the user's folder for caches, in which rattler has its own, too."""
             return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
     def _account_field(uid: int, name: str) -> str:
