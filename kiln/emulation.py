@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import files
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Literal
@@ -112,18 +114,12 @@ def cross_libc_folder(subdir: str, root: Path = Path("/usr")) -> Path | None:
 
 
 def _is_binfmt_enabled(file: Path) -> bool:
-    try:
-        return file.read_text(encoding="utf-8").split()[:1] == ["enabled"]
-    except OSError:  # binfmt_misc is not mounted
-        return False
+    return files.text_or_empty(file).split()[:1] == ["enabled"]  # empty if binfmt_misc is not mounted
 
 
 def _read_binfmt_entry(file: Path) -> dict[str, str]:
     """Return the fields of an enabled entry for a magic number; empty for another."""
-    try:
-        lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return {}
+    lines = [line.split() for line in files.text_or_empty(file).splitlines()]
     fields = {line[0]: " ".join(line[1:]) for line in lines if line}
     return fields if "enabled" in fields and {"interpreter", "magic", "offset"} <= fields.keys() else {}
 

@@ -235,6 +235,14 @@ def digests(path: Path) -> dict[str, str]:
     return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
+def text_or_empty(path: Path) -> str:
+    """Return the text of a file, with replacements for invalid bytes; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def csv_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table with a line of column names."""
     import csv  # slow to import, and rarely needed

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, playbook_site
+from kiln.files import text_or_empty
 
 if TYPE_CHECKING:
     import argparse
@@ -41,10 +42,7 @@ def has_credentials(provider: str, environment: Mapping[str, str]) -> bool:
 
 
 def _has_profile(file: Path) -> bool:
-    try:
-        return PROFILE.search(file.read_text(encoding="utf-8", errors="replace")) is not None
-    except OSError:
-        return False
+    return PROFILE.search(text_or_empty(file)) is not None
 
 
 def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota, ...]:

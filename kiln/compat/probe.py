@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import container, process_runner
+from kiln import container, files, process_runner
 from kiln.compat.combination import Combination, Gpu
 from kiln.container.engine import ASIDE
 from kiln.errors import KilnError, MissingTool
@@ -224,19 +224,21 @@ def _libcuda_versions(notes: list[str]) -> tuple[str | None, str | None]:
     version = ctypes.c_int()
     is_known = not functions.cuDriverGetVersion(ctypes.byref(version)) and version.value
     match = re.search(
-        r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", _text_or_empty(Path("/proc/self/maps")), re.MULTILINE
+        r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", files.text_or_empty(Path("/proc/self/maps")), re.MULTILINE
     )
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if is_known else None
     return (match[1] if match else None), cuda
 
 
 def _loaded_module_version(file: Path) -> str | None:
-    match = _MODULE.search(_text_or_empty(file))
+    match = _MODULE.search(files.text_or_empty(file))
     return match[1] if match else None
 
 
 def _system() -> str:
-    names = dict(line.split("=", 1) for line in _text_or_empty(Path("/etc/os-release")).splitlines() if "=" in line)
+    names = dict(
+        line.split("=", 1) for line in files.text_or_empty(Path("/etc/os-release")).splitlines() if "=" in line
+    )
     return f"{names.get('PRETTY_NAME', platform.system()).strip(chr(34))}, {platform.machine()}"
 
 
@@ -246,7 +248,7 @@ def _glibc() -> str | None:
 
 
 def _avx(file: Path) -> bool | None:
-    flags = next((line for line in _text_or_empty(file).splitlines() if line.startswith("flags")), None)
+    flags = next((line for line in files.text_or_empty(file).splitlines() if line.startswith("flags")), None)
     return None if flags is None else "avx" in flags.split()
 
 
@@ -282,10 +284,3 @@ def _gpu_support(engine: Engine) -> str:
         else None
     )
     return "nvidia runtime" if runtimes is not None and runtimes.ok and '"nvidia"' in runtimes.stdout else ""
-
-
-def _text_or_empty(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln import process_table
+from kiln import files, process_table
 from kiln.operating_system.process_groups import process_exists
 
 LABEL = "kiln.owner"
@@ -43,7 +43,7 @@ class Owner:
             return None
         return cls(
             machine=platform.node().replace("/", "-"),
-            boot=_text_or_empty(Path("/proc/sys/kernel/random/boot_id")),
+            boot=files.text_or_empty(Path("/proc/sys/kernel/random/boot_id")).strip(),  # empty without /proc
             namespace=_link_target_or_empty(Path("/proc/self/ns/pid")),
             pid=pid,
             started="" if process is None else str(process.started),
@@ -67,13 +67,6 @@ def is_gone(owner: Owner, here: Owner, now: Owner | None) -> bool:
     if owner.boot != here.boot:
         return True
     return owner.namespace == here.namespace and owner != now
-
-
-def _text_or_empty(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:  # systems without /proc
-        return ""
 
 
 def _link_target_or_empty(path: Path) -> str:
