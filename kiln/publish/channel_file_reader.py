@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from kiln import channel_url_credentials, files, http_client, masking, rattler_process
 from kiln.errors import DownloadFailed, LimitExceeded, TokenRefused, UsageError
 from kiln.http_client import NOT_FOUND, HttpError
-from kiln.rattler_process import VARIABLE
+from kiln.rattler_process.limits_in_force import raise_limit_hint
 
 if TYPE_CHECKING:
     import io
@@ -60,11 +60,11 @@ def read_bounded(stream: io.BufferedIOBase, name: str, size: int | None = None, 
         if largest is not None and len(data) > largest:
             raise LimitExceeded(f"{name} is larger than {files.size_text(largest)}")
         if len(data) > limits.index:
-            raise _limit_exceeded_error(
-                f"{name} is larger than {files.size_text(limits.index)}", "index", 2 * limits.index
-            )
+            hint = raise_limit_hint(f"index={2 * limits.index // 10**6}MB")
+            raise LimitExceeded(f"{name} is larger than {files.size_text(limits.index)}", hint=hint)
         if time.monotonic() > end:
-            raise _limit_exceeded_error(f"reading {name} takes longer than {limits.solve} s", "solve", 2 * limits.solve)
+            hint = raise_limit_hint(f"solve={2 * limits.solve}")
+            raise LimitExceeded(f"reading {name} takes longer than {limits.solve} s", hint=hint)
     if size is not None and len(data) < size:
         raise http.client.IncompleteRead(bytes(data[:0]), size - len(data))
     return bytes(data)
@@ -86,11 +86,6 @@ def _download(address: str, largest: int | None) -> bytes | None:
             raise TokenRefused(f"{url} cannot be read", why=str(error), hint=HINT) from error
         hint = "" if error.status else "check that its server can be reached, then run the same command again"
         raise DownloadFailed(f"{url} cannot be read", why=str(error), hint=hint) from error
-
-
-def _limit_exceeded_error(what: str, limit: str, more: int) -> LimitExceeded:
-    amount = f"{more // 10**6}MB" if limit == "index" else f"{more}"
-    return LimitExceeded(what, hint=f"if you trust the channel, allow more: {VARIABLE}='{limit}={amount}'")
 
 
 def _read_file(file: Path, largest: int | None) -> bytes | None:
