@@ -298,7 +298,7 @@ def require_space(folder: Path, needed: int, *, for_what: str) -> None:
         )
 
 
-class DiskReserve:
+class HeldDiskSpace:
     """Bytes of the disk, reserved by a file without a name until the process ends; raises DiskFull."""
 
     def __init__(self, folder: Path, size: int) -> None:

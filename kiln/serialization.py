@@ -43,7 +43,7 @@ def from_json_values(kind: type[Value], data: Any, names: Names = ()) -> Value:
         TypeError: when a value has another type, or a field is missing or unknown.
         ValueError: when a value is not one of an enum.
     """
-    value: Value = _convert(kind, data, names)
+    value: Value = _value_from_json(kind, data, names)
     return value
 
 
@@ -69,18 +69,22 @@ def list_of_mappings(value: Any) -> list[dict[Any, Any]]:
     return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
 
 
-def _convert(kind: Any, data: Any, names: Names) -> Any:
+def _value_from_json(kind: Any, data: Any, names: Names) -> Any:
     origin = get_origin(kind)
     if origin in {Union, types.UnionType}:
         return _convert_union(get_args(kind), data, names)
     if origin is tuple:
         return _convert_tuple(get_args(kind), _require_type(data, list, tuple), names)
     if origin is Mapping:
-        return {key: _convert(get_args(kind)[1], item, names) for key, item in _require_type(data, Mapping).items()}
+        return {
+            key: _value_from_json(get_args(kind)[1], item, names) for key, item in _require_type(data, Mapping).items()
+        }
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = type_hints(kind, names)
         fields = _require_type(data, Mapping).items()
-        return kind(**{name: _convert(hints[name], item, names) if name in hints else item for name, item in fields})
+        return kind(
+            **{name: _value_from_json(hints[name], item, names) if name in hints else item for name, item in fields}
+        )
     return data if kind is Any else _convert_scalar(kind, data)
 
 
@@ -99,16 +103,16 @@ def _convert_scalar(kind: type, data: Any) -> Any:
 def _convert_union(kinds: tuple[Any, ...], data: Any, names: Names) -> Any:
     for kind in kinds[:-1]:
         try:
-            return _convert(kind, data, names)
+            return _value_from_json(kind, data, names)
         except (TypeError, ValueError):
             continue
-    return _convert(kinds[-1], data, names)
+    return _value_from_json(kinds[-1], data, names)
 
 
 def _convert_tuple(kinds: tuple[Any, ...], data: Any, names: Names) -> tuple[Any, ...]:
     if kinds[1:] == (...,):
-        return tuple(_convert(kinds[0], item, names) for item in data)
-    return tuple(_convert(kind, item, names) for kind, item in zip(kinds, data, strict=True))
+        return tuple(_value_from_json(kinds[0], item, names) for item in data)
+    return tuple(_value_from_json(kind, item, names) for kind, item in zip(kinds, data, strict=True))
 
 
 def _require_type(data: Any, *kinds: type) -> Any:

@@ -207,10 +207,10 @@ def awaited_processes(alive: Collection[Process], *, without: Collection[int] = 
     parents = {process.parent for process in alive}
     leaves = [process for process in alive if process.pid not in parents and process.pid not in without]
     oldest = sorted(leaves, key=lambda process: process.started)[:SHOWN]
-    return ", ".join(f"{process.name} (process {process.pid}, {_age(process)})" for process in oldest)
+    return ", ".join(f"{process.name} (process {process.pid}, {_process_age_text(process)})" for process in oldest)
 
 
-def _age(process: Process) -> str:
+def _process_age_text(process: Process) -> str:
     seconds = process_table.seconds_since_start(process)
     return f"since {seconds / 60:.0f} min" if seconds >= 120 else f"since {seconds:.0f} s"
 

@@ -275,7 +275,7 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
         ),
         *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
         *prefix_postprocessing.remove_direct_url_lines(output),
-        *prefix_postprocessing.remove_excluded_lines(output),
+        *prefix_postprocessing.excluded_file_removal_lines(output),
         *prefix_postprocessing.unpack_eggs_lines(output),
         *prefix_postprocessing.compile_modules_lines(output),
     )

@@ -83,23 +83,23 @@ def compile_modules_lines(output: Output) -> tuple[str, ...]:
     are compiled when they are installed.
     """
     settings = output.settings.python
-    if output.settings.by_engine or output.noarch or settings.version_independent or not _has_python(output):
+    if output.settings.by_engine or output.noarch or settings.version_independent or not _requires_python(output):
         return ()
     program, patterns = '"$PREFIX/bin/python"', " ".join(map(shlex.quote, settings.skip_pyc))
     runs = f"if {program} -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then"
     return (runs, f"{program} - {patterns} <<'KILN'", *_COMPILE.splitlines(), "KILN", "fi")
 
 
-def _has_python(output: Output) -> bool:
+def _requires_python(output: Output) -> bool:
     return any(package_name(spec) == "python" for spec in (*output.requirements.host, *output.requirements.build))
 
 
 def remove_direct_url_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that remove pip's records of local sources, in a package that installs with Python."""
-    return _FORGET_SOURCES if _has_python(output) and not output.settings.by_engine else ()
+    return _FORGET_SOURCES if _requires_python(output) and not output.settings.by_engine else ()
 
 
-def remove_excluded_lines(output: Output) -> tuple[str, ...]:
+def excluded_file_removal_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that remove what conda-build leaves out of every package; a noarch one has no bytecode."""
     if output.settings.by_engine:
         return ()
@@ -117,7 +117,7 @@ def unpack_eggs_lines(output: Output) -> tuple[str, ...]:
 
     A file that both have ends the build, as in conda-build.
     """
-    if output.settings.by_engine or not _has_python(output):
+    if output.settings.by_engine or not _requires_python(output):
         return ()
     return (f"kiln_keep={'yes' if output.settings.python.keep_eggs else ''}", *_UNPACK_EGGS.splitlines())
 

@@ -37,7 +37,7 @@ def run_exports_of(package: Path) -> tuple[RunExport, ...]:
     Raises:
         BuildFailed: the record is missing.
     """
-    with reader.read_members(package) as members:
+    with reader.opened_members(package) as members:
         text = next((content.read().decode() for member, content in members if content and member.name == RENDERED), "")
     recipe = parse(text, RENDERED, ScalarTypes.TEXT).value
     try:

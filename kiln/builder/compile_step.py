@@ -82,7 +82,7 @@ class Compile:
 
     def inputs(self, step: CompileStep) -> dict[str, Any]:
         """Return the inputs that decide the step's result."""
-        return {**self.engine.inputs(step), **self.solved_from}
+        return {**self.engine.inputs_that_decide_result(step), **self.solved_from}
 
     def write_compile_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""

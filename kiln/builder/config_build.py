@@ -232,7 +232,7 @@ class Builder:
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)
         metadata = {"index": step.index, "edits": step.edits}
         inputs = {
-            **self.engine.inputs(step),
+            **self.engine.inputs_that_decide_result(step),
             **metadata,
             "compiled": work,
             "needs": needs,

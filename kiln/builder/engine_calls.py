@@ -98,7 +98,7 @@ class EngineCalls:
             display,
         )
 
-    def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
+    def inputs_that_decide_result(self, step: BuildStep | CompileStep) -> dict[str, Any]:
         """Return the inputs that decide a step's result."""
         return {
             "recipe": step.recipe,

@@ -75,4 +75,4 @@ def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota,
         print(f"quotas are not known: {reason}; see {site.folder / 'playbooks.log'}", file=sys.stderr)
         return ()
     controller = controller_type(options)
-    return tuple(Quota.parse(row, controller) for row in result.answer["quotas"])
+    return tuple(Quota.from_provider_answer(row, controller) for row in result.answer["quotas"])

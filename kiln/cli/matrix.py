@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
 
 
-class MatrixTree(NamedTuple):
+class MatrixSource(NamedTuple):
     """A tree of files that define a matrix, and the pinning to expand it with."""
 
     root: Path
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
                     if not options.no_pinning
                     else []
                 )
-            trees = MatrixTree(root=before, pinning=earlier), MatrixTree(root=root, pinning=variant_file)
+            trees = MatrixSource(root=before, pinning=earlier), MatrixSource(root=root, pinning=variant_file)
             text = limits.run_bounded(lambda: difference_text(options, *trees))
     print("".join(f"{pasteable(note, root)}\n" for note in notes), end="", file=sys.stderr)
     print(text)
@@ -108,7 +108,7 @@ def matrix_text_and_note(
     return text, note
 
 
-def difference_text(options: argparse.Namespace, before: MatrixTree, after: MatrixTree) -> str:
+def difference_text(options: argparse.Namespace, before: MatrixSource, after: MatrixSource) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
     from kiln import expand, feedstock_loader
 

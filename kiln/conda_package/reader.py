@@ -177,7 +177,7 @@ def _refuse_constant(word: str) -> None:
 
 
 @contextlib.contextmanager
-def read_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
+def opened_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
     """Yield every member of a package, metadata first, with the content of regular files; nothing is unpacked.
 
     Raises:

@@ -150,7 +150,7 @@ class Translator:
 
     def _translate_name(self, node: nodes.Name) -> Expr:
         own = None if self.scope.selector else self.scope.own(node.name)
-        return own or self._with_default(node.name, self._name_without_default(node.name))
+        return own or self._defaulted_where_undefined(node.name, self._name_without_default(node.name))
 
     def _name_without_default(self, name: str) -> Expr:
         if name == "undefined":
@@ -160,7 +160,7 @@ class Translator:
             return own
         return Expr(*_NAMES[name]) if name in _NAMES else Expr(name)
 
-    def _with_default(self, name: str, value: Expr) -> Expr:
+    def _defaulted_where_undefined(self, name: str, value: Expr) -> Expr:
         """Return a name's value with a default where some config gives it none."""
         if name in self.scope.hidden and name not in self.scope.values and self.scope.selector:
             return Expr("false")

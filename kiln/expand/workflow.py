@@ -198,10 +198,10 @@ def jobs_of(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: Acti
             free=settings.free_disk_space(config.platform),
             swap=settings.swap(config.platform),
             keep=settings.keeps_packages(config.platform)
-            or bool(settings.gpu_runner(_compile_group(config)) or settings.publication),
-            group=_compile_group(config),
-            links=settings.chain_job_count(_compile_group(config)),
-            gpu=settings.gpu_runner(_compile_group(config)),
+            or bool(settings.gpu_runner(_compile_group_name(config)) or settings.publication),
+            group=_compile_group_name(config),
+            links=settings.chain_job_count(_compile_group_name(config)),
+            gpu=settings.gpu_runner(_compile_group_name(config)),
         )
         for config in hosted_configs
     ]
@@ -213,7 +213,7 @@ def _runner_label(config: BuildConfig, hosted: str, default_label: str) -> str:
     return hosted if label == "hosted" else label
 
 
-def _compile_group(config: BuildConfig) -> str:
+def _compile_group_name(config: BuildConfig) -> str:
     """Return the configs that share a compile: ``cpu``, or ``cuda12.9``, with a platform other than linux-64."""
     cuda = cuda_of(config)
     group = "cpu" if cuda is None else f"cuda{cuda}"

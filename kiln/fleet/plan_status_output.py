@@ -90,7 +90,7 @@ def _schedule_table(plan: FleetPlan) -> Iterator[str]:
             f"cold, {placement.group}" if placement.cold else "warm",
             _hours(placement.start),
             f"{duration(placement.seconds)}{'?' if source[placement.config] == DEFAULT else ''}",
-            _bar(placement, way.seconds),
+            _timeline_bar(placement, way.seconds),
         )
         for placement in sorted(way.placements, key=lambda placement: (placement.worker, placement.start))
     ]
@@ -119,7 +119,7 @@ def _hours(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d} h"
 
 
-def _bar(placement: Placement, whole: float) -> str:
+def _timeline_bar(placement: Placement, whole: float) -> str:
     begin = round(WIDTH * placement.start / whole)
     end = max(begin + 1, round(WIDTH * (placement.start + placement.seconds) / whole))
     return " " * begin + ("█" if placement.cold else "▒") * (end - begin)

@@ -56,7 +56,7 @@ class MachineAudit:
         if self._is_cloud:
             self.schedule_listing()
 
-    def record_listing(self, now: float) -> None:
+    def note_listing_began(self, now: float) -> None:
         """Record that the machines are being listed."""
         self._began, self._soon = now, math.inf
 

@@ -35,7 +35,7 @@ class Quota:
     reserved: float = 0.0
 
     @classmethod
-    def parse(cls, row: Mapping[str, Any], controller: MachineType | None = None) -> Quota:
+    def from_provider_answer(cls, row: Mapping[str, Any], controller: MachineType | None = None) -> Quota:
         """Return a quota from the answer of ``quota.yml``, of which a ``controller`` to be provisioned needs a part."""
         quota = cls(**row)
         machines = () if controller is None else ((controller, False),)

@@ -154,7 +154,7 @@ class Supervisor:
         elif isinstance(event, executor_protocol.ControllerDiskFull):
             self._on_disk_full(event)
         elif isinstance(event, executor_protocol.CommandUndelivered):
-            self._on_undelivered(event)
+            self._postpone_undelivered_command(event)
         elif isinstance(event, executor_protocol.Probed):
             self.silence.on_probed(event)
         elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
@@ -185,7 +185,7 @@ class Supervisor:
             text = f"waiting for space on this computer's disk: {event.reason}"
             state.observer.config_line(config.config, text, "")
 
-    def _on_undelivered(self, event: executor_protocol.CommandUndelivered) -> None:
+    def _postpone_undelivered_command(self, event: executor_protocol.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
         if isinstance(event.command, executor_protocol.Provision):

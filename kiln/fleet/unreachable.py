@@ -48,7 +48,7 @@ class SilenceManager:
         alive = self.state.inventory.alive if is_probe else ()
         names = [worker.name for worker in alive if worker.record.state is not WorkerState.REQUESTED]
         self._command = Probe(workers=tuple(names))
-        self.audit.record_listing(now)
+        self.audit.note_listing_began(now)
         self.state.submit(self._command)
 
     def next_probe_times(self, now: float) -> list[float]:

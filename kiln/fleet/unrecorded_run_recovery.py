@@ -122,10 +122,10 @@ def recover(
     ]
     if not machines:
         return None
-    jobs = _jobs(session, [machine.name for machine in machines if not machine.ended])
+    jobs = _jobs_reported_by_workers(session, [machine.name for machine in machines if not machine.ended])
     if not jobs:
         session.playbooks.play("admit.yml")  # this computer may have another address than the lost controller
-        jobs = _jobs(session, [machine.name for machine in machines if not machine.ended])
+        jobs = _jobs_reported_by_workers(session, [machine.name for machine in machines if not machine.ended])
     actions = reconcile({}, machines, owner=note.id, adoptable=jobs)
     steps = {action.name: action for action in actions}
     for action in actions:
@@ -135,7 +135,7 @@ def recover(
     )
 
 
-def _jobs(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any]]:
+def _jobs_reported_by_workers(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the jobs of the workers that answer."""
 
     def ask(name: str) -> dict[str, Any] | None:

@@ -50,7 +50,10 @@ def notes(
         named = (record for record in solution if record.name.normalized == fallback.name.normalized)
         return next((record for record in named if needs_cuda(record)), None)
 
-    causes = (_note_on_specs(fallback, specs, machine, with_cuda), _note_on_gpu(fallback, specs, machine, with_cuda))
+    causes = (
+        _note_on_specs(fallback, specs, machine, with_cuda),
+        _note_on_compute_capability(fallback, specs, machine, with_cuda),
+    )
     note = next(filter(None, causes), "") or _note_on_driver(fallback, specs, machine, with_cuda)
     return (note,) if note else ()
 
@@ -89,7 +92,9 @@ def _note_on_specs(fallback: RepoDataRecord, specs: Sequence[str], machine: Targ
     return ""
 
 
-def _note_on_gpu(fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_compute_capability(
+    fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
+) -> str:
     """Return the note if a GPU is older than the builds for CUDA accept."""
     arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
     if arch is None or (instead := solve(specs, machine.without_virtual_package(virtual_cuda_arch.NAME))) is None:

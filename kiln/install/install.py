@@ -100,7 +100,7 @@ def plan(request: InstallRequest) -> InstallPlan:
         BrokenIndex: when a channel's index is invalid.
         NotWritable: when the prefix is not a conda prefix.
     """
-    _require_prefix(request.prefix)
+    _require_prefix_or_new_folder(request.prefix)
     there = solve_and_install.installed(request.prefix)
     specs = (*request.specs, *remembered_specs(there, but=request.specs))
     try:
@@ -215,7 +215,7 @@ def _require_unchanged(installation: InstallPlan) -> None:
         )
 
 
-def _require_prefix(prefix: Path) -> None:
+def _require_prefix_or_new_folder(prefix: Path) -> None:
     if prefix.is_dir() and not (prefix / "conda-meta").is_dir() and any(prefix.iterdir()):
         raise NotWritable(
             f"{prefix} is not a conda prefix",

@@ -59,11 +59,13 @@ def own_workflows(subject: LintedFeedstock) -> Iterator[Problem]:
 def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements whose version overrides that of the variant."""
     recipe = subject.recipe
-    pins = {key for path in sorted(subject.feedstock.config_folder.glob("*.yaml")) for key in _config_file_keys(path)}
+    pins = {
+        key for path in sorted(subject.feedstock.config_folder.glob("*.yaml")) for key in _keys_of_ci_support_file(path)
+    }
     for requirements in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
         host = mapping_or_empty(requirements).get("host")
         named: dict[str, list[tuple[str, bool]]] = {}
-        for spec in recipe.branch_aware_texts(host):
+        for spec in recipe.texts_of_all_branches(host):
             fields = spec_fields(spec.partition("#")[0].strip())
             if fields and fields.name:
                 named.setdefault(fields.name, []).append((spec, fields.versioned))
@@ -74,7 +76,7 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
                 yield Problem(text=text, at=recipe.place_of(specs[0][0]), cure=f"write {name}")
 
 
-def _config_file_keys(path: Any) -> set[str]:
+def _keys_of_ci_support_file(path: Any) -> set[str]:
     file = f".ci_support/{path.name}"
     return {str(key) for key in mapping_or_empty(read_values(read_text(path, file), file))}
 

@@ -27,7 +27,7 @@ _OTHER_SYSTEM = lazy_pattern(r"^([^:\#]*?)\s+\#\s\[.*(not\s(osx|unix)|(?<!not\s)
 _NAMES = {"unix": True, "osx": True, "linux": False, "win": False}
 
 
-def _macos_variant_values(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
+def _variant_files_on_macos(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
     """Yield the variant files of the recipe with their values for macOS."""
     for name in VARIANT_FILES:
         path = subject.feedstock.recipe / name
@@ -62,14 +62,14 @@ def _holds_on_macos(condition: str) -> bool:
 
 def deprecated_deployment_target(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield the former key for the minimum version."""
-    for file, values in _macos_variant_values(subject):
+    for file, values in _variant_files_on_macos(subject):
         if _TARGET in values:
             yield Problem(text=f"{_TARGET} is deprecated", at=_key_place(file, values, _TARGET))
 
 
 def old_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a minimum version below conda-forge's."""
-    for file, values in _macos_variant_values(subject):
+    for file, values in _variant_files_on_macos(subject):
         versions = _versions_of_key(values, _STDLIB)
         if _STDLIB in values and len(versions) <= 2 and any(_is_before(version, BASELINE) for version in versions):
             text = f"{_STDLIB} {', '.join(versions)} is below conda-forge's minimum for macOS, {BASELINE}"
@@ -78,7 +78,7 @@ def old_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield an SDK that is older than the minimum version."""
-    for file, values in _macos_variant_values(subject):
+    for file, values in _variant_files_on_macos(subject):
         if not values:
             continue
         sdks, minimums = _versions_of_key(values, _SDK), _versions_of_key(values, _STDLIB)

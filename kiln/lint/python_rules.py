@@ -78,8 +78,8 @@ def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: 
         node=requirements or holder,
         build=mapping_or_empty(holder.get("build")),
         requirements=requirements,
-        host=recipe.branch_aware_texts(requirements.get("host")),
-        run=recipe.branch_aware_texts(requirements.get("run")),
+        host=recipe.texts_of_all_branches(requirements.get("host")),
+        run=recipe.texts_of_all_branches(requirements.get("run")),
         tests=tests,
     )
 
@@ -99,7 +99,7 @@ def no_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
         (str(output.get("name") or ""), mapping_or_empty(output.get("requirements"))) for output in recipe.outputs
     ]
     for name, requirements in holders:
-        specs = recipe.branch_aware_texts(requirements.get("host")) or recipe.branch_aware_texts(
+        specs = recipe.texts_of_all_branches(requirements.get("host")) or recipe.texts_of_all_branches(
             requirements.get("build")
         )
         names = {spec.split(" ")[0] for spec in specs}

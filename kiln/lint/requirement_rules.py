@@ -241,11 +241,11 @@ def _requirements_of_outputs(subject: LintedFeedstock, kind: str) -> list[list[s
         if isinstance(requirements, list):
             lists.append(texts_in_list(requirements) if kind in {"host", "run"} and not recipe.version else [])
         else:
-            lists.append(recipe.branch_aware_texts(mapping_or_empty(requirements).get(kind)))
+            lists.append(recipe.texts_of_all_branches(mapping_or_empty(requirements).get(kind)))
     return lists
 
 
-def _constraints_key(recipe: LintedRecipe) -> str:
+def _run_constraints_section_name(recipe: LintedRecipe) -> str:
     return "run_constraints" if recipe.version else "run_constrained"
 
 
@@ -269,7 +269,7 @@ def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield constraints on the version of macOS, which stdlib replaces."""
-    kinds = ("run", _constraints_key(subject.recipe))
+    kinds = ("run", _run_constraints_section_name(subject.recipe))
     for kind in kinds:
         for spec in chain(subject.recipe.requirements_of_kind(kind), *_requirements_of_outputs(subject, kind)):
             if spec.startswith("__osx >"):

@@ -149,7 +149,7 @@ class LintedRecipe:
         section = self.section("requirements")
         return section if self.version == 0 else flat_requirements(section)
 
-    def branch_aware_texts(self, value: Any) -> list[str]:
+    def texts_of_all_branches(self, value: Any) -> list[str]:
         """Return the texts in a list, in a recipe.yaml those of all branches of its conditions."""
         return branch_texts(value) if self.version else texts_in_list(value)
 

@@ -147,13 +147,13 @@ class Stream:
         return f"{line[: match.start(1)]}{MASKED}{line[match.end(1) :]}"
 
 
-def _split(secret: str) -> tuple[str, ...]:
+def _secret_lines(secret: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\r\n?", "\n", secret).split("\n"))
 
 
 def _has_short_lines(secret: str) -> bool:
     """Return whether lines of a secret are too short to be masked alone, but long enough to reveal something."""
-    lines = _split(secret)
+    lines = _secret_lines(secret)
     return len(lines) > 1 and any(forms.SHORTEST // 2 < len(line.strip()) < forms.ANYWHERE for line in lines)
 
 
@@ -172,7 +172,7 @@ class _MultilineSecret:
     @classmethod
     def of_secret(cls, secret: str) -> _MultilineSecret:
         """Return the lines of a secret; the margin of those after the first is not part of it."""
-        lines = _split(secret)
+        lines = _secret_lines(secret)
         patterns = [f"(?:{forms.escaped_pattern(line)})" for line in lines]
         margin = r"[ \t]{0,64}(?:[|>+#] ?)?\\{0,31}"
         first, *between, last = patterns

@@ -74,7 +74,7 @@ def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) 
     files = [texts.read_license_file(f"info/{name}", [info[name]]) for name in names[:MOST_FILES]]
     expected = set(_listed_license_paths(info))
     if expected:
-        with reader.read_members(package) as members:
+        with reader.opened_members(package) as members:
             for member, content in members:
                 path = posixpath.normpath(member.name)
                 if content is not None and path in expected and not path.startswith("info/"):

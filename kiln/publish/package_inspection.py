@@ -61,7 +61,7 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
     inspection.escapes += [f"{path}, twice" for path in repeated_paths(names, folds_case=False)]
     about = _about(package)
-    with reader.read_members(package) as members:
+    with reader.opened_members(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
                 break  # refused for that alone, and gigabytes large

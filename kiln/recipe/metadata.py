@@ -266,7 +266,7 @@ class Metadata:
         )
 
     def _used_in_scripts(self) -> frozenset[str]:
-        if self.package_text().is_top_level:
+        if self.package_text().has_package_section:
             return self.recipe.scripts.keys_used_by_recipe_script(self.recipe.platform.system)
         script = self.output_entry.get("script")
         return self.recipe.scripts.keys_used_by_script(script) if script and isinstance(script, str) else frozenset()

@@ -36,7 +36,7 @@ def output_entries_with_values(top: Metadata) -> list[tuple[Values, Values]]:
         _require_mapping(
             entry.get("test")
         )  # conda-build takes that of its own name from the recipe's top, whatever this is
-        if entry.get("name") == top.name and top.package_text().is_top_level:
+        if entry.get("name") == top.name and top.package_text().has_package_section:
             _merge_with_top(values, entry)
     pairs = []
     for entry in entries:

@@ -339,7 +339,7 @@ def _setup_cfg_values(text: str, folder: str, read: Read) -> Iterator[tuple[str,
             yield name, _setup_cfg_value(name, raw, folder, read)
     for section, key in (("options.entry_points", "entry_points"), ("options.extras_require", "extras_require")):
         if parser.has_section(section):
-            yield key, {name: _items(value, lines=True) for name, value in parser.items(section)}
+            yield key, {name: _split_setup_cfg_list(value, lines=True) for name, value in parser.items(section)}
 
 
 def _setup_cfg_value(name: str, raw: str, folder: str, read: Read) -> Any:
@@ -353,12 +353,14 @@ def _setup_cfg_value(name: str, raw: str, folder: str, read: Read) -> Any:
     if name in _TEXTS:
         return value
     if name in _LISTS or name in _LINES:
-        return _items(value, lines="\n" in value or name in _LINES - {"scripts", "py_modules", "packages"})
+        return _split_setup_cfg_list(
+            value, lines="\n" in value or name in _LINES - {"scripts", "py_modules", "packages"}
+        )
     if name in _FLAGS:
         return value.lower() in {"1", "true", "yes"}
     return None
 
 
-def _items(value: str, *, lines: bool) -> list[str]:
+def _split_setup_cfg_list(value: str, *, lines: bool) -> list[str]:
     parts = value.splitlines() if lines else value.split(",")
     return [part.strip() for part in parts if part.strip()]

@@ -65,7 +65,7 @@ class RecipeSource:
         self.known = known
         self.all_known = all_known
         self.doubts = doubts
-        self._environment = Environment(self._load)
+        self._environment = Environment(self._included_file_text)
         self._templates: BoundedDict[str, Template] = BoundedDict(256)
         self._documents: BoundedDict[str, Mapping[str, Any]] = BoundedDict(256)
         self._rendered: BoundedDict[tuple[object, ...], tuple[str, set[str]]] = BoundedDict(512)
@@ -91,7 +91,7 @@ class RecipeSource:
             except KilnError as error:
                 raise type(error)(error.what, at=Place(file=self.name, line=number), hint=error.hint) from error
 
-    def _load(self, name: str) -> str:
+    def _included_file_text(self, name: str) -> str:
         """Return the text of an included file, with selectors applied as in the recipe."""
         assert self._names is not None
         return SelectableText(functions.read_recipe_file(self.path.parent, name), name).select(self._names).text

@@ -183,14 +183,14 @@ class TextRegions:
         return _first_group(_IDENTITY, self.text)
 
     @cached_property
-    def is_top_level(self) -> bool:
+    def has_package_section(self) -> bool:
         """True when the text has a ``package`` section, as an output's block has not."""
         return "package:" in self.text
 
     @cached_property
     def requirements_section(self) -> str:
         """The ``requirements:`` section of the recipe's top, or of an output's block."""
-        return _first_group(_TOP_REQUIREMENTS if self.is_top_level else _OUTPUT_REQUIREMENTS, self.text)
+        return _first_group(_TOP_REQUIREMENTS if self.has_package_section else _OUTPUT_REQUIREMENTS, self.text)
 
     @cached_property
     def pins_subpackage(self) -> bool:

@@ -80,7 +80,7 @@ class VariantScope:
             "pin_subpackage": lambda name, **bounds: _pin_as_json("pin_subpackage", name, bounds),
             "pin_compatible": lambda name, **bounds: _pin_as_json("pin_compatible", name, bounds),
             "env.exists": lambda _: False,
-            "env.get": _environment_variable,
+            "env.get": _environment_default,
             "is_linux": lambda subdir: printed_text(subdir).startswith("linux-"),
             "is_osx": lambda subdir: printed_text(subdir).startswith("osx-"),
             "is_windows": lambda subdir: printed_text(subdir).startswith("win-"),
@@ -183,7 +183,7 @@ def _default_compiler(language: str, target: str) -> str:
     return others.get(system, ("gcc", "gxx"))[language == "cxx"]
 
 
-def _environment_variable(name: Any, default: Any = None) -> str:
+def _environment_default(name: Any, default: Any = None) -> str:
     """Return a variable of the environment: its default, for a rendering gets none, so that it is the same anywhere."""
     if default is None:
         raise InvalidOperation(

@@ -159,7 +159,9 @@ def provenance_record(matrix: ConfigsAndRuns, candidate: Candidate, *, recipe: s
         finished=config.finished,
         epoch=int(timestamp) // 1000 if isinstance(timestamp, int) else None,
         tests=candidate.verdict.value,
-        tested_with=tuple(map(_package_identifiers, _tested_run_dependencies(_package_report(matrix, candidate)))),
+        tested_with=tuple(
+            map(_tested_dependency_identifiers, _tested_run_dependencies(_package_report(matrix, candidate)))
+        ),
         cross_compiled=gate.cross_compilation_text(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
@@ -201,7 +203,7 @@ def _tested_run_dependencies(package: PackageReport | None) -> tuple[ResolvedPac
     return tuple(filter(resolved_packages.is_valid, package.tests.run_packages)) if package else ()
 
 
-def _package_identifiers(package: ResolvedPackage) -> dict[str, str]:
+def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
     """Return what identifies a package, for a record."""
     fields = {"purl": resolved_packages.package_purl(package), "url": package.url, "sha256": package.sha256}
     return {name: value for name, value in fields.items() if value}

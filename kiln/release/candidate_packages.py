@@ -60,7 +60,7 @@ class ConfigsAndRuns:
         untested: Iterable[str] = (),
     ) -> Release:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
-        searched = package_inspection.forbidden_texts(self._build_folders(), tokens)
+        searched = package_inspection.forbidden_texts(self._paths_forbidden_in_packages(), tokens)
         packages_made = self._packages_made()
         selected = {path: _reports_of_package(path, packages_made) for path in packages} if packages else packages_made
         return Release(
@@ -119,7 +119,7 @@ class ConfigsAndRuns:
             needs_nothing_else=rendered is not None and _gets_no_run_exports(*rendered),
         )
 
-    def _build_folders(self) -> tuple[str, ...]:
+    def _paths_forbidden_in_packages(self) -> tuple[str, ...]:
         return (
             str(self.feedstock.root),
             str(conda_forge_env.ROOT),

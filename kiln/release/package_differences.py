@@ -57,7 +57,7 @@ def _difference(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
 
 
 def _contents(package: Path) -> dict[str, tuple[Any, ...]]:
-    with reader.read_members(package) as members:
+    with reader.opened_members(package) as members:
         return {
             member.name: (
                 files.open_file_sha256(content) if content else member.linkname,
@@ -73,7 +73,7 @@ def _small_file_contents(package: Path, names: set[str]) -> dict[str, bytes]:
     """Return the contents of some small files of a package."""
     if not names:
         return {}
-    with reader.read_members(package) as members:
+    with reader.opened_members(package) as members:
         return {
             member.name: content.read()
             for member, content in members

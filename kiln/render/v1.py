@@ -15,7 +15,15 @@ from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import ConfigPackages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import steps_with_network
-from kiln.render.v1_parts import OutputScripts, Stagings, build_settings, script_secret_names, source, spec_texts, tests
+from kiln.render.v1_parts import (
+    OutputScripts,
+    Stagings,
+    build_settings,
+    script_secret_names,
+    source_from_entry,
+    spec_texts,
+    tests,
+)
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space
@@ -155,7 +163,7 @@ def _output(package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[
         variant={key: str(package.scope.variant[key]) for key in loops},
         binary_relocation=tuple(relocation) if isinstance(relocation, list) else relocation is not False,
         detect_binary_files_with_prefix=detection.get("ignore_binary_files") is not True,
-        sources=tuple(source(entry) for entry in sections["source"]),
+        sources=tuple(source_from_entry(entry) for entry in sections["source"]),
         staged_exports=package.staging is None or package.staging.run_exports,
         settings=build_settings(build, needs),
         extra=dict(extra or {}),

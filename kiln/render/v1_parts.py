@@ -123,7 +123,7 @@ def _staging(
             host=spec_texts(needs.get("host", ())),
             versions=variant_versions(needs, scope),
         ),
-        sources=tuple(source(entry) for entry in sections["source"]),
+        sources=tuple(source_from_entry(entry) for entry in sections["source"]),
         variant={key: str(scope.variant[key]) for key in loops if key in given.own},
         settings=build_settings({}, needs),
         copied=True,
@@ -161,7 +161,7 @@ def tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterato
         )
 
 
-def source(given: Mapping[str, Any]) -> Source:
+def source_from_entry(given: Mapping[str, Any]) -> Source:
     """Return an entry of the source section."""
     more = {key: given[key] for key in _OF_SOURCES if given.get(key) not in (None, [], {})}
     if given.get("path") is not None:

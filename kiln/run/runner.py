@@ -77,7 +77,7 @@ class MatrixRun:
         """
         self.layout.hide_from_git()
         build_cache.index_channel(self.layout)  # after a run that was killed
-        self.reserve = files.DiskReserve(self.layout.root, RESERVE)
+        self.reserve = files.HeldDiskSpace(self.layout.root, RESERVE)
         self.number = self.ledger.begin_run(self.report())
         self.watcher.run_began(self.report())
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]

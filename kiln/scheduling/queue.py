@@ -98,7 +98,7 @@ class Queue:
         """
         self._last_ends.clear()
         group = self._compile_group(job)
-        if self._has_compile(group):
+        if self._is_compile_running_or_stored(group):
             return
         self._held.setdefault(group, []).extend(self._waiting.pop(group, []))
 
@@ -253,12 +253,12 @@ class Queue:
 
     def _requeue_cold(self, group: str) -> None:
         """Schedule a cold build of a group, perhaps again, when its compile is neither stored nor running."""
-        if self._waiting.get(group) and not self._has_compile(group):
+        if self._waiting.get(group) and not self._is_compile_running_or_stored(group):
             first = self._waiting[group][0]
             heap = self._cold_groups.setdefault(self._group_types[group], [])
             heapq.heappush(heap, (-first.cold, first.config, group))
 
-    def _has_compile(self, group: str) -> bool:
+    def _is_compile_running_or_stored(self, group: str) -> bool:
         return bool(self._compiling.get(group) or self._on_disk.get(group)) or group in self._cached
 
     def _next_cold_group(self, worker: str) -> str | None:
@@ -268,7 +268,7 @@ class Queue:
     def _cold_heap(self, machine_type: str) -> list[tuple[float, str, str]]:
         """Return the heap of a machine type, whose first group has no compile and waits."""
         heap = self._cold_groups.get(machine_type, [])
-        while heap and (not self._waiting.get(heap[0][2]) or self._has_compile(heap[0][2])):
+        while heap and (not self._waiting.get(heap[0][2]) or self._is_compile_running_or_stored(heap[0][2])):
             heapq.heappop(heap)
         return heap
 

@@ -86,7 +86,7 @@ def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProces
 
 def contents(package: Path) -> dict[str, Any]:
     """Return the files that a package installs, its tests, licenses and run exports, without the prefixes in them."""
-    with reader.read_members(package) as setting:
+    with reader.opened_members(package) as setting:
         files = {
             member.name: member.linkname if content is None else content.read().decode(errors="replace")
             for member, content in setting

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kiln import emulation, expand
-from kiln.conda_package.reader import read_json, read_members
+from kiln.conda_package.reader import opened_members, read_json
 from kiln.local_channel import Channel
 from tests import emulating
 from tests.emulating import QEMU
@@ -129,7 +129,7 @@ def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) 
     assert hashed["target_platform"] == "linux-aarch64"
     digest = hashlib.sha1(json.dumps(hashed, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
     assert index["build"] == f"h{digest[:7]}_3"
-    with read_members(package) as members:
+    with opened_members(package) as members:
         texts = {member.name: content.read().decode() for member, content in members if content}
     assert texts["share/hello/environment"].splitlines() == [
         "ARCH=aarch64",
@@ -182,7 +182,7 @@ def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) ->
 
 def unpacked(package: Path, prefix: Path) -> None:
     """Unpack a package's files, without its metadata, into a folder other than the one that it was built in."""
-    with read_members(package) as members:
+    with opened_members(package) as members:
         for member, content in members:
             if content is not None and not member.name.startswith("info/"):
                 target = prefix / member.name

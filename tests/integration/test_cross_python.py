@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand
-from kiln.conda_package.reader import read_json, read_members
+from kiln.conda_package.reader import opened_members, read_json
 from kiln.local_channel import Channel
 from kiln.solve_and_install import solve
 from tests import emulating
@@ -279,7 +279,7 @@ def recorded(channel: Path) -> list[dict[str, str]]:
 
 def elf_machines(package: Path) -> dict[str, int]:
     """Return the machine of each binary of a package, by the number in its header."""
-    with read_members(package) as members:
+    with opened_members(package) as members:
         texts = {member.name: content.read() for member, content in members if content}
     binaries = {name: data for name, data in texts.items() if data.startswith(b"\x7fELF")}
     return {name: int.from_bytes(data[18:20], "little") for name, data in binaries.items()}

@@ -33,7 +33,7 @@ def installed(entries: dict[str, Any]) -> dict[str, Any]:
 
 def commands(package: Path) -> list[str]:
     """Return the commands of a package's tests, in either layout."""
-    with reader.read_members(package) as members:
+    with reader.opened_members(package) as members:
         texts = {member.name: content.read().decode() for member, content in members if content is not None}
     if TESTS in texts:
         entries = parse(texts[TESTS], TESTS, ScalarTypes.TEXT).value

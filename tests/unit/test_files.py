@@ -218,7 +218,7 @@ def test_what_the_system_refuses_is_a_failure_that_names_the_file(number: int, k
 
 
 def test_reserved_space_has_no_name_and_is_freed(tmp_path: Path) -> None:
-    reserve = files.DiskReserve(tmp_path / "new", 1 << 16)
+    reserve = files.HeldDiskSpace(tmp_path / "new", 1 << 16)
     assert names(tmp_path / "new") == []
     reserve.release()
 

@@ -37,10 +37,10 @@ def terminate(session: SlurmSession, command: Terminate) -> Event:
     would take with it those that depend on it.
     """
 
-    def is_cancelable(job: QueuedJob) -> bool:
+    def is_unfinished_job_of_worker(job: QueuedJob) -> bool:
         return job.run_id == session.site.run and job.name == command.worker and not has_result(Path(job.folder))
 
-    if cancel(session.client, is_cancelable) is None:
+    if cancel(session.client, is_unfinished_job_of_worker) is None:
         return CommandFailed(worker=command.worker, reason=SILENT)
     return Terminated(worker=command.worker)
 

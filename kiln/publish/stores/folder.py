@@ -136,7 +136,7 @@ class Folder:
         for subdir in forms:
             self.safe_write_path(f"{subdir}/{SHARDS}")
         if not self._is_linked_to_generation(forms):
-            self._adopt_existing_files(index, forms)
+            self._adopt_existing_index_files(index, forms)
         new = _next_generation_folder(index)
         with files.replacing(new) as generation:
             for subdir, contents in forms.items():
@@ -177,7 +177,7 @@ class Folder:
             for name in _mutable_file_names(contents)
         )
 
-    def _adopt_existing_files(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+    def _adopt_existing_index_files(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Make the files in the subdirs, if there are any, the current generation, and link all names to it."""
         first = _next_generation_folder(index)
         with files.replacing(first) as generation:

@@ -64,7 +64,7 @@ def test_a_source_that_kiln_fetches_is_an_input_but_for_its_password() -> None:
         fetched = (FetchedSource(source=source, position=0),)
         step = CompileStep(title="c", recipe={}, folder=Path("/w"), channels=(), environment={}, fetched=fetched)
         calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="", packed_digest="")
-        return calls.inputs(step)
+        return calls.inputs_that_decide_result(step)
 
     assert "swordfish" not in str(inputs(password="swordfish"))
     assert inputs(password="swordfish") == inputs(password="other")
@@ -74,8 +74,8 @@ def test_a_source_that_kiln_fetches_is_an_input_but_for_its_password() -> None:
 def test_a_package_is_made_again_for_files_that_only_it_contains() -> None:
     shared: dict[str, Any] = {"recipe": {}, "folder": Path("/w"), "channels": (), "environment": {}}
     calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="scripts", packed_digest="all")
-    assert calls.inputs(CompileStep(title="compile", **shared))["files"] == "scripts"
-    assert calls.inputs(BuildStep(output=OUTPUT, index={}, **shared))["files"] == "all"
+    assert calls.inputs_that_decide_result(CompileStep(title="compile", **shared))["files"] == "scripts"
+    assert calls.inputs_that_decide_result(BuildStep(output=OUTPUT, index={}, **shared))["files"] == "all"
 
 
 SEARCH = "app could not be built: Failed to resolve dependencies: error sending request for url (u)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_package.reader import read_json, read_members
+from kiln.conda_package.reader import opened_members, read_json
 from kiln.conda_package.rewriter import rewrite_info
 from kiln.errors import BrokenPackage
 from tests.packages import conda_package
@@ -44,6 +44,6 @@ def test_a_higher_level_makes_a_smaller_package_of_the_same_content(tmp_path: Pa
         new = tmp_path / f"{level}.conda"
         rewrite_info(old, new, lambda _, data: data, mtime=1, level=level)
         sizes[level] = new.stat().st_size
-        with read_members(new) as members:
+        with opened_members(new) as members:
             assert {member.name: content.read() for member, content in members if content}["share/words"] == words
     assert sizes[16] < 0.9 * sizes[1]

@@ -72,9 +72,9 @@ def test_a_quota_counts_spot_machines_or_those_on_demand_and_the_cache_is_on_dem
 def test_the_controller_of_a_detached_run_has_its_part_of_the_quotas() -> None:
     """It is on demand: of a quota of spot machines it takes nothing."""
     row = dataclasses.asdict(cores(66, used=2))
-    quota = Quota.parse(row, MACHINE)
+    quota = Quota.from_provider_answer(row, MACHINE)
     assert (quota.reserved, quota.free) == (16, 48)
-    assert Quota.parse({**row, "spot": True}, MACHINE).free == 64
+    assert Quota.from_provider_answer({**row, "spot": True}, MACHINE).free == 64
     plan = quotas.plan_within((quota,), planned, BOUNDS)
     assert plan.selection.workers == 2, "as with 3 in as many rounds"
     text = plan_as_text(plan)
@@ -134,17 +134,17 @@ def test_the_quotas_of_aws_count_families_and_spot_apart() -> None:
     running += [instance("p4d.24xlarge", 48), instance("inf1.xlarge", 2)]
     limits = {AWS.STORAGE: 1.0, **{code: 64.0 for code, *_ in AWS.CODES}}
     storage, *rows = AWS.quotas(limits, running, [{"Size": 100}, {"Size": 150}])
-    assert Quota.parse(storage).free == 1024 - 250
+    assert Quota.from_provider_answer(storage).free == 1024 - 250
     assert [(row["used"], row["spot"], row["gpu"]) for row in rows] == [
         (8, False, False),
         (2, True, False),
         (4, False, True),
         (0, True, True),
     ]
-    assert Quota.parse(rows[0]).free == 56
+    assert Quota.from_provider_answer(rows[0]).free == 56
 
 
 def test_the_limits_of_a_project_that_has_none_are_left_out() -> None:
     limits = {"maxTotalInstances": -1, "maxTotalCores": 20, "totalCoresUsed": 4, "maxTotalRAMSize": 51200}
-    rows = [Quota.parse(row) for row in OPENSTACK.quotas(limits)]
+    rows = [Quota.from_provider_answer(row) for row in OPENSTACK.quotas(limits)]
     assert [(row.measure, row.limit, row.free) for row in rows] == [("cores", 20, 16), ("memory", 50, 50)]

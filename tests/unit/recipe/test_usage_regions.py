@@ -29,7 +29,7 @@ about:
 
 def test_a_recipe_is_divided_into_its_top_and_its_outputs() -> None:
     text = text_regions(RECIPE)
-    assert text.is_top_level
+    assert text.has_package_section
     assert text.text_before_requirements == RECIPE[: RECIPE.index("requirements:")]
     assert text.outputs.startswith("outputs:")
     assert text.outputs.endswith("[true]\n")
@@ -41,7 +41,7 @@ def test_a_recipe_is_divided_into_its_top_and_its_outputs() -> None:
 def test_the_requirements_of_the_top_are_not_those_of_an_output() -> None:
     assert text_regions(RECIPE).requirements_section == "requirements:\n  host:\n    - python\n    - numpy x.x\n"
     block = text_regions(text_regions(RECIPE).output_blocks[0])
-    assert not block.is_top_level
+    assert not block.has_package_section
     assert block.requirements_section.split() == ["requirements:", "run:", "-", "{{", "pin_subpackage('two')", "}}"]
 
 

@@ -90,7 +90,7 @@ def test_run_dependencies_as_tested_are_recorded_unless_forged() -> None:
     forged = ResolvedPackage(scope="run", name="../b", version="1", build="0")
     tests = TestReport(package="a", verdict=TestVerdict.PASSED, run_packages=(package, forged))
     made = cast("Any", SimpleNamespace(tests=tests))
-    assert [attest._package_identifiers(one) for one in attest._tested_run_dependencies(made)] == [
+    assert [attest._tested_dependency_identifiers(one) for one in attest._tested_run_dependencies(made)] == [
         {"purl": "pkg:conda/liba@1?build=0", "url": package.url, "sha256": "ab" * 32}
     ]
     assert attest._tested_run_dependencies(None) == ()
