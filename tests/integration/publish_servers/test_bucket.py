@@ -253,7 +253,7 @@ def test_an_index_that_another_process_changed_is_not_overwritten(bucket: StoreT
         }
         store.client.put_object(Bucket="wheels", Key=f"channel/linux-64/{repodata.BASE}", Body=b"another's")
         with pytest.raises(AlreadyRunning, match=repodata.BASE):
-            store.swap(forms)
+            store.replace_indexes(forms)
     assert store.read(f"linux-64/{repodata.BASE}") == b"another's"
 
 
