@@ -241,7 +241,7 @@ def test_nothing_is_left_when_the_creation_is_interrupted(
         assert container.name in names(engine)
         raise KeyboardInterrupt(verb)
 
-    monkeypatch.setattr(container, "_must", interrupted)
+    monkeypatch.setattr(container, "_require_success", interrupted)
     with pytest.raises(KeyboardInterrupt, match="create"):
         container.__enter__()
     assert container.name not in names(engine)
@@ -253,7 +253,7 @@ from kiln.container import Container, choose
 from kiln.model.container import ContainerRun
 engine = choose(sys.argv[1], env=os.environ).engine
 with Container(engine, ContainerRun(image=sys.argv[2], argv=("sleep", "600"))) as container:
-    assert engine.ask("start", container.name).ok
+    assert engine.run_command("start", container.name).ok
     print(container.name, flush=True)
     sys.stdin.read()
 """
