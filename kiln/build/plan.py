@@ -84,6 +84,7 @@ def plan_rehearsal(
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
                     *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
+                    *prefix_postprocessing.compile_modules_lines(output),
                     *unpackable_prefix_files.refuse_special_files_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal, unpackable_prefix_files
+from kiln.build import (
+    outputs_in_build_order,
+    plan_compile,
+    plan_outputs,
+    plan_rehearsal,
+    prefix_postprocessing,
+    unpackable_prefix_files,
+)
 from kiln.build.engine_secrets import (
     HANDED_OVER,
     UNPACK,
@@ -99,7 +106,12 @@ def test_the_plan_of_a_rehearsal() -> None:
         "export cuda_compiler_version=12.9",
         *untraced(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
         "bash -e /feedstock/recipe/split.sh",
-        *untraced(unpackable_prefix_files.refuse_special_files_lines(Path("/making/app"))),
+        *untraced(
+            (
+                *prefix_postprocessing.compile_modules_lines(APP),
+                *unpackable_prefix_files.refuse_special_files_lines(Path("/making/app")),
+            )
+        ),
     ]
     assert "build" not in app.recipe["requirements"]
     assert "skip_pyc_compilation" not in app.recipe["build"]["python"]
