@@ -111,7 +111,7 @@ class Follower:
         return None if self._log.more else self._finished_event(state, job, answered=jobs is not None)
 
     def _finished_event(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> BuildFinished | None:
-        is_finished = has_result(self._attempt.folder)
+        is_finished = has_result(state)
         if not (is_finished or answered) or not is_over(state, job):
             self._ended_at = None
             return None

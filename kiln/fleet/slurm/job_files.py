@@ -17,7 +17,7 @@ from kiln.errors import SystemFault
 from kiln.fleet.playbook_runner import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.fleet.slurm.site import SlurmSite
@@ -177,9 +177,8 @@ def config_folder_name(config: str) -> str:
     return hashlib.sha256(config.encode()).hexdigest()[:8]
 
 
-def has_result(folder: Path) -> bool:
-    """Return whether the job of an attempt's folder has stored how its build ended."""
-    state = AttemptFolder(folder=folder).state
+def has_result(state: Mapping[str, Any]) -> bool:
+    """Return whether a job has stored how its build ended, by the state of its attempt."""
     return state.get("state") == "ended" and state.get("exit_code") is not None
 
 

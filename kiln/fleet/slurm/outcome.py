@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.console.text import duration
 from kiln.errors import FleetLimit, OutOfMemory, WorkersLost
 from kiln.fleet.executor_protocol import BuildFinished
+from kiln.fleet.slurm.job_files import has_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +32,7 @@ FAILURES: Mapping[str, tuple[int | None, str]] = {
 
 def is_over(state: Mapping[str, Any], job: QueuedJob | None) -> bool:
     """Return whether a job has ended, as it says itself, or as Slurm lists it."""
-    has_result = state.get("state") == "ended" and state.get("exit_code") is not None
-    return has_result or job is None or not job.is_active
+    return has_result(state) or job is None or not job.is_active
 
 
 def outcome(
@@ -53,7 +53,7 @@ def outcome(
         return None
     end = functools.partial(BuildFinished, worker=command.worker, config=command.config)
     is_ended = state.get("state") == "ended"
-    if is_ended and state.get("exit_code") is not None:
+    if has_result(state):
         code = int(state["exit_code"])
         return end(exit_code=code, reason="" if code == 0 else str(state.get("result")), at=state.get("ended"))
     name = past if job is None else job.state

@@ -13,7 +13,7 @@ from kiln.errors import MachinesUnknown, TeardownIncomplete
 from kiln.fleet.executor_protocol import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
 from kiln.fleet.reconcile import Machine
 from kiln.fleet.slurm.client import SlurmClient, program_environment
-from kiln.fleet.slurm.job_files import CONTROLLER, has_result
+from kiln.fleet.slurm.job_files import CONTROLLER, AttemptFolder, has_result
 from kiln.ledger.fleet import is_unfinished
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def terminate(session: SlurmSession, command: Terminate) -> Event:
     """
 
     def is_unfinished_job_of_worker(job: QueuedJob) -> bool:
-        return job.run_id == session.site.run and job.name == command.worker and not has_result(Path(job.folder))
+        is_of_worker = job.run_id == session.site.run and job.name == command.worker
+        return is_of_worker and not has_result(AttemptFolder(folder=Path(job.folder)).state)
 
     if cancel(session.client, is_unfinished_job_of_worker) is None:
         return CommandFailed(worker=command.worker, reason=SILENT)
