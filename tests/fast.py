@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# One process for each core: each further one collects all tests for itself, which takes longer than some tests wait.
-UNIT = ("pytest", "tests/unit", "--quiet", "--numprocesses", str(os.cpu_count() or 1))
+# One process more than cores: some tests wait for others' processes to end.
+UNIT = ("pytest", "tests/unit", "--quiet", "--numprocesses", str((os.cpu_count() or 1) + 1))
 CHECKS = {
     "types": ("mypy", "--platform", "linux"),
     "unit tests": UNIT,
