@@ -243,13 +243,12 @@ def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, 
 
 def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
-    import yaml
-
+    from kiln import yaml_values
     from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller, user_ssh_host_lookup
 
     for path in options.vars:
         text = settings_sent_to_controller.file_text(path)
-        data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml.safe_load(text)
+        data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml_values.load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from kiln import yaml_values
 from kiln.fleet.plan import Overheads
 from kiln.scheduling.estimates import CompileAssumptions
 from kiln.scheduling.pool_simulation import PoolCores
@@ -28,7 +27,7 @@ class Assumptions(CompileAssumptions):
     @classmethod
     def read(cls) -> Assumptions:
         """Read kiln's own table."""
-        rows = yaml.safe_load(ASSUMED.read_text(encoding="utf-8"))
+        rows = yaml_values.load(ASSUMED.read_text(encoding="utf-8"))
         return cls(**{row["name"]: float(row["value"]) for row in rows})
 
     def pool_cores(self, cores: float) -> PoolCores:

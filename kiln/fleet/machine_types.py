@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kiln import yaml_values
 from kiln.errors import MalformedYaml, UsageError, did_you_mean
 from kiln.model.fleet import MachineType
 
@@ -21,7 +22,7 @@ def read(path: Path) -> tuple[MachineType, ...]:
         MalformedYaml: when a row lacks a field, or has an invalid one.
     """
     try:
-        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
+        rows = yaml_values.load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise _invalid_table_error(str(path), error) from error
     return from_rows(rows, str(path))

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import yaml
 
+from kiln import yaml_values
 from kiln.matchspec_notation import package_name
 from kiln.model.provenance import ResolvedPackage
 from kiln.serialization import mapping_or_empty
@@ -130,7 +131,7 @@ def _packages_of_meta_yaml(requirements: Mapping[str, Any]) -> Iterator[Resolved
 def _load_rendered_recipe(data: bytes) -> Mapping[str, Any]:
     """Return a rendered recipe; empty for a text that is none."""
     try:
-        return mapping_or_empty(yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506 - safe ones
+        return mapping_or_empty(yaml_values.load(data))
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
 

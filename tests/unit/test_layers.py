@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ LAYERS = tuple(
         bazel container local_channel console files zstd system_package_advice ledger limits provenance
         compat package_safety names channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
-        emulation version_spec solve_and_install virtual_packages""",
+        emulation version_spec yaml_values solve_and_install virtual_packages""",
         "feedstock_loader lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",
@@ -34,6 +35,7 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def imports_of(file: Path) -> set[str]:
     """Return every module that a file imports, inside functions and type-checking blocks too."""
     modules: set[str] = set()

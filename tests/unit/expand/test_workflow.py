@@ -10,9 +10,8 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
-from kiln import cli
+from kiln import cli, yaml_values
 from kiln.errors import BudgetSpent, NotWritable, RecipeFault
 from kiln.expand import workflow
 from kiln.model.build_config import BuildConfig
@@ -47,7 +46,7 @@ def settings(feedstock: Feedstock, text: str) -> None:
 def parsed(feedstock: Feedstock, *configs: BuildConfig) -> Any:
     text = workflow.planned_workflow(feedstock, configs or CONFIGS).text
     assert text is not None
-    return yaml.safe_load(text)
+    return yaml_values.load(text)
 
 
 def jobs(feedstock: Feedstock, *configs: BuildConfig) -> list[dict[str, Any]]:
@@ -259,7 +258,7 @@ def files_of(feedstock: Feedstock, *configs: BuildConfig) -> dict[str, Any]:
     planned = workflow.planned_workflow(feedstock, configs)
     assert planned.text is not None
     texts = {NAME: planned.text, **planned.more}
-    return {path.rpartition("/")[2]: yaml.safe_load(text) for path, text in texts.items()}
+    return {path.rpartition("/")[2]: yaml_values.load(text) for path, text in texts.items()}
 
 
 def test_more_configs_than_one_matrix_may_have_are_built_by_several_files(feedstock: Feedstock) -> None:
@@ -367,7 +366,7 @@ CHAIN = "kiln: {build_hours: {cuda: 14, cpu: 5}, compile_cache_size: 5, gpu_runn
 def chain_of(feedstock: Feedstock) -> Any:
     more = workflow.planned_workflow(feedstock, CONFIGS).more
     assert list(more) == [".github/workflows/build-chain.yml"]
-    return yaml.safe_load(more[".github/workflows/build-chain.yml"])
+    return yaml_values.load(more[".github/workflows/build-chain.yml"])
 
 
 def test_a_config_that_takes_longer_than_a_job_may_is_built_by_a_chain_of_jobs(feedstock: Feedstock) -> None:
