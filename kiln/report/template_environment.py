@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import re
@@ -32,17 +33,19 @@ def render(template: str, folder: Path, **values: Any) -> str:
 
     style = (HERE / "page.css").read_text(encoding="utf-8")
     return (
-        _environment(folder)
+        _environment()
         .get_template(template)
         .render(
             **values,
+            folder=folder,
             style=Markup(style),  # noqa: S704 - a trusted file of this package
             style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         )
     )
 
 
-def _environment(folder: Path) -> Environment:
+@functools.cache
+def _environment() -> Environment:
     import jinja2
 
     environment = jinja2.Environment(
@@ -63,7 +66,7 @@ def _environment(folder: Path) -> Environment:
         "moment": _utc_time_text,
         "kind": lambda state: state.name.lower().replace("_", "-"),
         "tail": tail,
-        "href": lambda path: _href(path, folder),
+        "href": jinja2.pass_context(lambda page, path: _href(path, page["folder"])),
         "there": lambda path: path is not None and path.is_file(),
         "is_web": is_web,
     }
