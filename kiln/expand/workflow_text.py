@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -191,6 +192,7 @@ def _require_no_expression(jobs: Sequence[WorkflowJob], settings: ActionsSetting
             raise RecipeFault(f"{name} is an expression of GitHub Actions", why="it contains ${{")
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     import jinja2
 
