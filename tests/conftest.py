@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import shutil
 import signal
 import subprocess
@@ -62,6 +63,17 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "once: an integration test of kills or races, which is not run again if it fails"
     )
     config.addinivalue_line("markers", "processes: a unit test that may start processes, small local ones")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while the tests are collected, a third of the time; later collections skip what is there."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
