@@ -177,7 +177,7 @@ class Converter:
         self._sections.convert_build(shared, top, None)
         whole_about = unconditional_section(tree, "about")
         shares_about = all(
-            _overrides_all_keys(whole_about, unconditional_section(element, "about"))
+            whole_about.names <= unconditional_section(element, "about").names
             for element in entries
             if element.values_of_key("about")
         )
@@ -229,7 +229,6 @@ class Converter:
             return script
         given = script if isinstance(script, DictPart) else DictPart(pairs=[("content", script)])
         env = _first_mapping(given, "env")
-        names = {name for name, _ in env.pairs}
         own = {
             "PKG_NAME": identity.values_of_key("name"),
             "PKG_VERSION": identity.values_of_key("version"),
@@ -238,7 +237,7 @@ class Converter:
         pairs = [
             (key, self._package_variable_text(own[key]) if key in own else self._variant_key_expression(key))
             for key in self._facts.compile_keys
-            if key not in names
+            if key not in env.names
         ]
         rest = [pair for pair in given.pairs if pair[0] != "env"]
         return DictPart(pairs=[*rest, ("env", DictPart(pairs=[*env.pairs, *pairs]))])
@@ -285,13 +284,8 @@ class Converter:
         whole, own = unconditional_section(self._tree, "build"), unconditional_section(entry, "build")
         direct_keys = [(key, part) for key, part in entry.pairs if key in keys.OUTPUT_BUILD]
         if is_top:
-            names = {key for key, _ in own.pairs}
-            inherited = [
-                (key, part)
-                for key, part in whole.pairs
-                if key not in names | {"number", "skip", "script", "script_env"}
-            ]
-            pairs = [*own.pairs, *inherited]
+            excluded = own.names | {"number", "skip", "script", "script_env"}
+            pairs = [*own.pairs, *((key, part) for key, part in whole.pairs if key not in excluded)]
         elif entry.values_of_key("build"):
             pairs = own.pairs
         else:
@@ -319,10 +313,8 @@ class Converter:
         own = unconditional_section(entry, "about")
         if is_top:
             top = unconditional_section(self._tree, "about")
-            names = {key for key, _ in own.pairs}
-            own = DictPart(
-                pairs=[*own.pairs, *((key, _without_comments(part)) for key, part in top.pairs if key not in names)]
-            )
+            rest = [(key, _without_comments(part)) for key, part in top.pairs if key not in own.names]
+            own = DictPart(pairs=[*own.pairs, *rest])
             return self._sections.convert_about(own) if whole is not None or entry.values_of_key("about") else None
         if own.pairs:
             return self._sections.convert_about(own)
@@ -345,18 +337,14 @@ def _name_and_version(given: DictPart) -> DictPart:
     )
 
 
-def _overrides_all_keys(whole: DictPart, own: DictPart) -> bool:
-    return {key for key, _ in whole.pairs} <= {key for key, _ in own.pairs}
-
-
 def _files(parts: list[Part]) -> Part | None:
     """Return the files of an output: a list of globs, or lists of those to include and to exclude."""
     if len(parts) != 1 or not isinstance(parts[0], DictPart):
         return conditional_list(parts)
     require_unconditional(parts[0])
-    names = dict.fromkeys(name for name, _ in parts[0].pairs)
+    given = parts[0]
     return replace(
-        parts[0], pairs=[(name, items) for name in names if (items := conditional_list(parts[0].values_of_key(name)))]
+        given, pairs=[(name, items) for name in given.names if (items := conditional_list(given.values_of_key(name)))]
     )
 
 
@@ -373,7 +361,7 @@ def _merged_requirements(own: list[Part], whole: list[Part]) -> DictPart:
     for part in parts:
         if not isinstance(part, DictPart):
             raise Refused(part.number, "requirements are a mapping of sections")
-        names = {key for key, _ in result.pairs}
+        names = result.names
         result.pairs.extend((key, value) for key, value in part.pairs if key not in names)
     return result
 

@@ -179,6 +179,12 @@ def conjunction(guards: Guards) -> Expr | None:
     return result
 
 
+def guards_without(guards: Guards, known: Guards) -> Guards:
+    """Return the conditions that are not among the known ones."""
+    texts = {guard.text for guard in known}
+    return tuple(guard for guard in guards if guard.text not in texts)
+
+
 def pin_arguments(function: str, node: nodes.Call, text: Callable[[nodes.Expr], str]) -> str:
     """Return the arguments of a pin in recipe.yaml; an explicit bound has precedence over the number of places."""
     given = dict(zip(_PIN_ARGUMENTS[function], map(text, node.args), strict=False))

@@ -100,10 +100,10 @@ class SectionConverter:
         Raises:
             Refused: a key has no equivalent.
         """
-        names = list(dict.fromkeys(name for name, _ in given.pairs))
+        names = given.names
         for name in sorted(names, key=lambda each: _ORDER.index(each) if each in _ORDER else len(_ORDER)):
             if name not in {"script", "script_env"}:
-                self.try_conversion(lambda name=name: self._convert_build_key(name, given.values_of_key(name), package))  # type: ignore[misc]
+                self.try_conversion(partial(self._convert_build_key, name, given.values_of_key(name), package))
             elif name == "script" or "script" not in names:
                 package.put(("build", "script"), script)
                 script = None
@@ -188,7 +188,7 @@ class SectionConverter:
             return
         for mapping in mappings:
             require_unconditional(mapping)
-            for kind in dict.fromkeys(name for name, _ in mapping.pairs):
+            for kind in mapping.names:
                 if kind not in RUN_EXPORTS:
                     raise Refused(
                         mapping.values_of_key(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent"
@@ -230,9 +230,8 @@ class SectionConverter:
         ]
 
     def _merged_variables(self, values: DictPart) -> DictPart:
-        names = dict.fromkeys(name for name, _ in values.pairs)
         return DictPart(
-            pairs=[(name, value) for name in names if (value := conditional_text(values.values_of_key(name)))]
+            pairs=[(name, value) for name in values.names if (value := conditional_text(values.values_of_key(name)))]
         )
 
     # -- requirements, about, source ------------------------------------------------------------------------
@@ -250,8 +249,7 @@ class SectionConverter:
                 raise Refused(part.number, "requirements are a mapping of sections")
 
     def _convert_requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
-        names = list(dict.fromkeys(name for name, _ in given.pairs))
-        for name in names:
+        for name in given.names:
             if name not in keys.REQUIREMENTS:
                 raise Refused(
                     given.values_of_key(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml"
@@ -269,8 +267,8 @@ class SectionConverter:
     def convert_about(self, given: DictPart) -> DictPart | None:
         """Convert an about section."""
         result = DictPart(above=given.above)
-        for name in dict.fromkeys(name for name, _ in given.pairs):
-            value = self.try_conversion(lambda name=name: self._convert_about_key(name, given.values_of_key(name)))  # type: ignore[misc]
+        for name in given.names:
+            value = self.try_conversion(partial(self._convert_about_key, name, given.values_of_key(name)))
             if value is not None:
                 result.pairs.append((keys.ABOUT[name], value))
         return result if result.pairs else None
@@ -287,7 +285,7 @@ class SectionConverter:
 
     def convert_sources(self, parts: list[Part]) -> Part | None:
         """Convert the sources."""
-        tried = [self.try_conversion(lambda each=each: self._convert_source(each)) for each in flat_items(parts)]  # type: ignore[misc]
+        tried = [self.try_conversion(partial(self._convert_source, each)) for each in flat_items(parts)]
         items = [each for each in tried if each is not None]
         result = grouped_by_condition(items)
         if len(result) == 1 and isinstance(result[0], DictPart):
@@ -299,7 +297,7 @@ class SectionConverter:
         if not isinstance(given, DictPart):
             raise Refused(given.number, "a source is a mapping")
         result = replace(given, pairs=[])
-        for name in dict.fromkeys(name for name, _ in given.pairs):
+        for name in given.names:
             parts = given.values_of_key(name)
             if name not in keys.SOURCE:
                 raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")

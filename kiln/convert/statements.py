@@ -24,6 +24,7 @@ from kiln.convert.recipe_yaml_expressions import (
     Unsupported,
     assigned_value,
     conjunction,
+    guards_without,
     negated,
 )
 from kiln.template.selectors import lines_with_selectors
@@ -232,8 +233,7 @@ class StatementWalker:
             old = ConditionalCases((), Expr(name))
         elif guard is not None and f"\ue010{name}\ue012" in value.text:
             old = ConditionalCases((), self._version_reference(name))
-        assigned = assigned_value(old, guard, value, number)
-        versions.append(assigned)
+        versions.append(assigned_value(old, guard, value, number))
         self._order.append((name, len(versions) - 1))
 
     def _version_reference(self, name: str) -> Expr:
@@ -387,8 +387,7 @@ def _version_references(texts: Iterable[str]) -> set[tuple[str, int]]:
 
 
 def _extended_guards(guards: Guards, more: Guards) -> Guards:
-    known = {guard.text for guard in guards}
-    return (*guards, *(guard for guard in more if guard.text not in known))
+    return (*guards, *guards_without(more, guards))
 
 
 def _comments_directly_above(comments: Mapping[int, str], numbers: Iterable[int]) -> dict[int, str]:

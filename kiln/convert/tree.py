@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.recipe_yaml_expressions import CONCAT, Expr, literal, unparenthesized
+from kiln.convert.recipe_yaml_expressions import CONCAT, Expr, guards_without, literal, unparenthesized
 from kiln.convert.statements import CLOSE, OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, KeysView
 
     from kiln.convert.recipe_yaml_expressions import ExpandedRecipe, Guards, RecipeLine
 
@@ -86,6 +86,11 @@ class DictPart(Part):
 
     pairs: list[tuple[str, Part]] = field(default_factory=list)
 
+    @property
+    def names(self) -> KeysView[str]:
+        """Every key once, in order."""
+        return dict(self.pairs).keys()
+
     def values_of_key(self, key: str) -> list[Part]:
         """Return every value of a key."""
         return [value for name, value in self.pairs if name == key]
@@ -143,7 +148,7 @@ class _TreeBuilder:
 
     def _build_pair_value(self, key: yaml.ScalarNode, value: yaml.Node, outer: Guards) -> Part:
         above = self._pop_comments_above(key)
-        guards = self._guards_without_outer(self._line_of_node(key).guards, outer)
+        guards = guards_without(self._line_of_node(key).guards, outer)
         part = self._build_part(value, (*outer, *guards))
         part.number, part.guards = self._line_number(key), guards + tuple(g for g in part.guards if g not in guards)
         part.above = [*above, *part.above]
@@ -176,11 +181,11 @@ class _TreeBuilder:
     def _build_scalar(self, node: yaml.ScalarNode, outer: Guards) -> ScalarPart:
         first, last = node.start_mark.line, node.end_mark.line
         block = node.style in {"|", ">"}
-        if (not block and last > first) or block:
+        if block or last > first:
             self._refuse_inner_conditions(
                 range(first + block, min(last + (not block), len(self._lines))), outer, block=block
             )
-        guards = self._guards_without_outer(self._line_of_node(node).guards, outer)
+        guards = guards_without(self._line_of_node(node).guards, outer)
         null = node.style is None and node.value in {"~", "null", "Null", "NULL", ""}
         return ScalarPart(
             number=self._line_number(node),
@@ -192,12 +197,11 @@ class _TreeBuilder:
 
     def _refuse_inner_conditions(self, indexes: range, outer: Guards, *, block: bool) -> None:
         """Refuse conditions inside a text; those of its first line are its own."""
-        known = {guard.text for guard in outer}
         for index in indexes:
             line = self._lines[index]
-            extra = [guard.text for guard in line.guards if guard.text not in known]
+            extra = guards_without(line.guards, outer)
             if extra and (block or index > indexes.start):
-                raise Refused(line.number, f"the condition {extra[0]!r} is on one line of a text of several lines")
+                raise Refused(line.number, f"the condition {extra[0].text!r} is on one line of a text of several lines")
 
     def _pieces(self, text: str) -> Iterator[str | Expr]:
         last = 0
@@ -217,16 +221,12 @@ class _TreeBuilder:
     def _line_number(self, node: yaml.Node) -> int:
         return self._line_of_node(node).number
 
-    def _guards_without_outer(self, guards: Guards, outer: Guards) -> Guards:
-        known = {guard.text for guard in outer}
-        return tuple(guard for guard in guards if guard.text not in known)
-
     def _item_guards(self, node: yaml.MappingNode, outer: Guards) -> Guards:
         """Return the conditions of an item of a list that is a mapping: those that all of its lines have.
 
         A selector on its first line alone would leave the other lines behind.
         """
-        first = self._guards_without_outer(self._line_of_node(node).guards, outer)
+        first = guards_without(self._line_of_node(node).guards, outer)
         keys = [key for key, _ in node.value]
         every = [{guard.text for guard in self._line_of_node(key).guards} for key in keys]
         common = tuple(guard for guard in first if all(guard.text in texts for texts in every))
