@@ -30,13 +30,13 @@ from kiln.convert.recipe_yaml_expressions import (
     negated,
     pin_arguments,
 )
+from kiln.recipe_v1.expression_values import SIGNS
 from kiln.recipe_v1.filters import FILTERS, TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "in": "in", "notin": "not in"}
 _BINARY: dict[type[nodes.Expr], tuple[str, int]] = {
     nodes.Add: ("+", SUM), nodes.Sub: ("-", SUM), nodes.Mul: ("*", PRODUCT),
     nodes.Div: ("/", PRODUCT), nodes.FloorDiv: ("//", PRODUCT), nodes.Mod: ("%", PRODUCT),
@@ -209,7 +209,7 @@ class Translator:
                 return version
         left = self._comparison_operand(node.expr, [operand.expr for operand in node.ops])
         rest = [
-            f"{_SIGNS[op.op]} {self._comparison_operand(op.expr, [node.expr]).text_at_level(SUM)}" for op in node.ops
+            f"{SIGNS[op.op]} {self._comparison_operand(op.expr, [node.expr]).text_at_level(SUM)}" for op in node.ops
         ]
         return Expr(" ".join([left.text_at_level(SUM), *rest]), COMPARE)
 
@@ -242,7 +242,7 @@ class Translator:
         if len(digits) < 2:
             raise Unsupported(f"{left.name} is compared with {number}, which is not a version such as 310")
         version = f"{digits[0]}.{digits[1:]}"
-        sign = _SIGNS[operand.op]
+        sign = SIGNS[operand.op]
         spec = {
             "==": f"{version}.*",
             "!=": f"!={version}.*",

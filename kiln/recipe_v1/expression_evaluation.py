@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from jinja2 import nodes
 
 from kiln.recipe_v1.expression_values import (
+    COMPARISONS,
     NOTHING,
+    SIGNS,
     InvalidOperation,
     Undefined,
     arithmetic_function,
-    contains,
-    equal,
     is_true,
-    less,
     printed_text,
     require_defined,
 )
@@ -112,11 +111,8 @@ def _sign(node: nodes.Neg | nodes.Pos) -> Step:
 
 
 def _binary(node: nodes.BinExpr) -> Step:
-    left, right, run = (
-        node_evaluator(node.left),
-        node_evaluator(node.right),
-        arithmetic_function(_OPERATORS[type(node)]),
-    )
+    left, right = node_evaluator(node.left), node_evaluator(node.right)
+    run = arithmetic_function(type(node).__name__.lower())
     return lambda scope: run(left(scope), right(scope))
 
 
@@ -127,7 +123,7 @@ def _concat(node: nodes.Concat) -> Step:
 
 def _compare(node: nodes.Compare) -> Step:
     first = node_evaluator(node.expr)
-    rest = [(_COMPARISONS[operand.op], node_evaluator(operand.expr)) for operand in node.ops]
+    rest = [(COMPARISONS[SIGNS[operand.op]], node_evaluator(operand.expr)) for operand in node.ops]
 
     def run(scope: Scope) -> bool:
         left = first(scope)
@@ -232,25 +228,6 @@ def _slice(value: Step, node: nodes.Slice) -> Step:
     return run
 
 
-_OPERATORS: dict[type[nodes.Node], str] = {
-    nodes.Add: "add",
-    nodes.Sub: "sub",
-    nodes.Mul: "mul",
-    nodes.Div: "div",
-    nodes.FloorDiv: "floordiv",
-    nodes.Mod: "mod",
-    nodes.Pow: "pow",
-}
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": equal,
-    "ne": lambda left, right: not equal(left, right),
-    "lt": less,
-    "lteq": lambda left, right: not less(right, left),
-    "gt": lambda left, right: less(right, left),
-    "gteq": lambda left, right: not less(left, right),
-    "in": contains,
-    "notin": lambda item, items: not contains(item, items),
-}
 _MAKERS: dict[type[nodes.Node], Callable[[Any], Step]] = {
     nodes.Const: _constant,
     nodes.Name: _name,
@@ -263,7 +240,7 @@ _MAKERS: dict[type[nodes.Node], Callable[[Any], Step]] = {
     nodes.Not: _not,
     nodes.Neg: _sign,
     nodes.Pos: _sign,
-    **dict.fromkeys(_OPERATORS, _binary),
+    **dict.fromkeys((nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow), _binary),
     nodes.Concat: _concat,
     nodes.Compare: _compare,
     nodes.Filter: _filter,

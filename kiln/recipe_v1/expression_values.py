@@ -177,3 +177,17 @@ def contains(item: Any, items: Any) -> bool:
     if require_defined(items) is NOTHING:
         return False
     raise InvalidOperation(f"{_kind_name(items)} contains nothing")
+
+
+# Jinja's names of comparisons, and their signs.
+SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "in": "in", "notin": "not in"}
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": equal,
+    "!=": lambda left, right: not equal(left, right),
+    "<": less,
+    "<=": lambda left, right: not less(right, left),
+    ">": lambda left, right: less(right, left),
+    ">=": lambda left, right: not less(left, right),
+    "in": contains,
+    "not in": lambda item, items: not contains(item, items),
+}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.expression_values import (
+    COMPARISONS,
     NOTHING,
     InvalidOperation,
     Undefined,
     contains,
-    equal,
     is_true,
     less,
     printed_text,
@@ -151,6 +151,7 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+_SIGNS_BY_WORD = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 TESTS: dict[str, Callable[..., bool]] = {
     "boolean": lambda value: isinstance(value, bool),
     "defined": lambda value: not isinstance(value, Undefined),
@@ -171,16 +172,5 @@ TESTS: dict[str, Callable[..., bool]] = {
     "string": lambda value: isinstance(value, str),
     "true": lambda value: value is True,
     "undefined": lambda value: isinstance(value, Undefined),
-    "eq": equal,
-    "==": equal,
-    "ne": lambda left, right: not equal(left, right),
-    "!=": lambda left, right: not equal(left, right),
-    "lt": less,
-    "<": less,
-    "le": lambda left, right: not less(right, left),
-    "<=": lambda left, right: not less(right, left),
-    "gt": lambda left, right: less(right, left),
-    ">": lambda left, right: less(right, left),
-    "ge": lambda left, right: not less(left, right),
-    ">=": lambda left, right: not less(left, right),
+    **{name: COMPARISONS[sign] for word, sign in _SIGNS_BY_WORD.items() for name in (word, sign)},
 }
