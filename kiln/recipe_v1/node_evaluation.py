@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import RecipeFault, TemplateFault, did_you_mean, raise_all
 from kiln.model.source_position import Place
-from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template, names_in_script_line
+from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.expression_values import NOTHING, InvalidOperation, is_true, printed_text, require_defined
 from kiln.yamltext import PlacedText
@@ -46,15 +46,6 @@ def is_empty(node: Any) -> bool:
 
 
 # Scalars
-
-
-def names_in_script_node(node: PlacedText) -> frozenset[str]:
-    """Return the names that a line of a script asks for.
-
-    Raises:
-        TemplateFault: it is malformed.
-    """
-    return compile_scalar(node, names_in_script_line)
 
 
 def compile_scalar(node: PlacedText, compile_: Callable[[str], Result]) -> Result:

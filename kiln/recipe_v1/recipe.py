@@ -176,9 +176,8 @@ class RecipeV1:
         if "staging" in entry:
             require_known_keys(entry, schema.STAGING, "a staging output")
             _name_of_staging(entry)
-            for part, names in schema.KEYS_OF_STAGING.items():
-                title = f"{part} of a staging output"
-                require_known_keys(require_mapping(entry.get(part), title), names, title)
+            for part, kind in (("build", schema.STAGING_BUILD), ("requirements", schema.STAGING_REQUIREMENTS)):
+                require_known_keys(require_mapping(entry.get(part), kind.name), kind.kinds, kind.name)
         else:
             require_known_keys(entry, schema.OUTPUT, "an output")
 
@@ -203,11 +202,9 @@ class RecipeV1:
             KilnError: the recipe cannot be evaluated there, with the line.
         """
         scope = self.scope_at_variant(variant, target, build, words=words)
-        return (
-            self._evaluate_output(self.entries[index], scope)
-            if self.has_outputs
-            else self._evaluate_single_package(scope)
-        )
+        if self.has_outputs:
+            return self._evaluate_output(self.entries[index], scope)
+        return self._evaluate_single_package(scope)
 
     def scope_at_variant(
         self, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False
@@ -231,7 +228,7 @@ class RecipeV1:
             "build": schema.BUILD(self.root.get("build"), scope),
             **self._sections(self.root, scope, top=False),
         }
-        return self._make_package(self.root["package"], package, sections, scope, {})
+        return self._make_package(self.root["package"], package, sections, scope)
 
     def _evaluate_output(self, entry: Mapping[str, Any], scope: VariantScope) -> PackageAtVariant:
         in_context = frozenset(scope.reads)
@@ -245,7 +242,7 @@ class RecipeV1:
         sections: dict[str, Any] = {"build": _merged_build(whole, own, with_script=top)}
         if not sections["build"].get("skip"):
             sections |= self._sections(entry, scope, top=top)
-        return self._make_package(entry["package"], package, sections, scope, {"staging": staging})
+        return self._make_package(entry["package"], package, sections, scope, staging)
 
     def _sections(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> dict[str, Any]:
         whole = {} if entry is self.root else schema.ABOUT(self.root.get("about"), scope)
@@ -269,12 +266,11 @@ class RecipeV1:
         package: Mapping[str, str],
         sections: Mapping[str, Any],
         scope: VariantScope,
-        more: Mapping[str, Any],
+        staging: StagingAtVariant | None = None,
     ) -> PackageAtVariant:
         for key in ("name", "version"):
             if not package.get(key):
                 raise node_error(entry, f"the package has no {key}")
-        staging: StagingAtVariant | None = more.get("staging")
         own = {
             *scope.reads,
             *_keys_of_bare_requirements(sections.get("requirements", {}), scope),
@@ -374,24 +370,18 @@ def _counted_keys(keys: Iterable[str], build: Mapping[str, Any], scope: VariantS
 
 def _keys_of_bare_requirements(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]:
     """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
-    names = (
-        name
-        for part in ("build", "host")
-        for spec in requirements.get(part, ())
-        if (name := bare_requirement_name(spec))
-    )
-    return {key for name in names if (key := scope.version_key_of_package(name))}
+    return set(_keys_by_bare_requirement(requirements, scope).values())
 
 
 def variant_versions(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
     """Return the versions that the variant gives the requirements of ``build`` and ``host`` that have none."""
-    names = (
-        name
-        for part in ("build", "host")
-        for spec in requirements.get(part, ())
-        if (name := bare_requirement_name(spec))
-    )
-    return {name: str(scope.variant[key]) for name in names if (key := scope.version_key_of_package(name))}
+    return {name: str(scope.variant[key]) for name, key in _keys_by_bare_requirement(requirements, scope).items()}
+
+
+def _keys_by_bare_requirement(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
+    """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
+    names = (bare_requirement_name(spec) for part in ("build", "host") for spec in requirements.get(part, ()))
+    return {name: key for name in names if name and (key := scope.version_key_of_package(name))}
 
 
 def _merged_build(whole: Mapping[str, Any], own: Mapping[str, Any], *, with_script: bool) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from kiln.recipe_v1.node_evaluation import (
 from kiln.recipe_v1.requirement import requirement
 from kiln.recipe_v1.scope import LATE
 from kiln.recipe_v1.scripts import (
+    ScriptKind,
     evaluate_environment,
     evaluate_test_lines,
     record_reads,
     script_lines,
-    values_of_names,
 )
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import scalar_value
@@ -206,25 +206,6 @@ def _skip_condition_holds(node: Any, scope: VariantScope) -> bool:
         return bool(text) and condition_holds(text, scope)
     except KilnError:
         return False  # as rattler-build has it
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptKind:
-    """The kind of a script: its settings, or its lines alone, with the values of the names in their expressions.
-
-    The field ``bare`` is set for lines alone, which may be the name of a file.
-    """
-
-    of_mapping: Kind
-    content: Kind
-
-    def __call__(self, node: Any, scope: VariantScope) -> dict[str, Any]:
-        """Evaluate the script."""
-        if isinstance(node, dict) and "if" not in node:
-            fields, of_lines = self.of_mapping(node, scope), node.get("content")
-        else:
-            fields, of_lines = {"content": self.content(node, scope), "bare": True}, node
-        return {**fields, "names": values_of_names(of_lines, scope)}
 
 
 def evaluate_all_texts(node: Any, scope: VariantScope) -> Any:
@@ -412,4 +393,3 @@ SEVERAL = (
 )  # fmt: skip
 OUTPUT = ("package", "inherit", "source", "build", "requirements", "tests", "about")
 STAGING = ("staging", "source", "build", "requirements")
-KEYS_OF_STAGING = {"build": ("script",), "requirements": ("build", "host", "ignore_run_exports")}

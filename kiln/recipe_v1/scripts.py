@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import TemplateFault
-from kiln.recipe_v1.compiled_expression import compile_expression, is_template
+from kiln.recipe_v1.compiled_expression import compile_expression, is_template, names_in_script_line
 from kiln.recipe_v1.node_evaluation import (
     compile_scalar,
-    names_in_script_node,
     node_error,
     rendered_text,
     require_mapping,
@@ -20,6 +20,7 @@ from kiln.recipe_v1.node_evaluation import (
 if TYPE_CHECKING:
     from typing import Any
 
+    from kiln.recipe_v1.schema import Kind
     from kiln.recipe_v1.scope import VariantScope
 
 
@@ -36,7 +37,7 @@ def script_lines(node: Any, scope: VariantScope) -> list[str]:
     """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
     for setting in scalars_of_all_branches(node):
         if is_template(setting):
-            record_reads(names_in_script_node(setting), scope)
+            record_reads(compile_scalar(setting, names_in_script_line), scope)
     _record_reads_of_conditions(node, scope)
     return [str(require_scalar(item)) for item in resolved_items(node, scope) if item]
 
@@ -71,6 +72,25 @@ def record_reads(names: frozenset[str], scope: VariantScope) -> None:
 def values_of_names(node: Any, scope: VariantScope) -> dict[str, Any]:
     """Return the values of the names in a script's expressions that the context or the variant gives."""
     lines = [line for line in scalars_of_all_branches(node) if is_template(line)]
-    names = frozenset[str]().union(*map(names_in_script_node, lines))
+    names = frozenset[str]().union(*(compile_scalar(line, names_in_script_line) for line in lines))
     values = {name: scope.value(name) for name in sorted(names) if name in scope.context or name in scope.variant}
     return {name: value for name, value in values.items() if isinstance(value, str | int | list)}
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptKind:
+    """The kind of a script: its settings, or its lines alone, with the values of the names in their expressions.
+
+    The field ``bare`` is set for lines alone, which may be the name of a file.
+    """
+
+    of_mapping: Kind
+    content: Kind
+
+    def __call__(self, node: Any, scope: VariantScope) -> dict[str, Any]:
+        """Evaluate the script."""
+        if isinstance(node, dict) and "if" not in node:
+            fields, of_lines = self.of_mapping(node, scope), node.get("content")
+        else:
+            fields, of_lines = {"content": self.content(node, scope), "bare": True}, node
+        return {**fields, "names": values_of_names(of_lines, scope)}

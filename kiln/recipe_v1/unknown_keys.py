@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.errors import did_you_mean
 from kiln.recipe_v1 import schema
+from kiln.recipe_v1.scripts import ScriptKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,7 +56,7 @@ def _unknown_keys_of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
     if isinstance(kind, schema.ListKind):
         for item in all_branches(node):
             yield from _unknown_keys_of_kind(kind.kind, item)
-    elif isinstance(kind, (schema.EitherKind, schema.ScriptKind)):
+    elif isinstance(kind, (schema.EitherKind, ScriptKind)):
         yield from _unknown_keys_of_kind(kind.of_mapping, node)
     elif isinstance(kind, schema.SectionKind) and isinstance(node, dict) and "if" not in node:
         known = [key for key in node if not kind.is_experimental(key)]
