@@ -48,7 +48,7 @@ def compile_expression(source: str) -> CompiledExpression:
     """
     if is_template(source):
         raise MalformedExpression(f"an expression stands without {START} and }}}} here")
-    result = _compile_source(f"{START} {source} }}}}")
+    result = compile_template(f"{START} {source} }}}}")
     if not result.alone:
         raise MalformedExpression("one expression is expected")
     return result
@@ -61,7 +61,14 @@ def compile_template(source: str) -> CompiledExpression:
     Raises:
         Malformed: it is malformed, or has a statement other than ``if``.
     """
-    return _compile_source(source)
+    try:
+        tree = _parsed(source)
+        names = frozenset(name for node in tree for name in _names(node))
+        if len(tree) == 1 and isinstance(tree[0], nodes.Expr) and not isinstance(tree[0], nodes.TemplateData):
+            return CompiledExpression(node_evaluator(tree[0]), names, alone=True)
+        return CompiledExpression(_compile_text_function(tree), names)
+    except RecursionError as error:
+        raise MalformedExpression("nested too deeply") from error
 
 
 @lru_cache(maxsize=8192)
@@ -91,20 +98,6 @@ def _names_of_body(body: Iterable[nodes.Node]) -> Iterator[str]:
             yield from _names_of_body((*node.body, *node.else_))
         elif isinstance(node, nodes.Assign):
             yield from _names(node.node)
-
-
-def _compile_source(source: str) -> CompiledExpression:
-    try:
-        return _compile_tree(_parsed(source))
-    except RecursionError as error:
-        raise MalformedExpression("nested too deeply") from error
-
-
-def _compile_tree(tree: list[nodes.Node]) -> CompiledExpression:
-    names = frozenset(name for node in tree for name in _names(node))
-    if len(tree) == 1 and isinstance(tree[0], nodes.Expr) and not isinstance(tree[0], nodes.TemplateData):
-        return CompiledExpression(node_evaluator(tree[0]), names, alone=True)
-    return CompiledExpression(_compile_text_function(tree), names)
 
 
 def _parsed(source: str) -> list[nodes.Node]:
