@@ -10,7 +10,7 @@ from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_star
-from kiln.recipe_v1.identity import SECTIONS, BuildIdentities
+from kiln.recipe_v1.identity import SECTIONS, BuildIdentities, all_requirements
 from kiln.recipe_v1.node_evaluation import rendered_text
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import ConfigPackages
@@ -50,11 +50,7 @@ def packages_of_recipe_yaml(feedstock: Feedstock, config: BuildConfig, build_pla
 def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, several: bool) -> ComparablePackage:
     sections = package.sections
     build = sections["build"]
-    pinned = {
-        spec.name
-        for spec in _all_requirements(sections["requirements"])
-        if isinstance(spec, OpenPin) and spec.subpackage
-    }
+    pinned = {spec.name for spec in all_requirements(package) if isinstance(spec, OpenPin) and spec.subpackage}
     down = build.get("variant", {}).get("down_prioritize_variant")
     values: dict[str, Any] = {
         "package/version": package.version,
@@ -77,14 +73,6 @@ def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, s
         values=comparable_package.without_defaults(values),
         hash_input={key: str(value) for key, value in identity.hash_input.items() if key not in pinned},
     )
-
-
-def _all_requirements(needs: Mapping[str, Any]) -> Iterator[Any]:
-    for section in SECTIONS:
-        yield from needs.get(section, ())
-    exports = needs.get("run_exports", ())
-    for given in exports.values() if isinstance(exports, dict) else [exports]:
-        yield from given
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -85,11 +85,12 @@ class BuildIdentities:
 
 def exact_pins(package: PackageAtVariant) -> list[str]:
     """Return the names of the other outputs that a package pins exactly."""
-    pins = (item for item in _all_requirements(package) if isinstance(item, OpenPin) and item.subpackage and item.exact)
+    pins = (item for item in all_requirements(package) if isinstance(item, OpenPin) and item.subpackage and item.exact)
     return list(dict.fromkeys(pin.name for pin in pins if pin.name != package.name))
 
 
-def _all_requirements(package: PackageAtVariant) -> Iterator[str | OpenPin]:
+def all_requirements(package: PackageAtVariant) -> Iterator[str | OpenPin]:
+    """Yield the requirements of a package, and its run exports."""
     setting = package.sections.get("requirements", {})
     for section in SECTIONS:
         yield from setting.get(section, ())

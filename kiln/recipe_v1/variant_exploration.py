@@ -15,7 +15,7 @@ from kiln.recipe_v1.identity import exact_pins
 from kiln.recipe_v1.node_evaluation import RECIPE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Set
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from kiln.recipe_v1.recipe import PackageAtVariant, RecipeV1
@@ -74,7 +74,7 @@ class ConfigPackages:
     def _divided_packages(self, index: int, space: Space, *, by_pins: bool = True) -> Iterator[PackageAtVariant]:
         package = self._cached_package(index, space.first_variant())
         keys = self._keys_package_depends_on(package) if by_pins else package.scope.reads | package.hashed
-        key = _first_varying_key(keys, space)
+        key = min(keys & space.varying_keys, default=None)
         if key is not None:
             for part in _parts_by_value(space, key):
                 yield from self._divided_packages(index, part, by_pins=by_pins)
@@ -122,7 +122,7 @@ def _explored_packages(
 ) -> Iterator[PackageAtVariant]:
     _spend_evaluation(budget)
     package = recipe.package(index, space.first_variant(), *platforms, words=True)
-    key = _first_varying_key(package.scope.reads | package.used, space)
+    key = min((package.scope.reads | package.used) & space.varying_keys, default=None)
     if key is not None:
         for part in _parts_by_value(space, key):
             yield from _explored_packages(recipe, index, part, platforms, budget)
@@ -141,12 +141,6 @@ def _spend_evaluation(budget: list[int]) -> None:
         why = f"the packages differ at more than {_MOST:,} combinations of keys"
         hint = "zip keys that belong together with zip_keys"
         raise RecipeFault("the matrix explodes", at=Place(file=RECIPE), why=why, hint=hint)
-
-
-def _first_varying_key(keys: Set[str], space: Space) -> str | None:
-    """Return the first of some keys that varies in a part of the space."""
-    varying = {key for dimension in space.varying for key in dimension.keys if len(dimension.values(key)) > 1}
-    return min(keys & varying, default=None)
 
 
 def _parts_by_value(space: Space, key: str) -> Iterator[Space]:

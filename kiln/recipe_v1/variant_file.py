@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from kiln.variants.platform import Platform
 
-_SETTINGS = frozenset({"zip_keys", "pin_run_as_build"})
-
 
 class VariantFileV1:
     """A variants.yaml on disk; each platform sees its own part of it."""
@@ -57,7 +55,7 @@ class VariantFileV1:
     def _value(self, key: str, node: Any, names: Namespace) -> Any:
         if key == "zip_keys":
             return self._zip_key_groups(node, names)
-        if key in _SETTINGS or isinstance(node, dict):
+        if key == "pin_run_as_build" or isinstance(node, dict):
             return _without_positions(node)
         return [self._typed_value(key, item) for item in self._resolved_items(node, names)]
 
