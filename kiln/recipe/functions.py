@@ -163,13 +163,9 @@ class _Files:
         self._sources = sources
         self._os = os
 
-    def recipe_file_text(self, name: str) -> str:
-        """Return the text of a file of the recipe; raises what ``read_recipe_file`` raises."""
-        return read_recipe_file(self._sources.recipe, name)
-
     def npm(self) -> Any:
         """Return the data of ``package.json``."""
-        return parsed_data(self.recipe_file_text("package.json"), "json")
+        return parsed_data(read_recipe_file(self._sources.recipe, "package.json"), "json")
 
     def load_file_data(
         self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any
@@ -190,7 +186,7 @@ class _Files:
             if from_recipe_dir or name.startswith(("/", "..")):
                 place = (self._sources.recipe / name).resolve()
                 return (
-                    self.recipe_file_text(name)
+                    read_recipe_file(self._sources.recipe, name)
                     if place.exists() or not place.is_relative_to(self._sources.recipe)
                     else None
                 )
@@ -209,7 +205,7 @@ class _Files:
     def _file_text(self, name: str, *, from_recipe_dir: bool) -> str | None:
         """Return the text of a file of the recipe or of its sources; None if it does not exist yet."""
         if from_recipe_dir or str(name).startswith(("/", "..")):
-            return self.recipe_file_text(name)
+            return read_recipe_file(self._sources.recipe, name)
         return self._sources.source_file_text(str(name))
 
 

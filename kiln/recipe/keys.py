@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
+    from kiln.recipe.engine_unsupported_values import KeyPath
+
 ANY = "*"  # stands for all keys of a section
 _NESTED = ("build", "requirements", "test", "about")  # sections that an output may have, too
 _ONLY_OUTPUTS = {("test", "script")}
@@ -63,10 +65,7 @@ def key_faults(values: Mapping[str, Any], text: str, file: str) -> tuple[KeyFaul
     return tuple({(fault.key, fault.what): fault for fault in faults}.values())
 
 
-Path_ = tuple[str, ...]
-
-
-def _faulty_key_paths(values: Mapping[str, Any]) -> Iterator[tuple[Path_, str, str]]:
+def _faulty_key_paths(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, str]]:
     """Yield the path of each key at fault, with its kind (``unknown``, ``refused`` or ``value``) and the reason."""
     sections = {section for section, _ in recipe_keys()}
     for section, content in values.items():
@@ -82,7 +81,7 @@ def _faulty_key_paths(values: Mapping[str, Any]) -> Iterator[tuple[Path_, str, s
     yield from ((path, "value", why) for path, why in unsupported_values(values))
 
 
-def _section_faults(section: str, entry: Mapping[str, Any], path: Path_) -> Iterator[tuple[Path_, str, str]]:
+def _section_faults(section: str, entry: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str, str]]:
     table = recipe_keys()
     if (section, ANY) in table:
         return
@@ -103,7 +102,7 @@ def _similar_key_hint(section: str, key: str) -> str:
     return did_you_mean(key, names) or f"none of the {len(names)} keys of {section} is like it"
 
 
-def _fault(path: Path_, kind: str, why: str, text: str, file: str) -> KeyFault:
+def _fault(path: KeyPath, kind: str, why: str, text: str, file: str) -> KeyFault:
     key, at = "/".join(path), _place(path, text, file)
     if kind == "unknown":
         what = f"unknown section {key!r}" if len(path) == 1 else f"unknown key {key!r}"
@@ -114,7 +113,7 @@ def _fault(path: Path_, kind: str, why: str, text: str, file: str) -> KeyFault:
     return KeyFault(key=key, known=True, what=what, at=at, why=why, hint="leave it out, or --engine conda-build")
 
 
-def _place(path: Path_, text: str, file: str) -> Place:
+def _place(path: KeyPath, text: str, file: str) -> Place:
     """Return the place of a key in the recipe as written, else that of its section."""
     section = Place(file=file)
     for number, column, keys in _keys_in_text(text.splitlines()):
@@ -125,7 +124,7 @@ def _place(path: Path_, text: str, file: str) -> Place:
     return section
 
 
-def _keys_in_text(lines: Iterable[str]) -> Iterator[tuple[int, int, Path_]]:
+def _keys_in_text(lines: Iterable[str]) -> Iterator[tuple[int, int, KeyPath]]:
     """Yield each key of a recipe's text: its line, its column, and the keys that it is below of, by indentation."""
     above: list[tuple[int, str]] = []
     for number, line in enumerate(lines, 1):

@@ -210,7 +210,7 @@ class Metadata:
     def used_keys(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
         """Return the variant keys that the package uses.
 
-        ``top`` adds the recipe's top; ``everywhere`` searches all of its text.
+        ``top`` adds the recipe's top; ``everywhere`` searches all of the recipe's text.
         """
         return self.recipe.cached_used_keys(
             self.variant, (self.name, top, everywhere), lambda: self.find_used_keys(top=top, everywhere=everywhere)
@@ -232,24 +232,14 @@ class Metadata:
     def _used_in_recipe(self, *, top: bool, everywhere: bool) -> frozenset[str]:
         usage = self.recipe.usage
         if everywhere:
-            # The output's own text here too, unless ``top`` is set.
-            full_text, selected_text = (
-                self._whole_or_block_text(top=top, selected=False),
-                self._whole_or_block_text(top=top, selected=True),
-            )
+            full_text, selected_text = (self._recipe_text(selected=selected).text for selected in (False, True))
             return usage.keys_outside_selectors(selected_text) | usage.keys_in_selectors(full_text)
         full_text, selected_text = (
-            self._text_searched_for_keys(top=top, selected=False),
-            self._text_searched_for_keys(top=top, selected=True),
+            self._text_searched_for_keys(top=top, selected=selected) for selected in (False, True)
         )
         used = usage.keys_outside_selectors(selected_text) | usage.keys_in_selectors(full_text)
         required = usage.keys_outside_selectors(text_regions(selected_text).first_requirements)
         return (used - required) | self._without_run_only_keys(required)
-
-    def _whole_or_block_text(self, *, top: bool, selected: bool) -> str:
-        if self.is_output and not top:
-            return self._output_block(selected=selected)
-        return self._recipe_text(selected=selected).text
 
     def _without_run_only_keys(self, required: frozenset[str]) -> frozenset[str]:
         """Return the keys without those in ``run`` alone, or in ``build`` alone where ``build`` is to be ignored."""

@@ -95,7 +95,7 @@ class SourceFiles:
                 if (place / ".git").exists()
                 else {}
             )
-        repository = self._repository(str(entry["git_url"])) if entry.get("git_url") else None
+        repository = self._repository(str(entry["git_url"]))
         return git_repository.revision_variables(repository, _revision(entry), self.recipe.parent) if repository else {}
 
     def _text_in_source(self, entry: Mapping[str, Any], name: str) -> str | None:

@@ -11,7 +11,7 @@ from kiln.model.source_position import Place
 from kiln.recipe import functions
 from kiln.recipe.usage import check_line_length
 from kiln.template.jinja import Environment, Template
-from kiln.template.selectors import BoundedDict, SelectableText
+from kiln.template.selectors import BoundedDict, SelectableText, SelectedText
 from kiln.yamltext import Document, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.template.namespace import Doubts, Namespace
-    from kiln.template.selectors import SelectedText
 
 _SECTIONS = ("package", "build", "requirements", "app", "test", "about", "extra")
 _LISTS = ("source", "outputs")
@@ -182,12 +181,10 @@ class RecipeSource:
         self, selected: SelectedText, names: Namespace, context: Callable[[], Callable[[str], Any]]
     ) -> str:
         """Return the rendered text with each line's number in the selected text, where a line can carry it."""
-        from kiln.template.selectors import SelectedText as Marked
-
         lines = [_with_line_mark(number, line) for number, line in enumerate(selected.text.split("\n"), 1)]
         try:
             return self.rendered_text(
-                Marked(text="\n".join(lines), numbers=selected.numbers), names, context, ("marked",)
+                SelectedText(text="\n".join(lines), numbers=selected.numbers), names, context, ("marked",)
             )
         except KilnError:
             return ""
