@@ -74,21 +74,14 @@ def insert_step_counting(tree: nodes.Template) -> None:
         loop.iter = nodes.Filter(loop.iter, COUNTED, [], [], None, None, lineno=loop.iter.lineno)
 
 
-class UndefinedUses:
-    """The undefined names that a rendering used other than in a test."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-
 class UndefinedValue(jinja2.Undefined):
     """An undefined value: false, empty, equal to other undefined values; arithmetic on it stays undefined."""
 
-    uses: ClassVar[UndefinedUses]
+    uses: ClassVar[list[str]]  # the undefined names that a rendering used other than in a test
 
     def _record_use(self) -> None:
         if self._undefined_obj is missing and self._undefined_name:
-            self.uses.names.append(self._undefined_name)
+            self.uses.append(self._undefined_name)
 
     def _undefined_result(self, *_: Any, **__: Any) -> UndefinedValue:
         self._record_use()
@@ -123,7 +116,7 @@ class Environment(ImmutableSandboxedEnvironment):
     """A sandbox in which loop iterations and calls spend a budget."""
 
     def __init__(self, load: Callable[[str], str]) -> None:
-        self.uses = UndefinedUses()
+        self.uses: list[str] = []
         self.budget = StepBudget()
         self._compiled: dict[str, Piece] = {}
         undefined = type("Recorded", (UndefinedValue,), {"uses": self.uses})
@@ -214,7 +207,7 @@ class Template:
         """
         environment = self._environment
         text = "\n".join(part for _, part in self._render_pieces(context))
-        for name in environment.uses.names:
+        for name in environment.uses:
             if name not in self.sets and not known(name):
                 raise self._undefined_name_error(name, {*near, *self.sets})
         return text
@@ -238,7 +231,7 @@ class Template:
         """Yield the rendered text of each piece, with the line (from 0) at which the piece begins."""
         environment = self._environment
         environment.budget.restart()
-        environment.uses.names.clear()
+        environment.uses.clear()
         shared = new_context(environment, None, {}, dict(context), shared=False, globals=environment.globals)
         for start, piece in self._pieces:
             yield start, piece if isinstance(piece, str) else self._run(start, piece, shared)

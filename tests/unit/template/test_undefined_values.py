@@ -5,14 +5,14 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from kiln.template.jinja import UndefinedUses, UndefinedValue
+from kiln.template.jinja import UndefinedValue
 
 
 def rendered(text: str) -> tuple[str, list[str]]:
     """Render a template; return its text and the undefined names that it used."""
-    uses = UndefinedUses()
+    uses: list[str] = []
     environment = jinja2.Environment(undefined=type("Recorded", (UndefinedValue,), {"uses": uses}))
-    return environment.from_string(text).render(), uses.names
+    return environment.from_string(text).render(), uses
 
 
 @pytest.mark.parametrize(
