@@ -51,23 +51,16 @@ class Platform:
 
     def fixed_names(self, variant: Mapping[str, Any], host_subdir: str) -> dict[str, Any]:
         """Return the names that do not come from the variant itself."""
-        return self._cached_names(
-            str(variant.get("python") or PYTHON),
-            str(variant.get("numpy") or NUMPY),
-            str(variant.get("perl") or PERL),
-            str(variant.get("lua") or LUA),
-            host_subdir,
-        )
-
-    def _cached_names(self, python: str, numpy: str, perl: str, lua: str, host_subdir: str) -> dict[str, Any]:
-        key = (python, numpy, perl, lua, host_subdir)
+        defaults = {"python": PYTHON, "numpy": NUMPY, "perl": PERL, "lua": LUA}
+        versions = [str(variant.get(key) or default) for key, default in defaults.items()]
+        key = (*versions, host_subdir)
         names: dict[str, Any] | None = self._names_cache.get(key)
         if names is None:
             names = self._names_cache[key] = {
                 **platform_names(host_subdir),
                 "os": self.os,
                 "environ": self.os.environ,
-                **language_names(python, numpy, perl, lua),
+                **language_names(*versions),
                 "build_platform": self.build or self.subdir,
                 **self.environ,
             }
