@@ -61,7 +61,8 @@ class PackageTestConverter:
         requires = flat_items(given.values_of_key("requires"))
         commands = flat_items(given.values_of_key("commands"))
         imports = flat_items(given.values_of_key("imports"))
-        lines = [*self._test_file_commands(given, implicit=implicit), *commands]
+        names = self._test_file_names(given, implicit=implicit)
+        lines = [*map(_test_file_command, names), *commands]
         tests: list[Part] = []
         checked = any(_is_pip_check(item) for item in lines)
         if imports and _fits_python_test(requires, checked=checked):
@@ -70,7 +71,7 @@ class PackageTestConverter:
         else:
             lines = [*map(_import_command, imports), *lines]
         if lines:
-            tests.append(self._script(given, lines, implicit=implicit))
+            tests.append(self._script(given, lines, names))
         downstream = [
             DictPart(pairs=[("downstream", replace(item, guards=()))], guards=item.guards)
             for item in flat_items(given.values_of_key("downstreams"))
@@ -85,28 +86,18 @@ class PackageTestConverter:
             body.append(("python_version", _python_version(version)))
         return DictPart(pairs=[("python", DictPart(pairs=body))])
 
-    def _test_file_commands(self, given: DictPart, *, implicit: bool) -> list[Part]:
+    def _test_file_names(self, given: DictPart, *, implicit: bool) -> list[str]:
         named = conditional_text(given.values_of_key("script"))
-        names = [named.value] if named else []
         if named and named.value not in IMPLICIT:
             raise Refused(named.number, f"the test's script {named.value!r} has an unknown kind")
-        if implicit:
-            names.extend(name for name in IMPLICIT if name in self._sections.facts.files and name not in names)
-        result: list[Part] = []
-        for name in names:
-            platform, command = IMPLICIT[name]
-            result.append(
-                ConditionPart(condition=platform, then=[literal_text(command)]) if platform else literal_text(command)
-            )
-        return result
+        own = [name for name in IMPLICIT if implicit and name in self._sections.facts.files]
+        return list(dict.fromkeys([*([named.value] if named else []), *own]))
 
-    def _script(self, given: DictPart, lines: list[Part], *, implicit: bool) -> DictPart:
+    def _script(self, given: DictPart, lines: list[Part], names: list[str]) -> DictPart:
         body: list[tuple[str, Part]] = []
         if requires := self._sections.convert_specs(given.values_of_key("requires"), "test"):
             body.append(("requirements", DictPart(pairs=[("run", requires)])))
-        named = conditional_text(given.values_of_key("script"))
-        own = [name for name in IMPLICIT if implicit and name in self._sections.facts.files]
-        extra = [literal_text(name) for name in dict.fromkeys([*([named.value] if named else []), *own])]
+        extra = [literal_text(name) for name in names]
         files: list[tuple[str, Part]] = []
         for key, name in (("source_files", "source"), ("files", "recipe")):
             items = [*flat_items(given.values_of_key(key)), *(extra if name == "recipe" else [])]
@@ -116,6 +107,12 @@ class PackageTestConverter:
             body.append(("files", DictPart(pairs=files)))
         above = [comment for part in given.values_of_key("commands") for comment in part.above]
         return DictPart(pairs=[("script", ListPart(items=_conditions_first(lines), above=above)), *body])
+
+
+def _test_file_command(name: str) -> Part:
+    platform, command = IMPLICIT[name]
+    text = literal_text(command)
+    return ConditionPart(condition=platform, then=[text]) if platform else text
 
 
 def _conditions_first(lines: list[Part]) -> list[Part]:

@@ -71,34 +71,31 @@ class Proof:
         return not self.differences and not self.needed
 
 
-Pairs = dict[str, list[tuple["ComparablePackage", "ComparablePackage"]]]  # by config
-
-
 def compare_packages(
     old: Mapping[str, Sequence[ComparablePackage]], new: Mapping[str, Sequence[ComparablePackage]]
 ) -> Proof:
     """Return the comparison of all packages, by config."""
     collected: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    pairs: Pairs = {}
+    pairs: list[tuple[ComparablePackage, ComparablePackage]] = []
     for config, packages in old.items():
-        pairs[config] = list(_package_pairs(packages, new[config]))
+        paired = list(_package_pairs(packages, new[config]))
+        pairs += paired
         missing = _name_difference(packages, new[config])
         if missing:
             collected[missing].append(config)
-        for one, other in pairs[config]:
+        for one, other in paired:
             for what, before, after in _differences(one, other):
                 collected[one.name, what, before, after].append(config)
-    every = [pair for result in pairs.values() for pair in result]
     return Proof(
         configs=len(old),
         packages=sum(map(len, old.values())),
-        equal_hashes=sum(one.build_string == other.build_string for one, other in every),
+        equal_hashes=sum(one.build_string == other.build_string for one, other in pairs),
         differences=tuple(
             Difference(package=name, what=what, old=before, new=after, configs=tuple(configs))
             for (name, what, before, after), configs in collected.items()
         ),
-        needed=_needed_hash_keys(every) | _keys_splitting_within_config(old, new),
-        notes=tuple(_notes(every)),
+        needed=_needed_hash_keys(pairs) | _keys_splitting_within_config(old, new),
+        notes=tuple(_notes(pairs)),
     )
 
 
