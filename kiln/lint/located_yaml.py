@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.yamltext import PlacedText, ScalarTypes, parse
-from kiln.yamltext.typed_text import NULLS
+from kiln.yamltext.typed_text import NULLS, SPELLINGS_OF_TRUTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-_TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INTEGER = lazy_pattern(r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = lazy_pattern(
     r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.[0-9_]+(?:[eE][-+][0-9]+)?"
@@ -61,8 +60,8 @@ def typed_scalar(node: PlacedText) -> Any:
         return node
     if node in NULLS:
         return None
-    if node in _TRUTHS:
-        return _TRUTHS[node]
+    if node in SPELLINGS_OF_TRUTH:
+        return SPELLINGS_OF_TRUTH[node]
     if _FLOAT.fullmatch(node):
         return float(node.replace("_", ""))
     if _INTEGER.fullmatch(node):

@@ -29,7 +29,6 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> Node:
 
 _Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(dict, lambda dumper, data: dumper.represent_dict(data.items()))
-_Dumper.add_representer(tuple, lambda dumper, data: dumper.represent_list(data))
 
 
 def mapping_text(data: Mapping[str, Any]) -> str:

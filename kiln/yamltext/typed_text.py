@@ -53,8 +53,8 @@ def scalar_value(source: PlacedText) -> Any:
     """Return the value that YAML 1.2 gives a scalar of recipe.yaml; a version such as 1.10 stays text."""
     if not source.plain:
         return str(source)
-    if source in _SPELLINGS_OF_TRUTH:
-        return _SPELLINGS_OF_TRUTH[str(source)]
+    if source in SPELLINGS_OF_TRUTH:
+        return SPELLINGS_OF_TRUTH[str(source)]
     if source in NULLS:
         return None
     return int(source) if is_integer(source) else str(source)
@@ -67,5 +67,5 @@ def is_integer(word: str) -> bool:
 
 
 _TRUTH = {"true": True, "false": False}
-_SPELLINGS_OF_TRUTH = {spelling: word == "true" for word in _TRUTH for spelling in (word, word.title(), word.upper())}
+SPELLINGS_OF_TRUTH = {spelling: word == "true" for word in _TRUTH for spelling in (word, word.title(), word.upper())}
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
