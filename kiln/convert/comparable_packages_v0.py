@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.convert import comparable_package, keys
 from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.package_tests import IMPLICIT
+from kiln.convert.specs import EXPORTING_LANGUAGES
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
 from kiln.model.rendered import RUN_EXPORTS
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, Pin, RenderedConfig, Script, Staging
     from kiln.recipe.metadata import Metadata
 
-_BOUND = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
 _ALWAYS_SET = frozenset({"target_platform", "build_platform"})  # variables that each build has
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _COMPILE_NAMES = ("PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM")
@@ -70,7 +70,7 @@ def _comparable_package(package: Metadata, output: Output, rendered: RenderedCon
         hash_input=dict(output.used),
         script_keys=_keys_read_by_script(package, output),
         compile_keys=_keys_read_by_compile(package, rendered.staging_of(output)),
-        bound_python=output.noarch != "python" and bool(_BOUND.intersection(output.requirements.run)),
+        bound_python=output.noarch != "python" and bool(EXPORTING_LANGUAGES.intersection(output.requirements.run)),
     )
 
 
@@ -146,7 +146,7 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
 
 def _with_pin_run_as_build(spec: str, bounds: Mapping[str, Any], placed: set[str]) -> str:
     """Return a bare requirement of ``run`` with the pin that the variant's ``pin_run_as_build`` gives it."""
-    if spec not in bounds or spec in _BOUND or spec not in placed:
+    if spec not in bounds or spec in EXPORTING_LANGUAGES or spec not in placed:
         return spec
     lower, upper = pin_run_as_build_bounds(bounds[spec])
     return comparable_package.pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")

@@ -218,10 +218,9 @@ class Translator:
         value = self.translate(node)
         if not self.scope.selector:
             return value
-        if isinstance(node, nodes.Name) and any(_is_integer_literal(other) for other in others):
-            every = self.scope.values.get(node.name, frozenset())
-            if every and all(word.isdigit() for word in every):
-                return Expr(f"{value.text_at_level(FILTER)} | int", FILTER)
+        is_numeric = isinstance(node, nodes.Name) and self._has_only_digit_values(node)
+        if is_numeric and any(_is_integer_literal(other) for other in others):
+            return Expr(f"{value.text_at_level(FILTER)} | int", FILTER)
         if _is_integer_literal(node) and not any(self._has_only_digit_values(other) for other in others):
             return literal(str(value.constant))
         return value

@@ -25,7 +25,7 @@ _BARE = re.compile("[0-9A-Za-z_.+\ue000\ue001-]+")
 _OPERATORS = re.compile(r"[<>=!~*|,\s]")
 _PIN = re.compile(r"pin_(?:subpackage|compatible)\(")
 _PARTS = re.compile(r"([,|])")
-_EXPORTING = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
+EXPORTING_LANGUAGES = frozenset({"python", "r-base"})  # whose packages export their own bounds
 # Where conda-build adds an asterisk to a bare version: in what it creates environments from (environ.py), and in run
 # (render.finalize_metadata).
 LOOSE = frozenset({"build", "host", "run", "test"})
@@ -74,7 +74,7 @@ class SpecConverter:
     ) -> None:
         self._values = values
         self._constants = constants
-        self._run_pins = {name: pins for name, pins in run_pins.items() if name not in _EXPORTING}
+        self._run_pins = {name: pins for name, pins in run_pins.items() if name not in EXPORTING_LANGUAGES}
 
     def convert(self, part: Part, section: str) -> Part:
         """Return a requirement in recipe.yaml's notation.
@@ -91,10 +91,8 @@ class SpecConverter:
             lower, upper = pin_run_as_build_bounds(self._run_pins[part.value])
             bounds = f'lower_bound="{lower}", upper_bound="{upper}"'
             return replace(part, pieces=(Expr(f'pin_compatible("{part.value}", {bounds})'),))
-        if isinstance(first, Expr):
-            return (
-                self._converted_pin(part, first) if _PIN.match(first.text) else self._converted_text_spec(part, section)
-            )
+        if isinstance(first, Expr) and _PIN.match(first.text):
+            return self._converted_pin(part, first)
         return self._converted_text_spec(part, section)
 
     def _converted_pin(self, part: ScalarPart, pin: Expr) -> ScalarPart:
