@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.errors import did_you_mean
 from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.model import Problem, lint_rule
 from kiln.recipe_v1.compiled_expression import compile_template
@@ -98,7 +99,7 @@ def unknown_v1_keys(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     for unknown in unknown_keys(recipe.root) if recipe.version else ():
         text = f"{unknown.section} has no key {str(unknown.key)!r}"
-        yield Problem(text=text, at=recipe.place_of(unknown.key), cure=unknown.near)
+        yield Problem(text=text, at=recipe.place_of(unknown.key), cure=did_you_mean(str(unknown.key), unknown.known))
 
 
 def repeated_keys(subject: LintedFeedstock) -> Iterator[Problem]:

@@ -214,9 +214,5 @@ def unknown_key_error(key: Any, known: Collection[str], what: str) -> RecipeFaul
     return node_error(
         key,
         f"{what} has no key {str(key)!r}",
-        hint=did_you_mean(str(key), known) or f"one of {_comma_separated(known)}",
+        hint=did_you_mean(str(key), known) or f"one of {', '.join(sorted(known))}",
     )
-
-
-def _comma_separated(names: Collection[str]) -> str:
-    return ", ".join(sorted(names))

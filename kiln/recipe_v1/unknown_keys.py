@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.errors import did_you_mean
 from kiln.recipe_v1 import schema
 from kiln.recipe_v1.scripts import ScriptKind
 
@@ -28,11 +27,10 @@ _STAGING: dict[str, schema.Kind] = {
 
 
 class UnknownKey(NamedTuple):
-    """A key that its section does not have; ``near`` suggests one of the ``known``, empty without a similar one."""
+    """A key that its section does not have, and those that it has."""
 
     key: Any
     section: str
-    near: str
     known: tuple[str, ...]
 
 
@@ -67,9 +65,7 @@ def _unknown_keys_of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
 
 
 def _keys_not_known(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
-    yield from (
-        UnknownKey(key, section, did_you_mean(str(key), known), tuple(known)) for key in keys if key not in known
-    )
+    yield from (UnknownKey(key, section, tuple(known)) for key in keys if key not in known)
 
 
 def all_branches(node: Any) -> Iterator[Any]:

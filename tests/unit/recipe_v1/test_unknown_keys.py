@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.errors import RecipeFault
+from kiln.errors import RecipeFault, did_you_mean
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import ScalarTypes, parse
@@ -44,7 +44,7 @@ def test_known_keys_are_not(text: str) -> None:
 
 def test_a_near_miss_is_suggested() -> None:
     (unknown,) = unknown_keys({"about": {"licence": "MIT"}})
-    assert unknown.near.startswith("did you mean 'license'")
+    assert did_you_mean(str(unknown.key), unknown.known).startswith("did you mean 'license'")
 
 
 def test_a_recipe_is_refused_with_all_its_unknown_keys_and_sections() -> None:
