@@ -52,10 +52,11 @@ class ComparablePackage:
 
 def normalized_specs(given: list[str], section: str) -> tuple[str, ...]:
     """Return requirements in one notation."""
-    return tuple(_normalized_spec(spec, section) for spec in given)
+    return tuple(normalized_spec(spec, section) for spec in given)
 
 
-def _normalized_spec(spec: str, section: str) -> str:
+def normalized_spec(spec: str, section: str) -> str:
+    """Return a requirement in one notation."""
     words = " ".join(spec.split())
     if section in LOOSE:
         words = with_star(words)

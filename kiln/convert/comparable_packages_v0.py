@@ -130,7 +130,7 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
         for index, spec in enumerate(given):
             open_pin = pins.get((section, index))
             texts.append(
-                comparable_package.normalized_specs([spec], section)[0]
+                comparable_package.normalized_spec(spec, section)
                 if open_pin is None
                 else _pin_as_text(open_pin, spec, package)
             )
@@ -198,11 +198,8 @@ def _as_text_list(value: Any) -> list[str]:
 
 
 def _about(new: str, value: Any) -> Any:
-    return (
-        comparable_package.plain_value(as_list(value))
-        if new == "license_file" and value is not None
-        else comparable_package.plain_value(value)
-    )
+    is_list = new == "license_file" and value is not None
+    return comparable_package.plain_value(as_list(value) if is_list else value)
 
 
 def _source_and_compile_values(package: Metadata, output: Output, rendered: RenderedConfig) -> dict[str, Any]:

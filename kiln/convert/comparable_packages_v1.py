@@ -130,7 +130,7 @@ def _spec(given: Any, section: str, package: PackageAtVariant) -> str:
     text = str(given)
     bare = " " not in text and section in {"build", "host"}
     if bare and (key := package.scope.version_key_of_package(text)):
-        return comparable_package.normalized_specs([with_star(f"{text} {package.scope.variant[key]}")], section)[0]
+        return comparable_package.normalized_spec(with_star(f"{text} {package.scope.variant[key]}"), section)
     return text
 
 

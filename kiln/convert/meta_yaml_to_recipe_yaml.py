@@ -76,9 +76,7 @@ def _refusal(faults: Iterable[Refused]) -> KilnError:
 
 def serialize_recipe(recipe: DictPart) -> str:
     """Return the text of a recipe; a blank line separates its sections."""
-    sections = []
-    for key, value in recipe.pairs:
-        sections.append("\n".join(_pair_lines(key, value, "")))
+    sections = ["\n".join(_pair_lines(key, value, "")) for key, value in recipe.pairs]
     lines = [*sections, *(["\n".join(recipe.below)] if recipe.below else [])]
     return f"{SCHEMA}\nschema_version: 1\n\n" + "\n\n".join(lines) + "\n"
 

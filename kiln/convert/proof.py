@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from kiln.convert.comparable_package import ComparablePackage
     from kiln.model.build_config import BuildConfig
 
-    Matrix = tuple[Sequence[BuildConfig], Mapping[str, Sequence[ComparablePackage]]]
-
+    PackagePair = tuple[ComparablePackage, ComparablePackage]  # one of the old recipe, one of the new
+    PackagesByConfig = Mapping[str, Sequence[ComparablePackage]]
+    Matrix = tuple[Sequence[BuildConfig], PackagesByConfig]
     Packages = dict[tuple[str, str, str], tuple[str, str]]  # by what they are: config and name
 
 _MISSING = "nothing"
@@ -71,12 +72,10 @@ class Proof:
         return not self.differences and not self.needed
 
 
-def compare_packages(
-    old: Mapping[str, Sequence[ComparablePackage]], new: Mapping[str, Sequence[ComparablePackage]]
-) -> Proof:
+def compare_packages(old: PackagesByConfig, new: PackagesByConfig) -> Proof:
     """Return the comparison of all packages, by config."""
     collected: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    pairs: list[tuple[ComparablePackage, ComparablePackage]] = []
+    pairs: list[PackagePair] = []
     for config, packages in old.items():
         paired = list(_package_pairs(packages, new[config]))
         pairs += paired
@@ -103,9 +102,7 @@ def _name_and_masked_build(package: ComparablePackage) -> tuple[str, str]:
     return package.name, package.masked_build_string
 
 
-def _package_pairs(
-    old: Sequence[ComparablePackage], new: Sequence[ComparablePackage]
-) -> Iterator[tuple[ComparablePackage, ComparablePackage]]:
+def _package_pairs(old: Sequence[ComparablePackage], new: Sequence[ComparablePackage]) -> Iterator[PackagePair]:
     """Pair the packages of a config, those of one name in the order of their build strings and hash inputs."""
     groups: dict[str, list[ComparablePackage]] = defaultdict(list)
     for package in sorted(new, key=_pairing_sort_key):
@@ -164,9 +161,9 @@ def _value_as_text(value: Any) -> str:
 # Hashes
 
 
-def _needed_hash_keys(pairs: Iterable[tuple[ComparablePackage, ComparablePackage]]) -> HashCorrection:
+def _needed_hash_keys(pairs: Iterable[PackagePair]) -> HashCorrection:
     """Return the keys that make new packages differ exactly where the old ones do, and that scripts read."""
-    groups: dict[tuple[str, str, str], list[tuple[ComparablePackage, ComparablePackage]]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[PackagePair]] = defaultdict(list)
     for old, new in pairs:
         groups[old.name, str(old.values.get("package/version")), str(old.values.get("subdir"))].append((old, new))
     needed = HashCorrection()
@@ -177,9 +174,7 @@ def _needed_hash_keys(pairs: Iterable[tuple[ComparablePackage, ComparablePackage
     return needed
 
 
-def _keys_splitting_within_config(
-    old: Mapping[str, Sequence[ComparablePackage]], new: Mapping[str, Sequence[ComparablePackage]]
-) -> HashCorrection:
+def _keys_splitting_within_config(old: PackagesByConfig, new: PackagesByConfig) -> HashCorrection:
     """Return the keys that make several builds of a package in one config where there was one."""
     ignore: dict[str, frozenset[str]] = {}
     for config, packages in new.items():
@@ -195,13 +190,13 @@ def _keys_splitting_within_config(
 
 
 def _splitting_and_merging_keys(
-    group: Sequence[tuple[ComparablePackage, ComparablePackage]],
+    group: Sequence[PackagePair],
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Return the keys that split builds which were one, and those whose lack merges builds which were several."""
     split: set[str] = set()
     merged: set[str] = set()
     for keep, other in ((0, 1), (1, 0)):
-        classes: dict[str, list[tuple[ComparablePackage, ComparablePackage]]] = defaultdict(list)
+        classes: dict[str, list[PackagePair]] = defaultdict(list)
         for pair in group:
             classes[pair[keep].build_string].append(pair)
         for same in classes.values():
@@ -227,7 +222,7 @@ def _united_key_sets(
 # Notes
 
 
-def _notes(pairs: Sequence[tuple[ComparablePackage, ComparablePackage]]) -> Iterator[str]:
+def _notes(pairs: Sequence[PackagePair]) -> Iterator[str]:
     names = sorted({old.name for old, new in pairs if old.build_string != new.build_string})
     if names:
         yield f"build strings of {', '.join(names)} differ in the hash alone"

@@ -103,10 +103,8 @@ class SpecConverter:
         build = ScalarPart(pieces=stripped).expr
         if any(isinstance(piece, str) and " " in piece for piece in stripped):
             raise Refused(part.number, "a pin is followed by more than a build string")
-        return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={self._build_argument(build)})"),))
-
-    def _build_argument(self, build: Expr) -> str:
-        return build.text if build.is_constant else f"({build.text}) or none"
+        argument = build.text if build.is_constant else f"({build.text}) or none"
+        return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={argument})"),))
 
     def _converted_text_spec(self, part: ScalarPart, section: str) -> ScalarPart:
         exprs = [piece for piece in part.pieces if isinstance(piece, Expr)]
