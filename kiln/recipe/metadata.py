@@ -333,12 +333,9 @@ class Metadata:
         return bool(self.noarch == package or (self.noarch_python and package == "python"))
 
     def _language_with_version(self, prefix: str, packages: Sequence[str], places: int, pinned: Sequence[str]) -> str:
-        version = ""
-        for package in (*packages, *(name.replace("-", "_") for name in packages if "-" in name)):
-            version = _pinned_version(pinned, package) or self.variant.get(package.replace("-", "_"), "")
-            if version:
-                break
-        return prefix + "".join(version.split(".")[:places])
+        names = (*packages, *(name.replace("-", "_") for name in packages if "-" in name))
+        versions = (_pinned_version(pinned, name) or self.variant.get(name.replace("-", "_"), "") for name in names)
+        return prefix + "".join(next(filter(None, versions), "").split(".")[:places])
 
     @cached_property
     def dist_before_hash(self) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
 from kiln.recipe.partial_setup_data import SetupData
-from kiln.recipe.setup_py_unseen_changes import bound_names, unseen_changes
+from kiln.recipe.setup_py_unseen_changes import WORDS_OF_SCRIPT_FOLDER, bound_names, name_or_attribute, unseen_changes
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _MAX_LENGTH = 200_000
 _DEPTH = 20
-_OF_FOLDER = frozenset({"os", "path", "dirname", "abspath", "realpath", "__file__"})
 _LISTS = frozenset({"keywords", "classifiers", "platforms", "provides", "requires", "obsoletes"})
 _LINES = frozenset({"install_requires", "setup_requires", "tests_require", "scripts", "py_modules", "packages"})
 _FLAGS = frozenset({"zip_safe", "include_package_data"})
@@ -113,7 +112,7 @@ class _Script:
                 self._assign(name, value)
             case ast.FunctionDef(name=name):
                 self._read_function(statement)
-            case ast.Expr(value=ast.Call(func=function) as call) if _is_setup(function):
+            case ast.Expr(value=ast.Call(func=function) as call) if name_or_attribute(function) == "setup":
                 self._read_setup_call(call)
             case ast.If(test=test) if (result := self._known_value(test)) is not None:
                 self._read_statements(statement.body if result[0] else statement.orelse)
@@ -202,7 +201,7 @@ class _Script:
                 self._drop_all_names() if name == "*" else self._drop_name(name)
             if isinstance(node, ast.Name) and isinstance(self._names.get(node.id), (list, dict)):
                 self._drop_name(node.id)
-            elif isinstance(node, ast.Call) and _is_setup(node.func):
+            elif isinstance(node, ast.Call) and name_or_attribute(node.func) == "setup":
                 self._forget_all_arguments()
 
     def _known_value(self, node: ast.expr) -> tuple[Any] | None:
@@ -233,12 +232,6 @@ class _Script:
         return None if path.startswith(("..", "/")) else self._read(path)
 
 
-def _is_setup(function: ast.expr) -> bool:
-    return (isinstance(function, ast.Name) and function.id == "setup") or (
-        isinstance(function, ast.Attribute) and function.attr == "setup"
-    )
-
-
 def _is_immutable(value: Any) -> bool:
     """Return whether a value has no part that can be changed."""
     return all(map(_is_immutable, value)) if isinstance(value, tuple) else not isinstance(value, (list, dict))
@@ -255,7 +248,7 @@ def _is_text(node: ast.expr) -> bool:
 def _is_script_folder(node: ast.expr) -> bool:
     """Return whether an expression is the folder of the script."""
     words = re.findall(r"\w+", ast.unparse(node))
-    return {"dirname", "__file__"} <= set(words) <= _OF_FOLDER and words.count("dirname") == 1
+    return {"dirname", "__file__"} <= set(words) <= WORDS_OF_SCRIPT_FOLDER and words.count("dirname") == 1
 
 
 def _path_parts(node: ast.expr, names: Mapping[str, Any], folders: Container[str]) -> Iterator[str | None]:
@@ -318,10 +311,9 @@ class _CallInliner(ast.NodeTransformer):
         return result
 
     def _inline_file_text(self, call: ast.expr) -> ast.AST | None:
-        function = call.func if isinstance(call, ast.Call) else None
-        opens = isinstance(function, ast.Name) and function.id == "open"
-        opens = opens or (isinstance(function, ast.Attribute) and function.attr == "open")
-        text = self._read(call.args[0]) if opens and isinstance(call, ast.Call) and call.args else None
+        if not (isinstance(call, ast.Call) and name_or_attribute(call.func) == "open" and call.args):
+            return None
+        text = self._read(call.args[0])
         return None if text is None else ast.Constant(value=text)
 
 

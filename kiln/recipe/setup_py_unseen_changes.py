@@ -16,6 +16,7 @@ _OPAQUE = frozenset({
     "import_module", "__import__",
 })  # fmt: skip
 _BUILTINS = frozenset({"int", "float", "len", "str", "list", "dict", "tuple", "open", "__file__", "__name__"})
+WORDS_OF_SCRIPT_FOLDER = frozenset({"os", "path", "dirname", "abspath", "realpath", "__file__"})
 _READING = frozenset({"get", "items", "keys", "values", "index", "copy"})
 _COPYING = frozenset({"len", "str", "list", "dict", "tuple", "sorted", "print"})
 
@@ -46,7 +47,7 @@ def unseen_changes(tree: ast.Module) -> UnseenChanges:
     loads = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     stored = {name for node in nodes if not isinstance(node, ast.alias) for name in bound_names(node)}
     imports = [alias for alias in nodes if isinstance(alias, ast.alias)]
-    words = {_name_or_attribute(node) for node in nodes}
+    words = {name_or_attribute(node) for node in nodes}
     changed = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     changed |= {node.target.id for node in nodes if isinstance(node, ast.NamedExpr)}
     return UnseenChanges(
@@ -59,10 +60,10 @@ def unseen_changes(tree: ast.Module) -> UnseenChanges:
         files=any(_changes_files(node) for node in nodes),
         environment=bool(words & {"putenv", "unsetenv"})
         or any(node.name in {"environ", "putenv", "unsetenv"} for node in imports)
-        or any(_name_or_attribute(node) == "environ" and not _is_read_only_use(node, parents) for node in nodes),
+        or any(name_or_attribute(node) == "environ" and not _is_read_only_use(node, parents) for node in nodes),
         setup="setup" in stored
         or any(node.name == "setup" and node.asname not in {None, "setup"} for node in imports)
-        or any(_name_or_attribute(node) == "setup" and not _is_called_at_top_level(node, parents) for node in nodes),
+        or any(name_or_attribute(node) == "setup" and not _is_called_at_top_level(node, parents) for node in nodes),
     )
 
 
@@ -84,7 +85,8 @@ def bound_names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def _name_or_attribute(node: ast.AST) -> str:
+def name_or_attribute(node: ast.AST) -> str:
+    """Return the name of a node, or that of the attribute that it reads; empty for other nodes."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
@@ -105,7 +107,7 @@ def _is_setup_argument(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     """Return whether a name is an argument of ``setup``."""
     argument = parents[node]
     call = parents[argument] if isinstance(argument, ast.keyword) else None
-    return isinstance(call, ast.Call) and _name_or_attribute(call.func) == "setup"
+    return isinstance(call, ast.Call) and name_or_attribute(call.func) == "setup"
 
 
 def _is_read_only_use(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
@@ -116,7 +118,7 @@ def _is_read_only_use(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
         case ast.Attribute(attr=attribute) as method:
             return attribute in _READING and isinstance(parents[method], ast.Call)
         case ast.Call(func=function) as call:
-            return function is not node and not call.keywords and _name_or_attribute(function) in _COPYING | {"join"}
+            return function is not node and not call.keywords and name_or_attribute(function) in _COPYING | {"join"}
         case ast.For(iter=use) | ast.comprehension(iter=use) | ast.If(test=use) | ast.IfExp(test=use):
             return use is node
         case _:
@@ -126,16 +128,12 @@ def _is_read_only_use(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 def _changes_files(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    words = {word for part in ast.walk(node) if (word := _name_or_attribute(part))}
-    if _name_or_attribute(node.func) == "chdir":
-        return (
-            not {"dirname", "__file__"}
-            <= words
-            <= {"os", "path", "dirname", "abspath", "realpath", "__file__", "chdir"}
-        )
-    if _name_or_attribute(node.func) in {"write_text", "write_bytes"}:
+    words = {word for part in ast.walk(node) if (word := name_or_attribute(part))}
+    if name_or_attribute(node.func) == "chdir":
+        return not {"dirname", "__file__"} <= words <= WORDS_OF_SCRIPT_FOLDER | {"chdir"}
+    if name_or_attribute(node.func) in {"write_text", "write_bytes"}:
         return True
     modes = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
-    return _name_or_attribute(node.func) == "open" and not all(
+    return name_or_attribute(node.func) == "open" and not all(
         isinstance(mode, ast.Constant) and not set(str(mode.value)) & set("wax+") for mode in modes
     )
