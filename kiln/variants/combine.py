@@ -46,12 +46,8 @@ def combine(sources: Sequence[VariantSource]) -> Spec:
 
 
 def _distinct_zip_groups(sources: Sequence[VariantSource]) -> list[tuple[str, ...]]:
-    distinct: dict[tuple[str, ...], None] = {}
-    for source in sources:
-        for group in zip_groups(source.values.get("zip_keys")):
-            if group:
-                distinct[group] = None
-    return list(distinct)
+    groups = (group for source in sources for group in zip_groups(source.values.get("zip_keys")) if group)
+    return list(dict.fromkeys(groups))
 
 
 def _extend_setting(spec: Spec, key: str, value: Any) -> None:

@@ -140,12 +140,8 @@ def _is_older_value(left: Any, right: Any) -> bool:
     return bool(one < other)
 
 
-def _group_of(key: str, groups: Iterable[Sequence[str]]) -> list[str]:
-    group_keys = [key]
-    for group in groups:
-        if key in group:
-            group_keys = list(group)
-    return group_keys
+def _group_of(key: str, groups: Sequence[Sequence[str]]) -> list[str]:
+    return next((list(group) for group in reversed(groups) if key in group), [key])
 
 
 def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
