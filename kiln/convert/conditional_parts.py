@@ -59,12 +59,11 @@ def grouped_by_condition(items: Iterable[Part]) -> list[Part]:
         test = group[0].guards[0]
         inner = grouped_by_condition([replace(item, guards=item.guards[1:]) for item in group])
         last = result[-1] if result else None
-        opposite = (
+        if (
             isinstance(last, ConditionPart)
             and not last.otherwise
             and last.condition == unparenthesized(negated(test).text)
-        )
-        if isinstance(last, ConditionPart) and opposite:
+        ):
             last.otherwise = inner
         else:
             result.append(ConditionPart(number=group[0].number, condition=unparenthesized(test.text), then=inner))

@@ -289,7 +289,7 @@ class Converter:
         elif entry.values_of_key("build"):
             pairs = own.pairs
         else:
-            excluded = _NOT_INHERITED | {key for key, _ in direct_keys} | {"script_env"}
+            excluded = {key for key, _ in direct_keys} | _NOT_INHERITED | {"script_env"}
             pairs = [
                 *direct_keys,
                 *((key, _without_comments(part)) for key, part in whole.pairs if key not in excluded),

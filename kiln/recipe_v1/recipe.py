@@ -81,9 +81,9 @@ class PackageAtVariant:
         """True if the package is skipped at this variant."""
         return bool(self.sections["build"].get("skip"))
 
-    def placed_error(self, what: str, why: str = "", hint: str = "") -> RecipeFault:
+    def placed_error(self, what: str, why: str = "") -> RecipeFault:
         """Return a fault of the package, placed in the recipe."""
-        return node_error(self.entry, what, why, hint)
+        return node_error(self.entry, what, why)
 
 
 @dataclass(kw_only=True)
