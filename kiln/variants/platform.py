@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # conda-build's defaults for keys that no variant file sets (conda_build/variants.py).
-PYTHON, NUMPY, PERL, LUA, R_BASE = "3.11", "1.23", "5.26.2", "5", "3.5"
+_LANGUAGE_VERSIONS = {"python": "3.11", "numpy": "1.23", "perl": "5.26.2", "lua": "5"}
 _COMPILERS = {
     "linux": {"c": "gcc", "cxx": "gxx", "fortran": "gfortran"},
     "osx": {"c": "clang", "cxx": "clangxx", "fortran": "gfortran"},
@@ -51,8 +51,7 @@ class Platform:
 
     def fixed_names(self, variant: Mapping[str, Any], host_subdir: str) -> dict[str, Any]:
         """Return the names that do not come from the variant itself."""
-        defaults = {"python": PYTHON, "numpy": NUMPY, "perl": PERL, "lua": LUA}
-        versions = [str(variant.get(key) or default) for key, default in defaults.items()]
+        versions = [str(variant.get(key) or default) for key, default in _LANGUAGE_VERSIONS.items()]
         key = (*versions, host_subdir)
         names: dict[str, Any] | None = self._names_cache.get(key)
         if names is None:
@@ -75,11 +74,8 @@ class Platform:
         compilers = {f"{language}_compiler": package for language, package in self.compilers.items()}
         windows = {"vc": "14"} if self.system == "win" else {}
         return {
-            "python": PYTHON,
-            "numpy": NUMPY,
-            "perl": PERL,
-            "lua": LUA,
-            "r_base": R_BASE,
+            **_LANGUAGE_VERSIONS,
+            "r_base": "3.5",
             "cpu_optimization_target": "nocona",
             "pin_run_as_build": {
                 "python": {"min_pin": "x.x", "max_pin": "x.x"},
