@@ -208,7 +208,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        optimized=False,  # each template is used once
+        optimized=False,  # each template is used once in a process, but for tests
     )
     environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
     return environment
