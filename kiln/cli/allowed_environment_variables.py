@@ -33,20 +33,17 @@ PROXIES = lazy_pattern(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
-    from kiln import channel_url_credentials, process_runner, run
-    from kiln.errors import MissingTool
+    from kiln import channel_url_credentials, run
 
     names = {*run.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
         variables["remote_url"] = channel_url_credentials.bare_url(variables["remote_url"])
     if "sha" not in variables:
-        with contextlib.suppress(MissingTool):
-            words = ("git", "log", "-1", "--format=%H %ct")
-            result = process_runner.capture(words, env=passed_variables(environment), cwd=feedstock.root)
-            if result.ok and result.stdout:
-                variables["sha"], commit_time = result.stdout.split()
-                variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
+        commit = git_output_or_empty(feedstock.root, passed_variables(environment), "log", "-1", "--format=%H %ct")
+        if commit:
+            variables["sha"], commit_time = commit.split()
+            variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
     return variables
 
 
@@ -94,6 +91,15 @@ def git_output(root: Path, environment: Mapping[str, str], *arguments: str, hint
     if not result.ok:
         raise UsageError(f"git {arguments[0]} failed in {root}", why=result.tail.strip(), hint=hint)
     return result.stdout
+
+
+def git_output_or_empty(root: Path, environment: Mapping[str, str], *arguments: str) -> str:
+    """Return the output of git in a folder; empty without git, or if it fails."""
+    from kiln.errors import MissingTool, UsageError
+
+    with contextlib.suppress(MissingTool, UsageError):
+        return git_output(root, environment, *arguments)
+    return ""
 
 
 def pip_variables(environment: Mapping[str, str]) -> dict[str, str]:

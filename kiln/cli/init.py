@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
-from kiln.cli.allowed_environment_variables import tool_environment
+from kiln.cli.allowed_environment_variables import git_output_or_empty, tool_environment
 from kiln.cli.failed_run import kiln_command
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, UsageError
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 FIRST_VERSION = "0.1.0"
 _AT_ONCE = 24  # configs that are rendered in one process
-_GIT_SECONDS = 30.0
 _MAINTAINER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:/[A-Za-z0-9-]+)?")
 
 
@@ -161,21 +159,12 @@ def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[st
     Raises:
         UsageError: one of them is not a name of a GitHub user or team.
     """
-    from kiln import process_runner
-    from kiln.errors import MissingTool
-
     if given:
         if invalid := [name for name in given if not _MAINTAINER.fullmatch(name)]:
             raise UsageError(f"{invalid[0]!r} is not a GitHub user or team", hint="--maintainer USER")
         return given, ""
-    try:
-        folder = root if root.is_dir() else None
-        answer = process_runner.capture(
-            ("git", "config", "github.user"), env=variables, cwd=folder, timeout=_GIT_SECONDS
-        )
-        name = answer.stdout.strip()
-    except MissingTool:
-        name = ""
+    folder = root if root.is_dir() else Path.cwd()
+    name = git_output_or_empty(folder, variables, "config", "github.user").strip()
     if _MAINTAINER.fullmatch(name):
         return [name], ""
     login = next((os.environ[key] for key in ("LOGNAME", "USER") if os.environ.get(key)), "")
@@ -212,17 +201,10 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
 
 def ignored_files(root: Path, names: list[str]) -> list[str]:
     """Return the files of a checkout that git ignores: conda-smithy's .gitignore names most files of the root."""
-    from kiln import process_runner
-    from kiln.errors import MissingTool
-
     if not names or not (root / ".git").exists():
         return []
-    with contextlib.suppress(MissingTool):
-        words = ("git", "-c", "core.quotePath=false", "check-ignore", "--", *names)
-        return process_runner.capture(
-            words, env=tool_environment(os.environ, "XDG_CONFIG_HOME"), cwd=root
-        ).stdout.splitlines()
-    return []
+    words = ("-c", "core.quotePath=false", "check-ignore", "--", *names)
+    return git_output_or_empty(root, tool_environment(os.environ, "XDG_CONFIG_HOME"), *words).splitlines()
 
 
 def _add_workflow(feedstock: Feedstock, report: InitReport) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.allowed_environment_variables import passed_variables
+from kiln.cli.allowed_environment_variables import git_output_or_empty, passed_variables
 from kiln.cli.run_view import print_line, print_notes
 from kiln.errors import BrokenPackage, UsageError
 
@@ -150,7 +149,12 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     feedstock = feedstock_loader.load(root)
     if not options.check and not options.bundle:
         conda_forge_yml_restrictions.require_allowed(
-            feedstock.conda_forge_yml, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
+            feedstock.conda_forge_yml,
+            options.to,
+            environment=os.environ,
+            current_branch=lambda: git_output_or_empty(
+                root, passed_variables(os.environ), "symbolic-ref", "--quiet", "--short", "HEAD"
+            ).strip(),
         )
     matrix = candidate_packages.ConfigsAndRuns.from_feedstock(feedstock)
     published = channel.package_hashes()
@@ -214,17 +218,6 @@ def attestation_settings(
     return AttestationSettings(
         attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1]
     )
-
-
-def current_branch(root: Path) -> str:
-    """Return the branch of a checkout; empty when it is unknown."""
-    from kiln import process_runner
-    from kiln.errors import MissingTool
-
-    with contextlib.suppress(MissingTool):
-        words = ("git", "symbolic-ref", "--quiet", "--short", "HEAD")
-        return process_runner.capture(words, env=passed_variables(os.environ), cwd=root).stdout.strip()
-    return ""
 
 
 def environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
