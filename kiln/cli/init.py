@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -18,6 +17,8 @@ from kiln.errors import KilnError, UsageError
 from kiln.operating_system.shell_quoting import joined
 
 if TYPE_CHECKING:
+    import argparse
+
     from kiln.init import KilnRequirement, NewRecipe
     from kiln.model.feedstock import Feedstock
 
@@ -60,6 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="install kiln by this pinned requirement of pip in build-locally.py and the CI (default: this kiln)",
     )
     parser.add_argument("--json", action="store_true", help="print the files as JSON")
+    parser.set_defaults(check=False)  # of rerender
     pinning_selection.arguments(parser)
 
 
@@ -261,15 +263,14 @@ def rendered_package_names(feedstock: Feedstock) -> set[str]:
 
 def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitReport) -> None:
     """Write .ci_support and the workflow, or note why not: the feedstock is complete without them but for its CI."""
-    from kiln import limits
     from kiln.cli import rerender as command
     from kiln.expand import workflow
 
     before = (feedstock.root / workflow.NAME).exists()
     try:
-        variant_file = pinning_selection.required_pinning_file(options, feedstock.root)
-        settings = argparse.Namespace(check=False, pinning=options.pinning, no_pinning=options.no_pinning)
-        notes, lines, _ = limits.run_bounded(lambda: command.rerender(settings, feedstock.root, variant_file))
+        notes, lines, _ = pinning_selection.run_with_pinning(
+            options, feedstock.root, lambda variant_file: command.rerender(options, feedstock.root, variant_file)
+        )
     except KilnError as error:
         reason = ": ".join(filter(None, (error.what, error.why)))
         report.notes.append(f".ci_support and the workflow are not written: {reason}")

@@ -51,16 +51,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def required_pinning_file(options: argparse.Namespace, root: Path) -> Path | None:
-    """Return the variant file of the pinning; None for a feedstock that needs none.
-
-    Raises:
-        PinningNeeded: keys have no value without a pinning, and none can be fetched; it lists them.
-        UsageError: the given file does not exist.
-    """
-    return run_with_pinning(options, root, lambda variant_file: variant_file)
-
-
 def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Path | None], Result]) -> Result:
     """Return the result of bounded work with the variant file of the pinning; None for a feedstock that needs none.
 
@@ -96,7 +86,7 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
 def pinning_file_and_notes(options: argparse.Namespace, root: Path) -> tuple[Path | None, list[str]]:
     """Return the variant file of the pinning, and a note about keys without a value where none can be fetched."""
     try:
-        return required_pinning_file(options, root), []
+        return run_with_pinning(options, root, lambda variant_file: variant_file), []
     except PinningNeeded as error:
         return None, unfetched_pinning_notes(root, error)
 
@@ -136,7 +126,9 @@ def pinning_version(variant_file: Path | None) -> str:
 
 def unused_pinning_note(root: Path, where: str = "") -> list[str]:
     """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
-    needs = _keys_without_value(root)
+    from kiln import expand, feedstock_loader, limits
+
+    needs = limits.run_bounded(lambda: expand.keys_without_value(feedstock_loader.load(root)))
     if not needs:
         return []
     keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
@@ -155,12 +147,6 @@ def _exclusive_file_or_missing_keys(
     feedstock = feedstock_loader.load(root)
     exclusive = expand.exclusive_config_file(feedstock)
     return exclusive, () if exclusive else expand.keys_without_value(feedstock)
-
-
-def _keys_without_value(root: Path) -> tuple[KeyWithoutValue, ...]:
-    from kiln import expand, feedstock_loader, limits
-
-    return limits.run_bounded(lambda: expand.keys_without_value(feedstock_loader.load(root)))
 
 
 def _newest_pinning_file(options: argparse.Namespace) -> Path:
