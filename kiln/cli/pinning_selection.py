@@ -117,13 +117,6 @@ def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
     return _announced_pinning(pinning_package.of_version(_pinning_cache_folder(), channel, name)).file
 
 
-def pinning_version(variant_file: Path | None) -> str:
-    """Return the version of the package conda-forge-pinning that a variant file is from; empty for any other file."""
-    from kiln.expand import pinning_package
-
-    return "" if variant_file is None else pinning_package.version_of(variant_file)
-
-
 def unused_pinning_note(root: Path, where: str = "") -> list[str]:
     """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
     from kiln import expand, feedstock_loader, limits

@@ -1,20 +1,26 @@
-"""``kiln rerender``: write .ci_support and the CI workflow, or check that they are up to date."""
+"""``kiln rerender``: write .ci_support and the CI workflow and commit them, or check that they are up to date."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning_selection, rerender_commit
+from kiln import __version__
+from kiln.cli import pinning_selection
+from kiln.cli.allowed_environment_variables import git_output
 from kiln.cli.pasteable_commands import pasteable
-from kiln.errors import MatrixDrift
+from kiln.errors import MatrixDrift, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+    from kiln.model.feedstock import Feedstock
     from kiln.template.namespace import Doubts
 
+AUTO, EDIT = "auto", "edit"
+_TOOLS = ("py-rattler-build", "py-rattler")  # that render recipes and fetch pinnings
 _SHOWN = 200  # lines of a difference that are shown; the rest is counted
 
 
@@ -27,8 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--commit",
         nargs="?",
-        const=rerender_commit.AUTO,
-        choices=(rerender_commit.AUTO, rerender_commit.EDIT),
+        const=AUTO,
+        choices=(AUTO, EDIT),
         help="commit the written files with conda-smithy's message, which names the version of conda-forge-pinning; "
         "edit opens git's editor with it (default with --commit: auto)",
     )
@@ -53,8 +59,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if fault:
         raise fault
     if options.commit:
+        from kiln.expand import pinning_package
+
         feedstock = limits.run_bounded(lambda: feedstock_loader.load(root))
-        print(rerender_commit.commit(feedstock, pinning_selection.pinning_version(variant_file), options.commit))
+        pinning = "" if variant_file is None else pinning_package.version_of(variant_file)
+        print(commit_rerendered_files(feedstock, pinning, options.commit))
     return 0
 
 
@@ -89,3 +98,50 @@ def rerender(
         hint="kiln rerender" + (f" -e {options.pinning}" if options.pinning else " --no-pinning" * options.no_pinning),
     )
     return notes, [*lines[:_SHOWN], *more], fault
+
+
+# Source of the message: commit_changes in conda_smithy/configure_feedstock.py, the only place where conda-smithy writes
+# the pinning's version.
+def commit_message(pinning: str) -> str:
+    """Return the message of a commit; ``pinning`` is the version of conda-forge-pinning, empty without one."""
+    from importlib import metadata
+
+    with_pinning = f" and conda-forge-pinning {pinning}" if pinning else ""
+    tools = "\n".join(f"- {name} {metadata.version(name)}" for name in _TOOLS)
+    return f"MNT: Re-rendered with kiln {__version__}{with_pinning}\n\nOther tools:\n{tools}\n"
+
+
+def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str:
+    """Commit the files that a rerender writes, and no others; return a line for the terminal.
+
+    ``how`` is AUTO, or EDIT to open git's editor with the message.
+
+    Raises:
+        UsageError: the folder is not in a git repository, or git refuses the commit.
+    """
+    from kiln.expand import workflow
+
+    root = feedstock.root
+    _git(root, "rev-parse", "--git-dir")
+    names = [str(feedstock.config_folder.relative_to(root)), workflow.NAME]
+    tracked = [name for name in names if (root / name).exists() or _git(root, "ls-files", "--", name)]
+    if not tracked or not _git(root, "status", "--porcelain", "--", *tracked):
+        return "nothing to commit"
+    _git(root, "add", "--all", "--", *tracked)
+    if how == EDIT:
+        _commit_with_editor(root, commit_message(pinning), tracked)
+    else:
+        _git(root, "commit", "--quiet", "--message", commit_message(pinning), "--", *tracked)
+    return "committed: " + _git(root, "log", "-1", "--format=%h %s").strip()
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return git_output(root, os.environ, *arguments, hint="commit the files yourself")
+
+
+def _commit_with_editor(root: Path, text: str, names: list[str]) -> None:
+    from kiln import process_runner
+
+    words = ("git", "commit", "--quiet", "--edit", "--verbose", "--message", text, "--", *names)
+    if process_runner.run_on_terminal(words, env=dict(os.environ), cwd=root):
+        raise UsageError(f"git commit failed in {root}", hint="commit the files yourself")
