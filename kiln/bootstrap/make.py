@@ -7,13 +7,14 @@ import re
 import shlex
 import shutil
 import sys
+import zipfile
 from contextlib import contextmanager, suppress
 from importlib.metadata import distributions, version
 from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from kiln.bootstrap import ansible_collections, setup_process
+from kiln.bootstrap import setup_process
 from kiln.bootstrap.environment_state import (
     COLLECTIONS,
     LOCK,
@@ -54,6 +55,8 @@ _LOCKED = (
 _INSTALL = ("install", "--no-user", "--no-warn-script-location", *_LOCKED)
 _DOWNLOAD = ("download", *_LOCKED)
 _PATH_FILE = "kiln-root.pth"
+# The collections of the playbooks. The wheel of PyPI's `ansible` also holds a hundred others, ten times their size.
+NEEDED_COLLECTIONS = ("amazon.aws", "openstack.cloud")
 
 
 class _EnvironmentSetup(NamedTuple):
@@ -107,7 +110,9 @@ def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: boo
             _install_ansible_collections(job)
         # relative, because a path file is read in the locale's encoding
         (site_packages(folder) / _PATH_FILE).write_bytes(f"{ROOT_FROM_PACKAGES}\n".encode())
-        _write_program(folder / PROGRAM)
+        # the program ``kiln``, which can be started from anywhere, also through a link
+        (folder / PROGRAM).write_bytes(PROGRAM_TEXT.encode())
+        (folder / PROGRAM).chmod(0o755)
         write_marker(folder, digests)
     except BaseException:
         with suppress(OSError):
@@ -171,8 +176,16 @@ def _install_ansible_collections(job: _EnvironmentSetup) -> None:
     if code:
         raise_pip_error(tail, job.clone_root)
     for wheel in scratch.iterdir():
-        ansible_collections.unpack(wheel, site_packages(job.folder))
+        unpack_collections(wheel, site_packages(job.folder))
     shutil.rmtree(scratch)
+
+
+def unpack_collections(wheel: Path, site_packages: Path) -> None:
+    """Unpack the needed collections where Ansible finds them; the caller has verified the wheel's hash."""
+    parts = tuple(f"ansible_collections/{name.replace('.', '/')}/" for name in NEEDED_COLLECTIONS)
+    with zipfile.ZipFile(wheel) as archive:
+        members = [name for name in archive.namelist() if name.startswith(parts) and "/tests/" not in name]
+        archive.extractall(site_packages, members)
 
 
 def _pip_command(folder: Path) -> list[str]:
@@ -252,12 +265,6 @@ def _clear_except_lock(folder: Path) -> None:
             shutil.rmtree(entry)
         elif entry.name != LOCK:
             entry.unlink()
-
-
-def _write_program(path: Path) -> None:
-    """Write the program ``kiln``, which can be started from anywhere, also through a link."""
-    path.write_bytes(PROGRAM_TEXT.encode())
-    path.chmod(0o755)
 
 
 def _unconditional_requirements(root: Path, lock: str) -> set[str]:
