@@ -93,19 +93,21 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         MissingTool: if a required container engine is missing.
     """
-    if options.kind == "disk":
-        return _make_disk(options, root)
-    return _make_slim_image(options, root) if options.kind in KINDS else _make_container_image(options, root)
-
-
-def _make_disk(options: argparse.Namespace, root: Path) -> int:
-    from kiln import image
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
+    folder = ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images")
+    if options.kind == "disk":
+        return _make_disk(options, folder)
+    return _make_slim_image(options, folder) if options.kind in KINDS else _make_container_image(options, folder)
+
+
+def _make_disk(options: argparse.Namespace, folder: Path) -> int:
+    from kiln import image
+
     disk = image.provide_disk(
         image.disk_recipe(options.suite),
-        ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images"),
+        folder,
         env=os.environ,
         fresh=options.fresh,
         on_line=print_line,
@@ -114,10 +116,8 @@ def _make_disk(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def _make_container_image(options: argparse.Namespace, root: Path) -> int:
+def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
     from kiln import image
-    from kiln.model.feedstock import Feedstock
-    from kiln.store.layout import ArtifactLayout
 
     if options.kind == "base":
         recipe, tag = image.base_image_recipe(options.suite, options.extra), image.base_image_tag(options.suite)
@@ -127,7 +127,7 @@ def _make_container_image(options: argparse.Namespace, root: Path) -> int:
         _required_engine(options.container),
         recipe,
         tag=options.tag or tag,
-        folder=ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images"),
+        folder=folder,
         env=os.environ,
         fresh=options.fresh,
         on_line=print_line,
@@ -136,12 +136,10 @@ def _make_container_image(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def _make_slim_image(options: argparse.Namespace, root: Path) -> int:
+def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     from kiln.cli import run_view
     from kiln.container import images
     from kiln.image import slim_image, slim_image_kinds
-    from kiln.model.feedstock import Feedstock
-    from kiln.store.layout import ArtifactLayout
 
     engine = _required_engine(options.load) if options.load else None
     image_kind = slim_image_kinds.read_kind(options.kind)
@@ -158,7 +156,7 @@ def _make_slim_image(options: argparse.Namespace, root: Path) -> int:
         request,
         options.output,
         tag=options.tag,
-        work=ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images"),
+        work=folder,
         env=os.environ,
         step=steps.step,
     )

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from kiln.console.command_steps import Steps
     from kiln.install.attested_packages import RequiredSigners
     from kiln.install.install import Change, InstallPlan, InstallRequest
     from kiln.install.solve_diagnosis import TargetMachine
@@ -61,11 +60,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an installation needs no feedstock
-    """Solve, install the packages unless this is a dry run, and print them."""
+    """Solve, install the packages unless this is a dry run, and print them.
+
+    Raises:
+        ProvenanceBroken: naming each package to install that no required signer attests.
+    """
     from kiln import signals
     from kiln.cli import run_view
     from kiln.console.text import quantity
-    from kiln.install import install
+    from kiln.install import attested_packages, install
 
     steps, rules = run_view.steps_view(), required_signers(options)
     with signals.termination_as_interrupt():
@@ -80,7 +83,8 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         if not options.json:
             print("\n".join(change_lines(plan)))
         if rules is not None and plan.packages_to_link:
-            require_attestations(rules, plan, steps)
+            with steps.step(f"verify the attestations of {quantity(len(plan.packages_to_link), 'package')}"):
+                attested_packages.verify_attestations(plan.packages_to_link, rules)
         if not options.dry_run:
             title = f"install {quantity(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
@@ -134,19 +138,6 @@ def channel_or_empty(text: str) -> str:
         return values.channel_for_solver(text)
     except UsageError:
         return ""
-
-
-def require_attestations(rules: RequiredSigners, plan: InstallPlan, steps: Steps) -> None:
-    """Refuse an install with a package that no required signer attests.
-
-    Raises:
-        ProvenanceBroken: naming each such package.
-    """
-    from kiln.console.text import quantity
-    from kiln.install import attested_packages
-
-    with steps.step(f"verify the attestations of {quantity(len(plan.packages_to_link), 'package')}"):
-        attested_packages.verify_attestations(plan.packages_to_link, rules)
 
 
 def activation_commands(prefix: Path, name: str | None = None) -> str:

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.ledger import Ledger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.run import ConfigRun
+    from kiln.model.run import ConfigRun, MatrixReport
 
 _LINE = 1 << 20  # bytes of a line that are read at once
 
@@ -57,13 +56,12 @@ def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[i
         UnknownConfig: no run has the config.
     """
     from kiln.cli.report import recorded_run
-    from kiln.ledger import Ledger
+    from kiln.cli.runs import recorded_runs
     from kiln.store.layout import ArtifactLayout
 
+    reports = (recorded_run(feedstock, number),)
+    runs = _runs_with_config(reports if number is not None else recorded_runs(feedstock, None)[0], name)
     layout = ArtifactLayout.for_feedstock(feedstock)
-    recorded_run(feedstock, number)  # for its errors
-    with Ledger(layout.ledger) as ledger:
-        runs = list(_runs_with_config(ledger, name, ledger.run_numbers() if number is None else (number,)))
     for run_number, config in runs:
         places = (config.log, layout.log(run_number, name))  # the second, where the feedstock was moved
         if path := next((place for place in places if place is not None and place.is_file()), None):
@@ -77,16 +75,15 @@ def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[i
     )
 
 
-def _runs_with_config(ledger: Ledger, name: str, numbers: Iterable[int]) -> Iterable[tuple[int, ConfigRun]]:
-    """Return the runs that have a config, the latest first; raises UnknownConfig where there is none."""
+def _runs_with_config(reports: Iterable[MatrixReport], name: str) -> list[tuple[int, ConfigRun]]:
+    """Return the number and the record of a config in each run that has it; raises UnknownConfig where none has."""
     names: dict[str, None] = {}
     matches = []
-    for number in numbers:
-        report = ledger.report(number)
-        for config in report.configs if report else ():
+    for report in reports:
+        for config in report.configs:
             names[config.config] = None
             if config.config == name:
-                matches.append((number, config))
+                matches.append((report.run, config))
     if not matches:
         hint = did_you_mean(name, names) or f"it has {', '.join(list(names)[:3]) or 'none'}"
         raise UnknownConfig(f"no recorded run has the config {name!r}", hint=hint)
