@@ -116,7 +116,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         quotas = fleet_quotas.quotas_of(options, feedstock)
         plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
     if options.provider == fleet_slurm_options.SLURM:
-        plan = with_job_sizes(plan, config_sizes(feedstock, configs))
+        plan = with_job_sizes(plan, config_sizes(feedstock, [config.config for config in configs]))
     if options.detach:
         fleet_detach_to_controller.check_credential_expiry(options, plan, begins=False)
     terms = (
@@ -351,7 +351,7 @@ def configuration_and_site(
         tests=tests,
     )
     if is_slurm:
-        sizes = config_sizes(feedstock, selection.all)
+        sizes = config_sizes(feedstock, [config.config for config in selection.all])
         return run_config, fleet_slurm_options.run_site(options, feedstock, run_id, sizes)
     return run_config, playbook_site(options, feedstock, run_id, options.provider, run_config=run_config)
 

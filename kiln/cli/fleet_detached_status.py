@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from kiln.fleet.detached.attach_key import RunKey
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun
-    from kiln.model.run import RunCost
 
 
 def show_log(options: argparse.Namespace, root: Path) -> int:
@@ -66,16 +64,13 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
         state = connection.state()
     fleet = None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"])
     report = None if state.get("report") is None else record_from_json(MatrixReport, state["report"])
-    cost = None
+    cost, costs_by_id = None, {}
     if fleet is not None:
         # Its controller has just answered, and is charged for until its packages are collected.
         cost = costs.run_cost(fleet, None if report is None else report.cost, time.time(), is_controlled=True)
+        costs_by_id = {} if cost is None else {fleet.id: cost}
     if options.json:
-        shown = (
-            {}
-            if fleet is None
-            else {"fleet": plan_status_output.status_as_json([fleet], known_cost_by_id(fleet, cost))[0]}
-        )
+        shown = {} if fleet is None else {"fleet": plan_status_output.status_as_json([fleet], costs_by_id)[0]}
         shown |= {} if report is None else {"report": report_as_json(dataclasses.replace(report, cost=cost))}
         return json.dumps({**state, **shown}, indent=2)
     head = f"{key.run}: detached on {key.address}, {state['process']}"
@@ -88,12 +83,7 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
             head += f" (the wait costs {cost.controller.hourly:.3f} an hour, {rest:.2f} {cost.currency} more at most)"
     if fleet is None:
         return "\n".join([head, *state.get("output", [])[-3:]])
-    return f"{head}\n{plan_status_output.status_as_text([fleet], known_cost_by_id(fleet, cost))}"
-
-
-def known_cost_by_id(fleet: FleetRun, cost: RunCost | None) -> dict[str, RunCost]:
-    """Return the cost of a run by its id, where it is known."""
-    return {} if cost is None else {fleet.id: cost}
+    return f"{head}\n{plan_status_output.status_as_text([fleet], costs_by_id)}"
 
 
 def detached_run_lines(feedstock: Feedstock) -> Iterator[str]:

@@ -57,7 +57,7 @@ def plan_of(
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.build_durations()
     is_slurm = options.provider == fleet_slurm_options.SLURM
-    sizes = config_sizes(feedstock, configs)
+    sizes = config_sizes(feedstock, [config.config for config in configs])
     requests = [
         JobEstimate(
             config=config.config,
@@ -78,7 +78,6 @@ def plan_of(
     def estimates_on(cores: float) -> tuple[JobEstimate, ...]:
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
 
-    estimates = {kind: estimates_on(kind.cores) for kind in types}
     if is_slurm:
         by_cores = {
             cores: estimates_on(cores) for cores in {sizes[job.config].cores or types[0].cores for job in requests}
@@ -88,6 +87,8 @@ def plan_of(
                 by_cores[sizes[job.config].cores or types[0].cores][number] for number, job in enumerate(requests)
             )
         }
+    else:
+        estimates = {kind: estimates_on(kind.cores) for kind in types}
     bounds = plan.FleetBounds(
         workers=worker_limit(options, len(configs)),
         cost=options.budget,
@@ -238,12 +239,7 @@ def with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:
     return dataclasses.replace(plan, estimates=tuple(estimates))
 
 
-def config_sizes(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str, JobSize]:
-    """Return what each config needs of a worker."""
-    return config_sizes_by_name(feedstock, [config.config for config in configs])
-
-
-def config_sizes_by_name(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
+def config_sizes(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
     """Return what each config needs of a worker; the recipe is rendered only if it may say so."""
     from kiln import expand
     from kiln.fleet import declared_config_sizes

@@ -89,9 +89,10 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
         UsageError: when the shared folder is not known.
     """
     from kiln.bootstrap import clone_and_lock_files
+    from kiln.fleet.slurm.site import SlurmSettings
 
     clone_and_lock_files.require_clone("kiln fleet", PACKAGE_ROOT)
-    stored = _stored_settings(feedstock, run)
+    stored = SlurmSettings.read_stored(run_folder(feedstock, run))
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:
         raise UsageError(
@@ -116,16 +117,10 @@ def stored_site(feedstock: Feedstock, run: str) -> SlurmSite:
     from kiln.fleet.slurm.site import SlurmSettings
 
     folder = run_folder(feedstock, run)
-    settings = _stored_settings(feedstock, run) or SlurmSettings(
+    settings = SlurmSettings.read_stored(folder) or SlurmSettings(
         folder=folder / "no-shared-folder", cores=CORES, memory=MEMORY
     )
     return _site_with_settings(feedstock, run, settings)
-
-
-def _stored_settings(feedstock: Feedstock, run: str) -> SlurmSettings | None:
-    from kiln.fleet.slurm.site import SlurmSettings
-
-    return SlurmSettings.read_stored(run_folder(feedstock, run))
 
 
 def _site_with_settings(feedstock: Feedstock, run: str, settings: SlurmSettings) -> SlurmSite:

@@ -45,7 +45,7 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
     print("no workers remain" if options.all else "no expired workers remain", file=sys.stderr)
     if remaining:
         print("still there:", file=sys.stderr)
-        print("\n".join(worker_lines(remaining)), file=sys.stderr)
+        print(worker_table(remaining), file=sys.stderr)
     return 0
 
 
@@ -63,7 +63,7 @@ def confirm_termination(workers: Sequence[Mapping[str, Any]]) -> bool:
     if not workers:
         return True
     users = {worker["account_user"] for worker in workers}
-    print("\n".join(worker_lines(workers)), file=sys.stderr)
+    print(worker_table(workers), file=sys.stderr)
     if not sys.stdin.isatty():
         raise UsageError(
             f"--all would terminate these {len(workers)} workers of {len(users)} users, runs in progress included",
@@ -74,16 +74,14 @@ def confirm_termination(workers: Sequence[Mapping[str, Any]]) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def worker_lines(workers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each worker: its user, run, name, type and state."""
+def worker_table(workers: Iterable[Mapping[str, Any]]) -> str:
+    """Return a table of workers, a line for each: its user, run, name, type and state."""
     from kiln.console.text import table
 
     rows = sorted(
         tuple(str(worker[key]) for key in ("account_user", "run", "name", "type", "state")) for worker in workers
     )
-    return table(("user", "run", "worker", "type", "state"), [(row[0] or "unknown", *row[1:]) for row in rows]).split(
-        "\n"
-    )
+    return table(("user", "run", "worker", "type", "state"), [(row[0] or "unknown", *row[1:]) for row in rows])
 
 
 def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str:

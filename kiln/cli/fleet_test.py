@@ -22,7 +22,7 @@ from kiln.cli.fleet_ansible_settings import (
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, duration_seconds, loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
 from kiln.cli.fleet_fallbacks import fallback_words, requested_zones
-from kiln.cli.fleet_plan_inputs import config_sizes_by_name, default_machine_types, priced_machine_types
+from kiln.cli.fleet_plan_inputs import config_sizes, default_machine_types, priced_machine_types
 from kiln.errors import FleetLimit, UsageError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]
     """Return the packages to test, with the time that the tests of each config may take."""
     from kiln.fleet.worker_test_executor import TestedPackages
 
-    sizes = config_sizes_by_name(feedstock, tuple(packages))
+    sizes = config_sizes(feedstock, tuple(packages))
     return TestedPackages(
         channel=artifact_layout(feedstock).root.absolute(),
         packages={name: tuple(path.absolute() for path in paths) for name, paths in packages.items()},

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import cli, process_runner
-from kiln.cli import fleet_detached_status, fleet_test
+from kiln.cli import fleet_test
+from kiln.fleet import plan_status_output
 from kiln.fleet import run as fleet_run
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -104,7 +105,7 @@ def test_the_tests_on_a_worker_have_the_same_shape() -> None:
     shape = fleet_test.results_as_json("r", (), run, cost)["cost"]
     assert list(shape) == KEYS
     assert (shape["start"], shape["end"]) == (1.0, None)
-    assert fleet_detached_status.known_cost_by_id(run, None) == {}
+    assert plan_status_output.status_as_json([run], {})[0]["cost"] is None
 
 
 def test_a_cost_without_a_known_price_is_null() -> None:

@@ -14,7 +14,6 @@ from kiln.cli.fleet_plan_inputs import config_sizes
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
 from kiln.model.job_estimate import JobSize
-from kiln.store import worker_results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +50,7 @@ def small(tmp_path: Path) -> Path:
 
 def sizes(root: Path) -> dict[str, JobSize]:
     feedstock = feedstock_loader.load(root)
-    names = feedstock.config_names
-    return config_sizes(feedstock, worker_results.remote_configs(feedstock, names, options=()))
+    return config_sizes(feedstock, feedstock.config_names)
 
 
 def test_each_config_has_the_sizes_that_its_recipe_renders(small: Path) -> None:
