@@ -196,21 +196,15 @@ def run_command_line(arguments: Sequence[str]) -> int:
     from kiln.cli.masked_streams import escaped_output
 
     with escaped_output():
-        return _run_and_print_errors(arguments)
-
-
-def _run_and_print_errors(arguments: Sequence[str]) -> int:
-    try:
-        return dispatch(arguments)
-    except SystemExit as end:  # argparse's --help and --version
-        return int(end.code or 0)
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the reader has gone; let the last flush succeed
-        return BUG
-    except (KilnError, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
-        return print_error(as_kiln_error(error))
+        try:
+            return dispatch(arguments)
+        except SystemExit as end:  # argparse's --help and --version
+            return int(end.code or 0)
+        except BrokenPipeError:  # the reader has gone; let the last flush succeed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BUG
+        except (KilnError, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
+            return print_error(as_kiln_error(error))
 
 
 def as_kiln_error(error: BaseException) -> KilnError:

@@ -170,7 +170,8 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         )
     else:
         lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
-        print_folded("\n".join((*lines, *cuda_verdict_text(runnable_versions.verdict_ranges(cudas)))))
+        ranges = runnable_versions.verdict_ranges(cudas)
+        print_folded("\n".join((*lines, *(f"CUDA, {verdict}: {found}" for verdict, found in ranges.items()))))
         for purpose, answer in answers.items():
             print_folded(f"\n{purpose}: " + "\n".join(result_text(answer)))
     return exit_code(answers.values())
@@ -249,12 +250,6 @@ def machine_text(facts: MachineFacts, arch: str | None, cores: int, memory: int,
     width = max(map(len, properties))
     yield from (f"{name:<{width}}  {value or 'not found'}" for name, value in properties.items())
     yield from (f"note: {note}" for note in facts.notes)
-
-
-def cuda_verdict_text(ranges: dict[str, str]) -> Iterator[str]:
-    """Yield a line for each verdict with the CUDA versions that it applies to."""
-    for verdict, cudas in ranges.items():
-        yield f"CUDA, {verdict}: {cudas}"
 
 
 def show_known_failures(options: argparse.Namespace) -> int:
