@@ -36,7 +36,7 @@ from kiln.cli.fleet_ansible_settings import (
     run_folder,
     worker_build_options,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, duration_seconds, planned_loss_limits
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits
 from kiln.cli.fleet_plan_inputs import (
     UP_TO_DATE,
     config_sizes,
@@ -46,6 +46,7 @@ from kiln.cli.fleet_plan_inputs import (
     worker_limit,
 )
 from kiln.cli.pasteable_commands import pasteable
+from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

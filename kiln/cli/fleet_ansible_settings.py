@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import masking
 from kiln.cli import fleet_remote_execution
 from kiln.cli.allowed_environment_variables import build_variables, container_client_variables
-from kiln.cli.fleet_arguments import duration_seconds
+from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

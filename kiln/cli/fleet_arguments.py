@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import build_arguments, common_arguments, values
-from kiln.errors import UsageError
 from kiln.fleet import lost_controller_cost_and_sweep_script
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 PROVIDERS = ("aws", "openstack", "static", "local", "slurm")
 DEFAULT_TYPE = "compute-16"
-UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -265,15 +262,3 @@ def loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: fl
         each if getattr(options, "attempts", None) is None else options.attempts,
         replacements if getattr(options, "replacements", None) is None else options.replacements,
     )
-
-
-def duration_seconds(text: str) -> float:
-    """Return the seconds of a time such as ``10h``, ``90min``, ``45 s``; a bare number is hours.
-
-    Raises:
-        UsageError: when it is invalid.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(h|min|m|s|)", text.strip())
-    if match is None:
-        raise UsageError(f"invalid time {text!r}", hint="write it as 10h, 90min or 45s")
-    return float(match[1]) * UNITS[match[2]]

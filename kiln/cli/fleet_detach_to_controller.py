@@ -24,11 +24,11 @@ from kiln.cli.fleet_ansible_settings import (
     worker_build_options,
     worker_variables,
 )
-from kiln.cli.fleet_arguments import duration_seconds
 from kiln.cli.fleet_controller_type_and_charge import CONTROLLER_TYPE, KEEP, controller_type_row, price_variable
 from kiln.cli.fleet_fallbacks import CLOUDS
 from kiln.cli.fleet_plan_inputs import controller_type
 from kiln.cli.pasteable_commands import pasteable
+from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import playbook_value
-from kiln.cli.fleet_arguments import DEFAULT_TYPE, duration_seconds
+from kiln.cli.fleet_arguments import DEFAULT_TYPE
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, price_region
+from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -244,9 +245,9 @@ def config_sizes(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSiz
     from kiln import expand
     from kiln.fleet import declared_config_sizes
 
-    entries = declared_config_sizes.read(feedstock.root, duration_seconds)
+    entries = declared_config_sizes.read(feedstock.root)
     variants = {entry.name: entry for entry in expand.read_all(feedstock, names)}
-    recipe = declared_config_sizes.recipe_sizes(feedstock, tuple(variants.values()), duration_seconds)
+    recipe = declared_config_sizes.recipe_sizes(feedstock, tuple(variants.values()))
     return {
         name: declared_config_sizes.config_size(entries, entry.variant, recipe.get(name))
         for name, entry in variants.items()

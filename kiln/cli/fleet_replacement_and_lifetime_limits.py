@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_ansible_settings import playbook_variable_text
-from kiln.cli.fleet_arguments import duration_seconds, planned_loss_limits
+from kiln.cli.fleet_arguments import planned_loss_limits
 from kiln.cli.fleet_controller_type_and_charge import KEEP
 from kiln.cli.fleet_fallbacks import offers_by_type
 from kiln.cli.fleet_plan_inputs import controller_type
+from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

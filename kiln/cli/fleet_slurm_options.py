@@ -20,7 +20,7 @@ from kiln.cli.fleet_ansible_settings import (
     worker_job_options,
     worker_variables,
 )
-from kiln.cli.fleet_arguments import duration_seconds
+from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

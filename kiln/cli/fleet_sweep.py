@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_slurm_options
 from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, playbook_site, provider_variables_without_secrets
-from kiln.cli.fleet_arguments import duration_seconds
+from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

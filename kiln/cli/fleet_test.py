@@ -19,10 +19,11 @@ from kiln.cli.fleet_ansible_settings import (
     run_folder,
     worker_variables,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, duration_seconds, loss_limits
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
 from kiln.cli.fleet_fallbacks import fallback_words, requested_zones
 from kiln.cli.fleet_plan_inputs import config_sizes, default_machine_types, priced_machine_types
+from kiln.console.text import duration_seconds
 from kiln.errors import FleetLimit, UsageError
 
 if TYPE_CHECKING:

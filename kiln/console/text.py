@@ -6,6 +6,7 @@ import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from kiln.errors import UsageError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.names import HIDDEN
 
@@ -18,6 +19,8 @@ _CENT = 0.01
 _LONGEST = 4096  # characters of a line that are processed
 _ESCAPES = lazy_pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _BREAKS = lazy_pattern(r"[\s_.,/+-]")
+_TIME = lazy_pattern(r"(\d+(?:\.\d+)?)\s*(h|min|m|s|)")
+_UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 _HANG = 2  # columns by which the further lines of a folded one are indented
 _NARROWEST = 10  # characters of a column whose texts are broken
 _SURROGATES = lazy_pattern(r"[\ud800-\udfff]")
@@ -147,6 +150,18 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def duration_seconds(text: str) -> float:
+    """Return the seconds of a time such as ``10h``, ``90min``, ``45 s``; a bare number is hours.
+
+    Raises:
+        UsageError: when it is invalid.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"invalid time {text!r}", hint="write it as 10h, 90min or 45s")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def elapsed_text(seconds: float) -> str:

@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from kiln import limits, render, yamltext
+from kiln.console.text import duration_seconds
 from kiln.errors import MalformedYaml, UsageError
 from kiln.model.job_estimate import JobSize
 from kiln.model.source_position import Place
@@ -53,8 +54,8 @@ class SizeEntry:
         )
 
 
-def read(folder: Path, seconds: Callable[[str], float]) -> tuple[SizeEntry, ...]:
-    """Read the file of a feedstock, if it has one; ``seconds`` parses a time.
+def read(folder: Path) -> tuple[SizeEntry, ...]:
+    """Read the file of a feedstock, if it has one.
 
     Raises:
         MalformedYaml: when it is invalid; the message names the line.
@@ -68,14 +69,14 @@ def read(folder: Path, seconds: Callable[[str], float]) -> tuple[SizeEntry, ...]
         raise MalformedYaml(
             "the file of sizes is a list of entries with sizes", at=document.place_of_key(), hint=_example_entry()
         )
-    return tuple(_parse_entry(entry, seconds) for entry in value)
+    return tuple(_parse_entry(entry) for entry in value)
 
 
 def _example_entry() -> str:
     return '- {match: {cuda_compiler_version: "12.*"}, cores: 32, memory: 64, time_limit: 8h}'
 
 
-def _parse_entry(data: Mapping[Any, Any], seconds: Callable[[str], float]) -> SizeEntry:
+def _parse_entry(data: Mapping[Any, Any]) -> SizeEntry:
     match = data.get("match", {})
     if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
         raise MalformedYaml(
@@ -83,13 +84,11 @@ def _parse_entry(data: Mapping[Any, Any], seconds: Callable[[str], float]) -> Si
         )
     return SizeEntry(
         match={str(key): str(value) for key, value in match.items()},
-        values=_parse_sizes(data, KEYS, _place_of_node, seconds),
+        values=_parse_sizes(data, KEYS, _place_of_node),
     )
 
 
-def _parse_sizes(
-    data: Mapping[Any, Any], keys: Sequence[str], place: Callable[[Any], Place], seconds: Callable[[str], float]
-) -> dict[str, float]:
+def _parse_sizes(data: Mapping[Any, Any], keys: Sequence[str], place: Callable[[Any], Place]) -> dict[str, float]:
     """Return the sizes in a mapping; ``place`` returns the place of a key or a value."""
     values: dict[str, float] = {}
     for key, value in data.items():
@@ -99,13 +98,11 @@ def _parse_sizes(
         if key in NUMBERS:
             values[str(key)] = _parse_number(str(key), value, place(value))
         elif key == "time_limit":
-            values[str(key)] = _parse_time_limit(value, place(value), seconds)
+            values[str(key)] = _parse_time_limit(value, place(value))
     return values
 
 
-def recipe_sizes(
-    feedstock: Feedstock, configs: Sequence[BuildConfig], seconds: Callable[[str], float]
-) -> dict[str, Mapping[str, float]]:
+def recipe_sizes(feedstock: Feedstock, configs: Sequence[BuildConfig]) -> dict[str, Mapping[str, float]]:
     """Return the sizes that a recipe states for configs; one without the key is not rendered.
 
     Raises:
@@ -117,18 +114,18 @@ def recipe_sizes(
         return {}
     rendered = limits.run_bounded(lambda: {config.name: _render_extra(feedstock, config) for config in configs})
     return {
-        config: _sizes_of_extra(extra, Place(file=file, line=_size_section_line(texts.get(file, ""))), seconds)
+        config: _sizes_of_extra(extra, Place(file=file, line=_size_section_line(texts.get(file, ""))))
         for config, (file, extra) in rendered.items()
     }
 
 
-def _sizes_of_extra(extra: Mapping[str, Any], at: Place, seconds: Callable[[str], float]) -> dict[str, float]:
+def _sizes_of_extra(extra: Mapping[str, Any], at: Place) -> dict[str, float]:
     """Return the sizes in the rendered section ``extra`` of a recipe; ``at`` is the place of its key ``worker``."""
     data = extra.get(SECTION) or {}
     if not isinstance(data, dict):
         raise MalformedYaml(f"{SECTION} in extra maps sizes to numbers", at=at, hint="worker: {cores: 32, memory: 64}")
     given = {key: value for key, value in data.items() if value is not None}  # not those whose selector is false
-    return _parse_sizes(given, (*NUMBERS, "time_limit"), lambda _: at, seconds)
+    return _parse_sizes(given, (*NUMBERS, "time_limit"), lambda _: at)
 
 
 def _recipe_file_name(path: Path) -> str:
@@ -161,9 +158,9 @@ def _parse_number(key: str, text: Any, at: Place) -> float:
     return number
 
 
-def _parse_time_limit(text: Any, at: Place, seconds: Callable[[str], float]) -> float:
+def _parse_time_limit(text: Any, at: Place) -> float:
     try:
-        time = seconds(str(text))
+        time = duration_seconds(str(text))
     except UsageError as error:
         raise MalformedYaml(error.what, at=at, hint=error.hint) from error
     if time <= 0:

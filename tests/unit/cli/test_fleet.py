@@ -14,10 +14,11 @@ import yaml
 
 from kiln import cli, folder_lock, process_runner
 from kiln.cli import fleet_prices
-from kiln.cli.fleet_arguments import arguments, duration_seconds, loss_limits, planned_loss_limits
+from kiln.cli.fleet_arguments import arguments, loss_limits, planned_loss_limits
 from kiln.cli.fleet_plan_inputs import require_known_machine_types
 from kiln.cli.fleet_prices import price_region
 from kiln.cli.pasteable_commands import pasteable
+from kiln.console.text import duration_seconds
 from kiln.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests
 from kiln.fleet.plan import Overheads, PoolShape, schedule

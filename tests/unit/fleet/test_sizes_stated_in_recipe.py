@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader
-from kiln.cli.fleet_arguments import duration_seconds
 from kiln.cli.fleet_plan_inputs import config_sizes
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
@@ -107,7 +106,5 @@ def test_a_recipe_without_the_key_is_not_rendered(monkeypatch: pytest.MonkeyPatc
     feedstock = feedstock_loader.load(SMALL)
     monkeypatch.setattr("kiln.render.render", None)
     configs = expand.read_all(feedstock, feedstock.config_names)
-    made: Mapping[str, Mapping[str, float]] = declared_config_sizes.recipe_sizes(
-        feedstock, tuple(configs), duration_seconds
-    )
+    made: Mapping[str, Mapping[str, float]] = declared_config_sizes.recipe_sizes(feedstock, tuple(configs))
     assert made == {}
