@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _REFUSED = ".refused"
 _PART = ".part"
 _CHUNK = 1 << 20
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FREE_SPACE = "free some space, then try again"
 _TRIES, _PAUSE = 100, 0.02  # seconds
 
 
@@ -56,7 +58,11 @@ def atomic_folder_change(folder: Path) -> Iterator[Path]:
     try:
         shutil.copytree(folder, part, symlinks=True, copy_function=_link_unless_conda_meta)
         yield part
-        _exchange(part, folder)
+        try:
+            file_operations.exchange(part, folder)
+        except OSError as error:
+            why, hint = error.strerror or str(error), "use a prefix on a local disk"
+            raise NotWritable(f"{folder} cannot be exchanged", why=why, hint=hint) from error
     finally:
         remove(part)
 
@@ -84,15 +90,6 @@ def _link_unless_conda_meta(source: str, target: str) -> str:
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
     return target
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Exchange two folders, atomically where the system can."""
-    try:
-        file_operations.exchange(one, other)
-    except OSError as error:
-        why, hint = error.strerror or str(error), "use a prefix on a local disk"
-        raise NotWritable(f"{other} cannot be exchanged", why=why, hint=hint) from error
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
@@ -126,8 +123,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     With ``write_bytes``, a thousand small files would wait a thousand times for the disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ending = f".{os.getpid()}-{os.urandom(4).hex()}{_PART}"
-    parts = {folder / name: folder / f".{name}{ending}" for name in contents}
+    parts = {folder / name: _part_path(folder / name) for name in contents}
     with full_disk_as_error(folder):
         try:
             for data, part in zip(contents.values(), parts.values(), strict=True):
@@ -260,7 +256,7 @@ def path_of_file_url(url_path: str) -> Path:
 
 def folds_case(folder: Path) -> bool:
     """Return whether the file system of ``folder`` ignores case in names."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    there = file_operations.nearest_existing(folder)
     place = next((place for place in (there, *there.parents) if place.name.swapcase() != place.name), there)
     other = place.with_name(place.name.swapcase()) if place.name else place
     return bool(place.name) and other.exists() and other.samefile(place)
@@ -288,8 +284,7 @@ def size_on_disk(folder: Path) -> int:
 
 def require_space(folder: Path, needed: int, *, for_what: str) -> None:
     """Raise DiskFull, with both numbers, when fewer than ``needed`` bytes are free on the disk of ``folder``."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(file_operations.nearest_existing(folder)).free
     if free < needed:
         raise DiskFull(
             f"{for_what} needs {size_text(needed)} in {folder}",
@@ -326,7 +321,7 @@ def full_disk_as_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno not in _DISK_FULL:
             raise
         raise DiskFull(
             f"the disk became full while writing {error.filename or folder}",
@@ -341,10 +336,8 @@ def os_error_as_kiln_error(error: OSError) -> KilnError | None:
     if error.filename is None:
         return _kiln_error_without_path(error, message)
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return DiskFull(
-            f"the disk became full while writing {path}", why=message, hint="free some space, then try again"
-        )
+    if error.errno in _DISK_FULL:
+        return DiskFull(f"the disk became full while writing {path}", why=message, hint=_FREE_SPACE)
     if error.errno == errno.EROFS:
         hint = "mount the file system for writing, or work in a copy of the folder on another one"
         return NotWritable(f"{path} cannot be written", why=message, hint=hint)
@@ -360,10 +353,8 @@ def _kiln_error_without_path(error: OSError, message: str) -> KilnError | None:
         return SystemFault("the working directory was removed", why=message, hint="cd into an existing folder")
     if "temporary directory" in message:
         return SystemFault("no folder for temporary files", why=message, hint="set TMPDIR to a folder")
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return DiskFull(
-            f"the disk became full while working in {here}", why=message, hint="free some space, then try again"
-        )
+    if error.errno in _DISK_FULL:
+        return DiskFull(f"the disk became full while working in {here}", why=message, hint=_FREE_SPACE)
     return None
 
 

@@ -110,8 +110,7 @@ class DiskCaches:
 
     def make_room(self, needed: int, *, keep: Collection[str]) -> int:
         """Remove whole caches, none of ``keep``, until ``needed`` bytes of disk are free; return the bytes freed."""
-        folder = next(path for path in (self.root, *self.root.parents) if path.exists())
-        excess = needed - shutil.disk_usage(folder).free
+        excess = needed - shutil.disk_usage(file_operations.nearest_existing(self.root)).free
         if excess <= 0:
             return 0
         return sum(self.remove(entry) for entry in caches_to_remove(self.all_caches(), excess, keep=keep))

@@ -139,6 +139,7 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
 def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
     from kiln.compat import probe, runnable_versions, virtual_cuda_arch
+    from kiln.operating_system.file_operations import nearest_existing
     from kiln.operating_system.machine_resources import Resources
     from kiln.serialization import to_json
 
@@ -148,7 +149,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         has_cuda=virtual_cuda_arch.has_cuda(os.environ, facts.cuda),
         capabilities=lambda: [card.capability for card in facts.cards],
     )
-    disk = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
+    disk = shutil.disk_usage(nearest_existing(root)).free
     answers = runnable_versions.newest_tensorflow_results(facts)
     cudas = runnable_versions.cuda_verdicts(facts)
     if as_json:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import NotWritable, UsageError
 from kiln.model.source_position import Place
+from kiln.operating_system.file_operations import nearest_existing
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
@@ -91,5 +92,5 @@ def _expanded(text: str, env: Mapping[str, str], home: Path) -> Path:
 
 
 def _is_writable(folder: Path) -> bool:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = nearest_existing(folder)
     return existing.is_dir() and os.access(existing, os.W_OK)

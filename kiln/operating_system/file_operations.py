@@ -251,3 +251,8 @@ def content_stamp(path: Path) -> tuple[int, int, int]:
     """
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return a path if it exists, else the nearest folder above it that does."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
