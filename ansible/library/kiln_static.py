@@ -250,12 +250,10 @@ class Hosts:
         claimed = {endpoint(claim["host"]) for claim in claims.values()}
         unclaimed = [host for host in self.parameters["hosts"] if endpoint(host) not in claimed]
         free = {kind: self._free(unclaimed, kind) for kind in {kind_of(request) for request in requests}}
+        earlier = [claims.get(request["name"]) for request in requests]
+        queues = [free[kind_of(request)] for request in requests]
         with ThreadPoolExecutor(IN_PARALLEL) as pool:
-            results = list(
-                pool.map(
-                    lambda request: self._claim(request, claims.get(request["name"]), free[kind_of(request)]), requests
-                )
-            )
+            results = list(pool.map(self._claim, requests, earlier, queues))
         reason = "; ".join(self.reasons.values()) or f"kiln_static_hosts has {len(self.parameters['hosts'])} hosts"
         refusals = [
             {"name": request["name"], "type": kind_of(request), "reason": reason}
