@@ -8,9 +8,8 @@ from kiln.variants.varying_keys import config_labels
 if TYPE_CHECKING:
     from kiln.report.junit import as_junit
     from kiln.report.package_summary import result_text
-    from kiln.report.page import INDEX, as_html, page_name
+    from kiln.report.page import INDEX, as_html, index_as_html, page_name
     from kiln.report.result_table import as_markdown, matrix_text
-    from kiln.report.run_index import index_as_html
 
 __all__ = [
     "INDEX",
@@ -29,8 +28,7 @@ __getattr__ = lazy_exports(
     {
         "junit": "as_junit",
         "package_summary": "result_text",
-        "page": "INDEX as_html page_name",
+        "page": "INDEX as_html index_as_html page_name",
         "result_table": "as_markdown matrix_text",
-        "run_index": "index_as_html",
     },
 )

@@ -1,4 +1,4 @@
-"""A run as a self-contained web page, without scripts and other files.
+"""A run as a self-contained web page, without scripts and other files, and the index of such pages.
 
 Reasons, names of packages and ends of logs come from builds and are untrusted: the template escapes them, and the
 page's content security policy forbids scripts and external resources.
@@ -21,7 +21,7 @@ from kiln.report.timeline import chart, step_bars
 from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
@@ -78,6 +78,31 @@ def as_html(
         rehearsal=_rehearsal_notice(report) if report.rehearsal else "",
         end=totals.last_moment(report, moment),
         written=moment,
+    )
+
+
+def index_as_html(
+    reports: Sequence[MatrixReport], *, name: str, folder: Path, omitted: int = 0, now: float | None = None
+) -> str:
+    """Return the index of runs, the latest first; a run is a link if its page is in the folder.
+
+    ``name`` is the feedstock's, ``omitted`` the number of earlier runs, ``now`` the time of writing in seconds since
+    the epoch.
+    """
+    moment = time.time() if now is None else now
+    rows = [
+        (report, totals.last_moment(report, moment) - report.started, state_count_text(report.configs))
+        for report in reports
+    ]
+    return template_environment.render(
+        "index.html.j2",
+        folder,
+        name=name,
+        rows=rows,
+        page_of=lambda run: folder / page_name(run),
+        omitted=omitted,
+        written=moment,
+        writer=__version__,
     )
 
 
