@@ -280,4 +280,4 @@ def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitRepo
     written = (feedstock.root / workflow.NAME).exists()
     if written:
         (report.kept if before else report.added).append(workflow.NAME)
-    report.notes += [*(note.removeprefix("note: ") for note in notes), *([] if written else lines[1:])]
+    report.notes += [*notes, *([] if written else lines[1:])]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_output
 from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.run_view import print_notes
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if options.was and not options.diff:
         raise UsageError("--was requires --diff", hint="kiln matrix --diff HEAD --was OLD -e NEW")
+    notes: list[str] = []
     if options.diff is None:
-        notes: list[str] = []
         try:
             text, note = pinning_selection.run_with_pinning(
                 options, root, lambda file: matrix_text_and_note(options, root, file, or_existing=False)
@@ -62,7 +63,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
         notes += [note] if note else []
     else:
         with revision_tree(root, options.diff) as before:
-            variant_file, notes = pinning_selection.pinning_file_and_notes(options, root)
+            try:
+                variant_file = pinning_selection.run_with_pinning(options, root, lambda file: file)
+            except PinningNeeded as error:
+                variant_file, notes = None, pinning_selection.unfetched_pinning_notes(root, error)
             earlier = (
                 pinning_selection.pinning_file_by_name(options.was, options.pinning_channel)
                 if options.was
@@ -76,7 +80,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
                 )
             trees = MatrixSource(root=before, pinning=earlier), MatrixSource(root=root, pinning=variant_file)
             text = limits.run_bounded(lambda: difference_text(options, *trees))
-    print("".join(f"{pasteable(note, root)}\n" for note in notes), end="", file=sys.stderr)
+    print_notes(pasteable(note, root) for note in notes)
     print(text)
     return 0
 
@@ -99,7 +103,7 @@ def matrix_text_and_note(
         if not (or_existing and names) or isinstance(error, (MalformedYaml, UnsafeTemplate)):
             raise
         configs = expand.read_all(feedstock, names)
-        note = f"note: these are the configs of .ci_support, as last rerendered ({error.what})"
+        note = f"these are the configs of .ci_support, as last rerendered ({error.what})"
     text = (
         json.dumps([config_data(config) for config in configs])
         if options.json

@@ -83,18 +83,10 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
     return limits.run_bounded(lambda: work(newest))
 
 
-def pinning_file_and_notes(options: argparse.Namespace, root: Path) -> tuple[Path | None, list[str]]:
-    """Return the variant file of the pinning, and a note about keys without a value where none can be fetched."""
-    try:
-        return run_with_pinning(options, root, lambda variant_file: variant_file), []
-    except PinningNeeded as error:
-        return None, unfetched_pinning_notes(root, error)
-
-
 def unfetched_pinning_notes(root: Path, error: PinningNeeded) -> list[str]:
     """Return the notes about keys without a value, since the pinning cannot be fetched."""
     reason = f" ({error.why})" if error.why else ""
-    return [f"{note}{reason}" for note in unused_pinning_note(root)] or [f"note: {error.what}{reason}"]
+    return [f"{note}{reason}" for note in unused_pinning_note(root)] or [f"{error.what}{reason}"]
 
 
 def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
@@ -126,7 +118,7 @@ def unused_pinning_note(root: Path, where: str = "") -> list[str]:
         return []
     keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
     more = f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else ""
-    return [f"note: no value{where} without a pinning (-e): {keys}{more}"]
+    return [f"no value{where} without a pinning (-e): {keys}{more}"]
 
 
 def _exclusive_file_or_missing_keys(

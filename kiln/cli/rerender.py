@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from kiln import __version__
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_output
 from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.run_view import print_notes
 from kiln.errors import MatrixDrift, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     (notes, lines, fault), variant_file = pinning_selection.run_with_pinning(
         options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
     )
-    print("".join(f"{pasteable(line, root)}\n" for line in notes), end="", file=sys.stderr)
+    print_notes(pasteable(note, root) for note in notes)
     print("\n".join(lines))
     if fault:
         raise fault
@@ -79,9 +79,10 @@ def rerender(
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
     notes = [
-        f"note: {line}" for line in (*conda_forge_yml.no_effect_notes(feedstock.conda_forge_yml), *doubts.values())
+        *conda_forge_yml.no_effect_notes(feedstock.conda_forge_yml),
+        *map(str, doubts.values()),
+        *ci_limit_notes.notes(feedstock, configs),
     ]
-    notes += [f"note: {line}" for line in ci_limit_notes.notes(feedstock, configs)]
     total = f"{quantity(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"
