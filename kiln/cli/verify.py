@@ -94,30 +94,30 @@ class VerifiedPackage:
 
 def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
+    from kiln import files
     from kiln.errors import ProvenanceBroken, UsageError
     from kiln.publish.channel_file_reader import channel_reader
     from kiln.publish.channel_provenance import CHAIN
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
+    own = {"file": options.package.name, "sha256": files.sha256(options.package)}
     channel = options.channel or str(options.package.absolute().parents[1])
     read = channel_reader(channel)
     chain = read(CHAIN)
-    chained = (
-        None if chain is None or not has_record(chain, options.package) else verify_chain_record(options, read, chain)
-    )
-    attested, attestations, notes = verify_attestations(options, channel, read)
+    chained = None if chain is None or not has_record(chain, own) else verify_chain_record(options, read, chain)
+    attested, attestations, notes = verify_attestations(options, own, channel, read)
     if chained is None and options.allowed_signers:
         raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
     if chained is None and attested is None:
         raise unverified_error(options.package, channel, notes, has_records=chain is not None)
     link, facts = chained or (None, ())
     if link is None and attested:
-        facts = (f"the file is the attested one, by its hash {provenance_record(None, options.package)['sha256']}",)
+        facts = (f"the file is the attested one, by its hash {own['sha256']}",)
     if link and attested and options.require_attestation:
-        facts = (*facts, *same_record_fact(link.record, provenance_record(attested, options.package)))
+        facts = (*facts, *same_record_fact(link.record, provenance_record(attested, own)))
     return VerifiedPackage(
-        record=link.record if link else provenance_record(attested, options.package),
+        record=link.record if link else provenance_record(attested, own),
         facts=(*facts, *(attestation_text(attested) if attested else ()), *signers_text(attestations, verified=True)),
         notes=(*notes, *signers_text(attestations, verified=False)),
         attested=attested,
@@ -125,16 +125,17 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     )
 
 
-def has_record(chain: bytes, package: Path) -> bool:
+def has_record(chain: bytes, own: Mapping[str, str]) -> bool:
     """Return whether a channel's chain has a record of a package, or of another file of its name.
+
+    ``own`` are the package's file name and hash, as records have them.
 
     Raises:
         ProvenanceBroken: when the chain is invalid.
     """
-    from kiln import files, provenance
+    from kiln import provenance
 
-    facts = ("file", package.name), ("sha256", files.sha256(package))
-    return any(link.record.get(key) == value for link in provenance.parsed_lines(chain) for key, value in facts)
+    return any(link.record.get(key) == value for link in provenance.parsed_lines(chain) for key, value in own.items())
 
 
 def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
@@ -179,7 +180,7 @@ def verify_chain_record(
 
 
 def verify_attestations(
-    options: argparse.Namespace, channel: str, read: Callable[[str], bytes | None]
+    options: argparse.Namespace, own: Mapping[str, str], channel: str, read: Callable[[str], bytes | None]
 ) -> tuple[AttestedFacts | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
     """Return what the required signers attest, or anybody where none is required, all attestations, and notes.
 
@@ -188,7 +189,7 @@ def verify_attestations(
     Raises:
         ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
-    from kiln import channel_url_credentials, files
+    from kiln import channel_url_credentials
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import attestation_check, attestation_summary
 
@@ -205,7 +206,7 @@ def verify_attestations(
         if getattr(options, "target_channel", None)
         else channel_url(channel)
     )
-    facts: dict[str, Any] = {"file": options.package.name, "sha256": files.sha256(options.package), "channel": url}
+    facts: dict[str, Any] = {**own, "channel": url}
     signers = required or (anybody,)
     try:
         attested = attestation_check.attested_facts(sidecar, **facts, signers=signers)
@@ -285,15 +286,13 @@ def attestation_text(attested: AttestedFacts) -> list[str]:
     return [*attested.fact_lines, *(slsa.build_facts(attested.provenance) if attested.provenance else ())]
 
 
-def provenance_record(attested: AttestedFacts | None, package: Path) -> dict[str, Any]:
+def provenance_record(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
     """Return the record that the provenance of an attestation has, where kiln wrote it; else only the file's facts."""
-    from kiln import files
     from kiln.provenance import slsa
 
-    facts = {"file": package.name, "sha256": files.sha256(package)}
     if attested is None or not slsa.is_kiln_predicate(attested.provenance):
-        return dict(facts)
-    return slsa.record_from_predicate(attested.provenance, **facts)
+        return dict(own)
+    return slsa.record_from_predicate(attested.provenance, **own)
 
 
 def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:
