@@ -56,7 +56,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     return run.RunOptions(
         **{**arguments, "configs": configs},
         build=build,
-        command=masking.masked(typed_command(sys.argv[1:])),
+        command=command_line(),
         image=environment.get("DOCKER_IMAGE") or None,
         fetch=not options.dry_run,
         remote_url=remote_url,
@@ -84,6 +84,13 @@ def _arguments_named_as_fields(record: type[RunOptions | BuildOptions], options:
 
     fields = {field.name for field in dataclasses.fields(record)}
     return {name: value for name, value in vars(options).items() if name in fields}
+
+
+def command_line() -> str:
+    """Return the command of this process, as a report has it."""
+    from kiln import masking
+
+    return masking.masked(typed_command(sys.argv[1:]))
 
 
 def typed_command(words: Sequence[str]) -> str:

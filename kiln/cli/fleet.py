@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import (
     build,
+    build_options,
     config_selection,
     fleet_controller_type_and_charge,
     fleet_detach_to_controller,
@@ -315,7 +316,7 @@ def configuration_and_site(
     attempts, replacements = planned_loss_limits(options, plan.selection)
     run_config = FleetRunConfig(
         id=run_id,
-        command=fleet_test.command_line(),
+        command=build_options.command_line(),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,

@@ -88,9 +88,8 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
 
     words = fallback_words(options)
     zones = requested_zones(options)
-    types = (
-        _machine_types_by_name(options, [word for word in words if word != fallback_offers.ON_DEMAND]) if words else {}
-    )
+    names = [word for word in words if word != fallback_offers.ON_DEMAND]
+    types = dict(zip(names, priced_machine_types(options, names), strict=True)) if names else {}
     if fallback_offers.ON_DEMAND in words and not options.spot:
         raise UsageError(f"--fallback {fallback_offers.ON_DEMAND} needs --spot", hint="workers are on demand already")
     fallbacks = [types.get(word, word) for word in words]
@@ -113,10 +112,6 @@ def fallback_words(options: argparse.Namespace) -> list[str]:
 
 def _comma_separated_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _machine_types_by_name(options: argparse.Namespace, names: list[str]) -> dict[str, MachineType]:
-    return dict(zip(names, priced_machine_types(options, names), strict=True)) if names else {}
 
 
 def _require_suitable_offer(offer: Offer, jobs: Sequence[JobEstimate]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kiln.cli import fleet_test
+from kiln.cli import build_options, fleet_test
 from kiln.console.text import quantity
 from kiln.model.fleet import WorkerState
 from kiln.model.run import GOOD, MatrixReport
@@ -162,7 +162,9 @@ def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigR
     names = {entry.config for entry in cached}
     if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
         return
-    ledger.end_run(ledger.begin_run(dataclasses.replace(report_of_cached(cached), command=fleet_test.command_line())))
+    ledger.end_run(
+        ledger.begin_run(dataclasses.replace(report_of_cached(cached), command=build_options.command_line()))
+    )
 
 
 def resumable_run(

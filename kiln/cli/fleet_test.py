@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import config_selection, fleet_controller_type_and_charge, lost_terminal
+from kiln.cli import build_options, config_selection, fleet_controller_type_and_charge, lost_terminal
 from kiln.cli.fleet_ansible_settings import (
     artifact_layout,
     playbook_site,
@@ -162,7 +161,7 @@ def run_config_of(
     time_limit = getattr(options, "time_limit", None)
     return FleetRunConfig(
         id=run_id,
-        command=command_line(),
+        command=build_options.command_line(),
         machine_type=offers[0].machine_type,
         estimates=tuple(worker_tests.jobs_of(tested, seconds=assumptions.gpu_test, passed=passed)),
         max_workers=1,
@@ -185,13 +184,6 @@ def run_config_of(
         logs=run_folder(feedstock, run_id) / "logs",
         prefix=worker_tests.PREFIX,
     )
-
-
-def command_line() -> str:
-    """Return the command of this process, as a report has it."""
-    from kiln import masking
-
-    return masking.masked(shlex.join(("kiln", *sys.argv[1:])))
 
 
 def worker_site(options: argparse.Namespace, feedstock: Feedstock, run_config: FleetRunConfig) -> PlaybookSite:
