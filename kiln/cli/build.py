@@ -150,15 +150,14 @@ def execute_plan(
 
 def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
     """Return 0, the exit code common to all failures, or BuildFailed's."""
-    from kiln.model.run import ConfigState
+    from kiln.model.run import GOOD
 
     logs = {entry.config: entry.log for entry in report.configs}
     for config, error in errors.items():
         lines = advice(error, logs.get(config))
         if lines and not isinstance(error, AlreadyRunning):
             print("\n".join((config, *lines)), file=sys.stderr)
-    good = {ConfigState.DONE, ConfigState.CACHED}
-    failures = [entry for entry in report.configs if entry.state not in good]
+    failures = [entry for entry in report.configs if entry.state not in GOOD]
     codes = {errors[entry.config].exit_code if entry.config in errors else BuildFailed.exit_code for entry in failures}
     codes = codes - {AlreadyRunning.exit_code} or codes
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code

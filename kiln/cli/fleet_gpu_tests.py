@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kiln.cli import build_options, fleet_test
 from kiln.console.text import quantity
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet import GONE
 from kiln.model.run import GOOD, MatrixReport
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigRun
     from kiln.store.worker_results import RemoteConfig
-
-GONE = frozenset({WorkerState.TERMINATED, WorkerState.REFUSED})
 
 
 class BuildStage(Protocol):

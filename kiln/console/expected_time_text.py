@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kiln.model.run import ConfigState
+from kiln.model.run import OPEN, ConfigState
 
 if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, RunCost
@@ -37,7 +37,7 @@ def period_text(start: float | None, end: float | None, now: float, *, utc: bool
 
 def config_period(cost: RunCost | None, config: ConfigRun, now: float, *, utc: bool = False) -> str:
     """Return when a waiting config is expected to start and to end, or a running one to end; empty where unknown."""
-    if cost is None or config.state not in {ConfigState.WAITING, ConfigState.RUNNING}:
+    if cost is None or config.state not in OPEN:
         return ""
     start = cost.config_starts.get(config.config) if config.state is ConfigState.WAITING else None
     return period_text(start, cost.config_ends.get(config.config), now, utc=utc)

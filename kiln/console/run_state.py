@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln.console.progress_lines import ProgressLog, progress_text
 from kiln.console.text import one_line, shown_line
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.run import BAD, GOOD, ConfigState
+from kiln.model.run import BAD, GOOD, OPEN, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -125,9 +125,7 @@ class RunState:
         lengths = [
             length for config in self.configs.values() if (length := _actual_or_estimated_seconds(config)) is not None
         ]
-        open_configs = [
-            config for config in self.configs.values() if config.state in {ConfigState.RUNNING, ConfigState.WAITING}
-        ]
+        open_configs = [config for config in self.configs.values() if config.state in OPEN]
         if self.cost is not None and open_configs:
             return max(0.0, self.cost.end - now)
         if not lengths or not open_configs:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from kiln.fleet import costs
 from kiln.fleet.executor_protocol import Provision, Terminate
 from kiln.fleet.fleet_run_settings import CACHE, POOL, SURPLUS
-from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet import GONE, JobRecord, JobState, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -246,7 +246,7 @@ class Inventory:
         """Take over the workers and jobs of an earlier process of the run."""
         self._terminated = tuple(worker for worker in previous.workers if worker.state is WorkerState.TERMINATED)
         for record in previous.workers:
-            if record.state not in {WorkerState.TERMINATED, WorkerState.REFUSED}:
+            if record.state not in GONE:
                 is_prepared = record.state is WorkerState.READY
                 worker = Worker(record=record, is_prepared=is_prepared, renewed_at=now)
                 self.workers[record.name] = self._present[record.name] = worker
@@ -258,7 +258,7 @@ class Inventory:
         """Change and store the record of a worker."""
         worker.record = dataclasses.replace(worker.record, **changes)  # type: ignore[arg-type] # fields by name
         self._store.store_worker(self._run_config.id, worker.record)
-        if worker.record.state in {WorkerState.TERMINATED, WorkerState.REFUSED}:
+        if worker.record.state in GONE:
             self._present.pop(worker.name, None)
         self._lists = None
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from kiln.container.owner_labels import Owner
 from kiln.ledger import Ledger, schema
 from kiln.ledger.damage_repair import decoding_errors_as_damage, retry_after_repair
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet import GONE, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RESERVE = 4 << 20  # bytes that a run may store while the disk is full
-GONE = frozenset({WorkerState.TERMINATED, WorkerState.REFUSED})
 UNFINISHED = frozenset({JobState.REQUESTED, JobState.RUNNING, JobState.FINISHED})
 COLUMNS = ("id", "provider", "type", "started", "finished", "number", "key", "owner")
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM fleet"  # noqa: S608 - constants

@@ -86,6 +86,9 @@ class WorkerState(str, Enum):
     TERMINATED = "terminated"
 
 
+GONE = frozenset({WorkerState.TERMINATED, WorkerState.REFUSED})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
     """A worker of a fleet run: ``id`` is the provider's.

@@ -27,6 +27,7 @@ class ConfigState(str, Enum):
     LOCKED = "locked by another process"
 
 
+OPEN = frozenset({ConfigState.WAITING, ConfigState.RUNNING})
 GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
 BAD = frozenset({ConfigState.FAILED, ConfigState.OUT_OF_MEMORY, ConfigState.DISK_FULL})
 

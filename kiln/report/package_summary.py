@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.console.text import duration, table, wrapped_lines
 from kiln.model.build_results import TestVerdict
-from kiln.model.run import ConfigState
+from kiln.model.run import GOOD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ def result_text(report: MatrixReport, width: int | None = None) -> str:
     configs = [config for config in report.configs if config.packages]
     if report.rehearsal:
         return "".join("\n" + "\n".join(_rehearsal_lines(config, width)) + "\n" for config in configs)
-    configs = [config for config in configs if config.state in {ConfigState.DONE, ConfigState.CACHED}]
+    configs = [config for config in configs if config.state in GOOD]
     return "\n" + "\n".join(_build_lines(configs, width)) + "\n" if configs else ""
 
 

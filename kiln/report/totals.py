@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.model.build_results import TestVerdict
-from kiln.model.run import BAD, GOOD, ConfigState
+from kiln.model.run import BAD, GOOD, OPEN, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport
 
 TEST_STEP = "test "  # the title of a test's step begins with it
-OPEN = frozenset({ConfigState.RUNNING, ConfigState.WAITING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
