@@ -44,13 +44,15 @@ def check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
     if getattr(options, "gpu_type", None) and not options.gpu_tests:
         raise UsageError("--gpu-type requires --gpu-tests")
-    for zone in requested_zones(options):
+    for zone in words_of_option(options, "zone"):
         _require_zone_of_region(options, zone)
 
 
-def requested_zones(options: argparse.Namespace) -> list[str]:
-    """Return the zones of ``--zone``, in their order."""
-    return [zone for text in getattr(options, "zone", None) or () for zone in _comma_separated_words(text)]
+def words_of_option(options: argparse.Namespace, name: str) -> list[str]:
+    """Return the words of an option that takes several, separated by commas, or is repeated; in their order."""
+    values = getattr(options, name, None) or ()
+    texts = [values] if isinstance(values, str) else values
+    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 
 
 def _require_zone_of_region(options: argparse.Namespace, zone: str) -> None:
@@ -86,8 +88,8 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
     """
     from kiln.fleet import fallback_offers
 
-    words = fallback_words(options)
-    zones = requested_zones(options)
+    words = words_of_option(options, "fallback")
+    zones = words_of_option(options, "zone")
     names = [word for word in words if word != fallback_offers.ON_DEMAND]
     types = dict(zip(names, priced_machine_types(options, names), strict=True)) if names else {}
     if fallback_offers.ON_DEMAND in words and not options.spot:
@@ -103,15 +105,6 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
                 hint="write a table of prices for --prices, or leave one of the options out",
             )
     return result
-
-
-def fallback_words(options: argparse.Namespace) -> list[str]:
-    """Return the machine types of ``--fallback`` and the word for workers on demand, in their order."""
-    return [word for text in getattr(options, "fallback", None) or () for word in _comma_separated_words(text)]
-
-
-def _comma_separated_words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _require_suitable_offer(offer: Offer, jobs: Sequence[JobEstimate]) -> None:

@@ -20,7 +20,7 @@ from kiln.cli.fleet_ansible_settings import (
 )
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
-from kiln.cli.fleet_fallbacks import fallback_words, requested_zones
+from kiln.cli.fleet_fallbacks import words_of_option
 from kiln.cli.fleet_plan_inputs import config_sizes, default_machine_types, priced_machine_types
 from kiln.console.text import duration_seconds
 from kiln.errors import FleetLimit, UsageError
@@ -274,9 +274,9 @@ def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> 
     """
     from kiln.fleet import fallback_offers
 
-    on_demand = [fallback_offers.ON_DEMAND] if fallback_offers.ON_DEMAND in fallback_words(options) else []
+    on_demand = [fallback_offers.ON_DEMAND] if fallback_offers.ON_DEMAND in words_of_option(options, "fallback") else []
     offers = fallback_offers.ordered_offers(
-        kinds[0], [*kinds[1:], *on_demand], zones=requested_zones(options), spot=options.spot
+        kinds[0], [*kinds[1:], *on_demand], zones=words_of_option(options, "zone"), spot=options.spot
     )
     for offer in offers:
         kind = offer.machine_type
@@ -297,7 +297,7 @@ def gpu_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
     """Return the offers of the worker of ``--gpu-tests``: those of --gpu-type, or of the cheapest type with a GPU."""
     from argparse import Namespace
 
-    types = [word.strip() for word in (options.gpu_type or "").split(",") if word.strip()]
+    types = words_of_option(options, "gpu_type")
     return worker_offers(options, worker_machine_types(Namespace(**{**vars(options), "gpu": True, "types": types})))
 
 
