@@ -97,7 +97,7 @@ class BazelBuild:
     def _handle(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
             case "started":
-                self._handle_started(event)
+                self.server = _parse_integer(event.get("started", {}).get("serverPid"))
             case "progress":
                 self._handle_progress(event)
             case "actionCompleted":
@@ -106,9 +106,6 @@ class BazelBuild:
                 self._handle_build_metrics(event)
             case "buildToolLogs":
                 self._handle_tool_logs(event)
-
-    def _handle_started(self, event: dict[str, Any]) -> None:
-        self.server = _parse_integer(event.get("started", {}).get("serverPid"))
 
     def _handle_progress(self, event: dict[str, Any]) -> None:
         """Handle Bazel's terminal output, the only place with the number of actions."""

@@ -208,9 +208,7 @@ def _repository_name_of_url(url: str) -> str:
 def _literal_texts(node: Any, names: Mapping[str, str]) -> list[str]:
     """Return the texts of a list, of a function's arguments, or of one text."""
     match node:
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            texts = [text for item in items[:20] for text in _literal_texts(item, names)]
-        case ast.Call(func=ast.Name(), args=items):
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Call(func=ast.Name(), args=items):
             texts = [text for item in items[:20] for text in _literal_texts(item, names)]
         case _:
             texts = [_literal_text(node, names)]

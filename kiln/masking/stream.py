@@ -157,10 +157,6 @@ def _has_short_lines(secret: str) -> bool:
     return len(lines) > 1 and any(forms.SHORTEST // 2 < len(line.strip()) < forms.ANYWHERE for line in lines)
 
 
-def _compile_multiline(expression: str) -> re.Pattern[str]:
-    return re.compile(expression, re.MULTILINE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MultilineSecret:
     """A secret of several lines: one expression for each; ``trigger`` is in every form of the first line."""
@@ -176,15 +172,11 @@ class _MultilineSecret:
         patterns = [f"(?:{forms.escaped_pattern(line)})" for line in lines]
         margin = r"[ \t]{0,64}(?:[|>+#] ?)?\\{0,31}"
         first, *between, last = patterns
+        expressions = (rf"{first}\r?$", *(f"{margin}{pattern}[ \\t]*$" for pattern in between), f"{margin}{last}")
         return cls(
             trigger=forms.unescaped_part(lines[0]),
             lines=lines,
-            expressions=tuple(
-                map(
-                    _compile_multiline,
-                    (rf"{first}\r?$", *(f"{margin}{pattern}[ \\t]*$" for pattern in between), f"{margin}{last}"),
-                )
-            ),
+            expressions=tuple(re.compile(expression, re.MULTILINE) for expression in expressions),
         )
 
     def first_line_position(self, line: str) -> int:
