@@ -19,12 +19,11 @@ from kiln.serialization import to_json
 from kiln.variants.cuda_version import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from kiln.errors import KilnError
-    from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import RenderedConfig
+    from kiln.executor.build_process_outcome import Executor
+    from kiln.job.job_context import JobContext
 
 NOTE = "tested by the engine, as part of the build"
 UNTESTED = "not tested: it is cross-compiled"
@@ -37,27 +36,18 @@ RECORD = "urls.txt"  # conda takes only a folder that has this file for a packag
 INDEXES = "cache"  # where conda keeps the indexes of channels, in its first package cache
 
 
-def write_script(
-    feedstock: Feedstock,
-    rendered: RenderedConfig,
-    folder: Path,
-    cache: Path,
-    *,
-    engine: str,
-    variables: Mapping[str, str],
-    inside: Callable[[Path], Path],
-    debug: str | None = None,
-) -> Path:
-    """Write the script that runs the engine, and its input files, into a fresh folder of the config; return the script.
+def write_script(task: JobContext, executor: Executor) -> tuple[str, ...]:
+    """Write the script that runs a job's engine, with its input files, into a fresh folder; return its command line.
 
-    ``inside`` translates a path of this process into the engine's. With ``debug``, an output's pattern or an empty
-    text, the script prepares that output and opens a shell instead.
+    For a job with ``debug``, an output's pattern or an empty text, the script prepares that output and opens a shell
+    instead.
     """
+    feedstock, rendered, folder, cache = task.feedstock, task.rendered, task.folder, executor.package_cache
+    inside, config = executor.path_inside, rendered.config.name
     files.remove(folder)
-    config = rendered.config.name
     conda = expand.conda_settings(feedstock.conda_forge_yml)
     call = conda_build_command.Call(
-        engine=engine,
+        engine=task.job.options.engine,
         recipe=inside(feedstock.recipe),
         variant_file=inside(feedstock.config_folder / f"{config}.yaml"),
         clobber_file=inside(folder / f"clobber_{config}.yaml"),
@@ -71,15 +61,15 @@ def write_script(
         solver=conda.solver,
         cuda=cuda_of(rendered.config),
         cuda_arch=cuda_arch_of(rendered.config),
-        extra={name: variables.get(name, "") for name in conda_forge_env.EXTRA},
+        extra={name: task.job.variables.get(name, "") for name in conda_forge_env.EXTRA},
         cross=rendered.config.is_cross,
         subdir=rendered.config.build_platform,
     )
     make_caches(folder, cache)
     files.write_text(folder / f"clobber_{config}.yaml", conda_build_command.clobber_file_text(rendered))
     files.write_text(folder / "condarc", conda_build_command.condarc(call), mode=0o600)
-    files.write_text(folder / "build.sh", conda_build_command.script(call, debug=debug))
-    return folder / "build.sh"
+    files.write_text(folder / "build.sh", conda_build_command.script(call, debug=task.job.options.debug))
+    return ("bash", str(inside(folder / "build.sh")))
 
 
 def make_caches(folder: Path, cache: Path) -> None:

@@ -29,27 +29,12 @@ def write_job_input(
 ) -> tuple[str, ...]:
     """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
     if task.uses_other_engine:
-        return write_engine_script(task, executor)
+        return conda_build_run.write_script(task, executor)
     task.folder.mkdir(parents=True, exist_ok=True)
     executor.package_cache.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"
     files.write_text(file, build_job(task, executor, shared_packages).as_text())
     return executor.module_command(file, "builder.rehearsal" if task.job.options.rehearsal else "builder.config_build")
-
-
-def write_engine_script(task: JobContext, executor: Executor) -> tuple[str, ...]:
-    """Write the script of another engine, and return its command line."""
-    file = conda_build_run.write_script(
-        task.feedstock,
-        task.rendered,
-        task.folder,
-        executor.package_cache,
-        engine=task.job.options.engine,
-        variables=task.job.variables,
-        inside=executor.path_inside,
-        debug=task.job.options.debug,
-    )
-    return ("bash", str(executor.path_inside(file)))
 
 
 def build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
 from kiln.errors import BuildFailed
-from kiln.executor import conda_forge_env
+from kiln.executor import conda_build_run, conda_forge_env
 from kiln.job.messages import MARK, error_from_json, parse_message
-from kiln.run import build_job_writer
 from kiln.run.config_process_main import ConfigBuild
 from kiln.store.layout import ArtifactLayout
 
@@ -113,7 +112,7 @@ def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str,
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.uses_other_engine:
-        return executor.run_on_terminal(build_job_writer.write_engine_script(task, executor), terminal)
+        return executor.run_on_terminal(conda_build_run.write_script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, shell_startup_lines(places))
     return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.path_inside(entered))), terminal)
