@@ -39,29 +39,16 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
 
 
-def is_text(value: object) -> bool:
-    """Return whether a value is a text."""
-    return isinstance(value, str)
-
-
-def is_boolean(value: object) -> bool:
-    """Return whether a value is true or false."""
-    return isinstance(value, bool)
-
-
-def is_null(value: object) -> bool:
-    """Return whether a value is null."""
-    return value is None
-
-
 def is_error_name(value: object) -> bool:
     """Return whether a value names one of kiln's errors."""
     kind = getattr(errors, value, None) if isinstance(value, str) else None
     return isinstance(kind, type) and issubclass(kind, KilnError) and kind is not KilnError
 
 
-# Shapes of JSON values: a function of a value, a list of one shape, a tuple of alternatives, or a mapping by its keys.
-SCALARS = {str: is_text, Path: is_text, bool: is_boolean, int: is_number, float: is_number, type(None): is_null}
+# Shapes of JSON values: a type, a function of a value, a list of one shape, a tuple of alternatives, or a mapping by
+# its keys.
+NULL = type(None)
+SCALARS = {str: str, Path: str, bool: bool, int: is_number, float: is_number, NULL: NULL}
 
 
 def shape_of(kind: Any) -> Any:
@@ -79,21 +66,21 @@ def shape_of(kind: Any) -> Any:
 
 
 STEP = shape_of(StepReport)
-TESTS = {**shape_of(TestReport), "log": is_null}  # the log is written outside of the build
+TESTS = {**shape_of(TestReport), "log": NULL}  # the log is written outside of the build
 PACKAGE = {**shape_of(PackageReport), "tests": TESTS}
-ERROR = {"type": is_error_name, "what": is_text, "why": is_text, "hint": is_text}
+ERROR = {"type": is_error_name, "what": str, "why": str, "hint": str}
 MESSAGES = {
-    "step": {"kind": is_text, "title": is_text},
-    "done": {"kind": is_text, **STEP},
-    "progress": {"kind": is_text, **shape_of(Progress)},
+    "step": {"kind": str, "title": str},
+    "done": {"kind": str, **STEP},
+    "progress": {"kind": str, **shape_of(Progress)},
 }
 BUILT = {
     "packages": [PACKAGE],
     "steps": [STEP],
-    "outdated": is_boolean,
-    "error": (ERROR, {**ERROR, "step": is_text}, is_null),
+    "outdated": bool,
+    "error": (ERROR, {**ERROR, "step": str}, NULL),
 }
-PLACES = dict.fromkeys(("work", "script", "environment", "host", "build", "name", "sources"), is_text)
+PLACES = dict.fromkeys(("work", "script", "environment", "host", "build", "name", "sources"), str)
 RESULT = (BUILT, {**BUILT, "debug": PLACES})
 
 
@@ -106,7 +93,7 @@ def conforms(value: object, shape: Any) -> bool:
     if isinstance(shape, dict):
         same = isinstance(value, dict) and value.keys() == shape.keys()
         return same and all(conforms(value[key], item_shape) for key, item_shape in shape.items())  # type: ignore[index]
-    return bool(shape(value))
+    return isinstance(value, shape) if isinstance(shape, type) else bool(shape(value))
 
 
 def is_valid_message(message: Mapping[str, Any]) -> bool:
