@@ -23,7 +23,7 @@ from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json, step_file_hashes
 from kiln.builder.wheel_collection import WheelCollector
 from kiln.job.required_channels_and_network import needed_channels
-from kiln.job.step_and_output_names import find_output, find_staging, package_file_name, step_names
+from kiln.job.step_and_output_names import find_output, find_staging, step_names
 from kiln.ledger import Ledger
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import package_name
@@ -97,13 +97,13 @@ class Builder:
         compiled = self.compile_all()
         planned = self.plan(compiled)
         # Else an old package may be installed.
-        self.channel.keep_only((*(self.dependencies or ()), *(package_file_name(step.output) for step in planned)))
+        self.channel.keep_only((*(self.dependencies or ()), *(step.output.package_file_name for step in planned)))
         shared = {
             name: report
             for step in planned
-            if (report := self.take_shared_package(name := package_file_name(step.output), step.output))
+            if (report := self.take_shared_package(name := step.output.package_file_name, step.output))
         }
-        steps = [step for step in planned if package_file_name(step.output) not in shared]
+        steps = [step for step in planned if step.output.package_file_name not in shared]
         packages = [self.make_package(step, compiled.get(step.output.staging)) for step in steps]
         siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + step_file_hashes(*packages))
         tester = self.tester()
@@ -239,7 +239,7 @@ class Builder:
             **self.rehearsed_package_inputs,
         }
         return self.step_cache.once(
-            f"build {step.output.name}", inputs, build_and_add, leaves=package_file_name(step.output)
+            f"build {step.output.name}", inputs, build_and_add, leaves=step.output.package_file_name
         )
 
     def tester(self) -> PackageTester:
@@ -272,7 +272,7 @@ class Builder:
             report = self.untested_report(output, steps, display) or self.run_tests(tester, steps, display)
             return package.paths, to_json(dataclasses.replace(report, log=None))
 
-        return self.step_cache.once(f"test {output.name}", inputs, report_tests, leaves=package_file_name(output))
+        return self.step_cache.once(f"test {output.name}", inputs, report_tests, leaves=output.package_file_name)
 
     def untested_report(self, output: Output, steps: Sequence[TestStep], display: ReportedStep) -> TestReport | None:
         """Return the report of a package whose programs this machine cannot run; None for the others.

@@ -21,7 +21,6 @@ from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_input_choice import rehearsal_disk
 from kiln.builder.rehearsal_planning import upstream_wheel_plan
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.step_and_output_names import package_file_name
 from kiln.ledger import Ledger
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
@@ -193,7 +192,7 @@ class Rehearsal:
         """Keep exactly the packages in the channel that this rehearsal needs, or has made before."""
         channel = self.layout.channel
         with self.reporter.step("index the channel") as step:
-            needed = {package.name for package in dependencies} | {package_file_name(output) for output in outputs}
+            needed = {package.name for package in dependencies} | {output.package_file_name for output in outputs}
             if self.layout.back_up_channel(needed):
                 step.note(
                     f"the channel of before stays in {self.layout.earlier_channel.root.name} until this one is complete"

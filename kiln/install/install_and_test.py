@@ -8,7 +8,6 @@ from kiln import emulation, expand, files, limits, render
 from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.required_channels_and_network import needed_channels
-from kiln.job.step_and_output_names import package_file_name
 from kiln.local_channel import Channel
 from kiln.names import is_channel_folder
 from kiln.package_test import PackageTester
@@ -99,7 +98,7 @@ def _find_rendered_output(feedstock: Feedstock, package: Path) -> tuple[Rendered
         rendered = render.close_static_pins(render.render(feedstock, expand.read(feedstock, config)))
         for output in rendered.outputs:
             there = not is_channel_folder(subdir) or output.subdir == subdir
-            if there and not output.skip and package_file_name(output) == name:
+            if there and not output.skip and output.package_file_name == name:
                 return rendered, output
     raise UsageError(
         f"no config of {feedstock.root} renders {name}",

@@ -61,7 +61,7 @@ def find_output(rendered: RenderedConfig, pattern: str) -> Output:
     matches = [
         output
         for output in outputs
-        if any(fnmatchcase(name, pattern or "*") for name in (output.name, package_file_name(output)))
+        if any(fnmatchcase(name, pattern or "*") for name in (output.name, output.package_file_name))
     ]
     if len(matches) == 1:
         return matches[0]
@@ -73,8 +73,3 @@ def find_output(rendered: RenderedConfig, pattern: str) -> Output:
         why=f"{'they' if matches else 'the outputs'} are {listing}",
         hint=did_you_mean(pattern, names) or "--output-id NAME",
     )
-
-
-def package_file_name(output: Output) -> str:
-    """Return the name of an output's package file."""
-    return f"{output.name}-{output.version}-{output.build_string}.conda"

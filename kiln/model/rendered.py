@@ -253,6 +253,16 @@ class Output:
         return tuple(filter(None, (value,) if isinstance(value, str) else value))
 
     @property
+    def package_file_name(self) -> str:
+        """The name of the package file."""
+        return f"{self.name}-{self.version}-{self.build_string}.conda"
+
+    @property
+    def channel_path(self) -> str:
+        """The path of the package file in a channel."""
+        return f"{self.subdir}/{self.package_file_name}"
+
+    @property
     def used_keys_as_text(self) -> dict[str, str]:
         """The keys in the hash with their values as scripts see them: truth values in lower case."""
         values: Mapping[str, Any] = self.used

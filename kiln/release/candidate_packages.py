@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from kiln import expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.step_and_output_names import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
@@ -67,7 +66,10 @@ class ConfigsAndRuns:
             configs={name: self.runs[name][1].state if name in self.runs else None for name in self.rendered},
             expected={}
             if packages
-            else {name: _rendered_package_paths(config) for name, config in self.rendered.items()},
+            else {
+                name: tuple(output.channel_path for output in config.outputs if not output.skip)
+                for name, config in self.rendered.items()
+            },
             candidates=tuple(self._candidate(path, reports, searched) for path, reports in selected.items()),
             partial=frozenset(partial),
             allowed=allowed_names(self.feedstock),
@@ -79,7 +81,7 @@ class ConfigsAndRuns:
         """Return the config and the output that render a package's file name; None without one."""
         for config in configs:
             for output in self.rendered[config].outputs:
-                if not output.skip and package_file_name(output) == name:
+                if not output.skip and output.package_file_name == name:
                     return self.rendered[config], output
         return None
 
@@ -199,10 +201,6 @@ def _report_of_file(reports: Sequence[tuple[str, PackageReport]], sha256: str) -
     """Return the report of the file in the channel: several configs may make a package, one of them is stored."""
     candidates = [report for _, report in reports]
     return next((report for report in candidates if report.artifact.sha256 == sha256), next(iter(candidates), None))
-
-
-def _rendered_package_paths(rendered: RenderedConfig) -> tuple[str, ...]:
-    return tuple(f"{output.subdir}/{package_file_name(output)}" for output in rendered.outputs if not output.skip)
 
 
 def _gets_no_run_exports(rendered: RenderedConfig, output: Output) -> bool:

@@ -28,7 +28,6 @@ from kiln.job.job_context import JobContext
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, error_from_json, failed_config_result, send
-from kiln.job.step_and_output_names import package_file_name
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder
@@ -277,7 +276,7 @@ class ConfigBuild:
         if name.endswith(".whl"):
             return subdir == f"wheels/{self.task.job.group}" and not self.task.uses_other_engine
         outputs = render.close_static_pins(self.task.rendered).outputs
-        rendered = {f"{output.subdir}/{package_file_name(output)}" for output in outputs if not output.skip}
+        rendered = {output.channel_path for output in outputs if not output.skip}
         return (
             is_channel_folder(subdir) and name.endswith(".conda") and (self.task.uses_other_engine or place in rendered)
         )

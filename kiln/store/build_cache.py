@@ -231,11 +231,7 @@ def shared_packages(
 
     Their reports are the other config's, with a note.
     """
-    places = {
-        f"{output.subdir}/{output.name}-{output.version}-{output.build_string}.conda"
-        for output in outputs
-        if not output.skip
-    }
+    places = {output.channel_path for output in outputs if not output.skip}
     artifacts = [
         artifact
         for place in sorted(places)

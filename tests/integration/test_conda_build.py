@@ -14,7 +14,6 @@ import pytest
 from kiln import expand, feedstock_loader, render
 from kiln.conda_package.reader import read_json
 from kiln.errors import TestsFailed
-from kiln.job.step_and_output_names import package_file_name
 from kiln.local_channel import Channel
 from tests.packages import release_package
 from tests.waiting import CEILING
@@ -65,7 +64,7 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     rendered = [
         render.close_static_pins(render.render(feedstock, expand.read(feedstock, config))) for config in configs
     ]
-    outputs = {package_file_name(output): output for item in rendered for output in item.outputs}
+    outputs = {output.package_file_name: output for item in rendered for output in item.outputs}
     made = {file.name: file for file in (small / "build_artifacts" / "linux-64").glob("*.conda")}
     assert made.keys() == outputs.keys()
     for name, file in made.items():
