@@ -44,13 +44,8 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, RenderedConfig, Staging
 
 
-def main(job_file: str) -> None:
-    """Build the job's config, or prepare an output for debugging, and write the result."""
-    job_main.carry_out(job_file, run_job)
-
-
 def run_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
-    """Return the result of a job."""
+    """Build the job's config, or prepare an output for debugging; return the result."""
     secrets = {
         name: os.environ.pop(name) for name in bazel_environment.secret_names(os.environ)
     }  # for the compile alone

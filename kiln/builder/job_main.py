@@ -19,7 +19,7 @@ from kiln.job.job_descriptions import BuildJob
 from kiln.job.messages import StepReporter, error_as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from kiln.model.rendered import RenderedConfig
 
@@ -33,7 +33,7 @@ NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # set for this proces
 GONE = "read the log; with --keep-failed, the folders in which the script runs are kept"
 
 
-def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, Any]]) -> None:
+def main(job_file: str) -> None:
     """Run a job, write the result, and exit without py-rattler's tear-down (see kiln.__main__)."""
     job = BuildJob.parse(Path(job_file).read_text(encoding="utf-8"))
     signals.end_tree_on_signal(signal.SIGTERM)
@@ -42,7 +42,7 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:
         with rattler_process.override_limits(rattler_process.environment_limits(os.environ)):
-            result |= do(job, reporter)
+            result |= _run_job(job, reporter)
     except KilnError as error:
         if isinstance(error, (SolveFailed, DownloadFailed)):  # their reasons are in no program's output
             for line in error.why.splitlines():
@@ -56,6 +56,17 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
     files.write_text(job.result, json.dumps(result))
     sys.stdout.flush()
     os._exit(0)
+
+
+def _run_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+    """Return the result of a job: a config's build, preparation for debugging, or rehearsal."""
+    if job.options.rehearsal:
+        from kiln.builder.rehearsal import rehearse_config  # it imports this module, as the other one does
+
+        return rehearse_config(job, reporter)
+    from kiln.builder.config_build import run_job
+
+    return run_job(job, reporter)
 
 
 def secrets_of_scripts(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:

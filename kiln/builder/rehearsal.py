@@ -43,11 +43,6 @@ if TYPE_CHECKING:
     from kiln.virtual_packages import VirtualPackages
 
 
-def main(job_file: str) -> None:
-    """Rehearse the job's config and write the result."""
-    job_main.carry_out(job_file, rehearse_config)
-
-
 def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Rehearse a config; return the packages as JSON values. Until it is complete, the earlier channel stays."""
     rehearsal = Rehearsal.from_job(job, reporter)

@@ -83,9 +83,9 @@ class ContainerExecutor:
         """Return a path of the feedstock as the container sees it."""
         return conda_forge_env.container_path(path, self.task.feedstock)
 
-    def module_command(self, job_file: Path, module: str) -> tuple[str, ...]:
-        """Return the command that runs a module with a job file, by the first Python of the image with the engine."""
-        main = conda_forge_env.MAIN.format(module=module)
+    def job_command(self, job_file: Path) -> tuple[str, ...]:
+        """Return the command that runs a job file, by the first Python of the image with the engine."""
+        main = conda_forge_env.MAIN.format(module="builder.job_main")
         return ("sh", "-c", START, "kiln", str(self.path_inside(job_file)), main)
 
     def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:

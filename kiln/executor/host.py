@@ -83,9 +83,9 @@ class HostExecutor:
         """Return the path, which programs on the host see unchanged."""
         return path
 
-    def module_command(self, job_file: Path, module: str) -> tuple[str, ...]:
-        """Return the command that runs a module with a job file."""
-        return (sys.executable, "-c", conda_forge_env.MAIN.format(module=module), str(job_file))
+    def job_command(self, job_file: Path) -> tuple[str, ...]:
+        """Return the command that runs a job file."""
+        return (sys.executable, "-c", conda_forge_env.MAIN.format(module="builder.job_main"), str(job_file))
 
     def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:  # noqa: ARG002
         """Run a program to its end.

@@ -34,7 +34,7 @@ def write_job_input(
     executor.package_cache.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"
     files.write_text(file, build_job(task, executor, shared_packages).as_text())
-    return executor.module_command(file, "builder.rehearsal" if task.job.options.rehearsal else "builder.config_build")
+    return executor.job_command(file)
 
 
 def build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
