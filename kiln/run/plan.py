@@ -91,7 +91,17 @@ def make_run_plan(
     compiles = False
     if waiting and not options.build.rehearsal:
         compiles = bool(render.render(feedstock, run_inputs.configs[0]).stagings)
-    disk = _required_disk(run_inputs, tuple(config.config for config in waiting), ledger, layout)
+    disk = 0
+    if waiting:
+        disk = resource_check.require_enough(
+            tuple(config.config for config in waiting),
+            options,
+            run_inputs.share,
+            ledger=ledger,
+            layout=layout,
+            rehearsals=run_inputs.rehearsals,
+            caches=set(run_inputs.caches.values()),
+        )
     return RunPlan(
         options=options,
         cores=resources.cores,
@@ -113,22 +123,6 @@ def make_run_plan(
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
         secrets=remote_executor_option_checks.secret_variables(options),
-    )
-
-
-def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledger, layout: ArtifactLayout) -> int:
-    """Return the bytes of disk that configs take; refuse them when the machine lacks memory or disk."""
-    if not waiting:
-        return 0
-    caches = set(run_inputs.caches.values())
-    return resource_check.require_enough(
-        waiting,
-        run_inputs.options,
-        run_inputs.share,
-        ledger=ledger,
-        layout=layout,
-        rehearsals=run_inputs.rehearsals,
-        caches=caches,
     )
 
 
