@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -82,7 +81,7 @@ def _files_of_tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path
     root, without = top.resolve(), {top / name for name in entry.get("without", ())}
     for pattern in entry["patterns"]:
         for match in _glob_inside_folder(top, pattern, below=bool(entry.get("below"))):
-            for file in sorted(_files_below(match)) if match.is_dir() and not match.is_symlink() else [match]:
+            for file in sorted(match.rglob("*")) if match.is_dir() and not match.is_symlink() else [match]:
                 place = file.relative_to(top)
                 if file in without or FOREIGN.intersection(place.parts) or not file.is_file():
                     continue
@@ -101,12 +100,6 @@ def _glob_inside_folder(folder: Path, pattern: str, *, below: bool) -> list[Path
         return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
     except (ValueError, NotImplementedError):  # not a pattern
         return []
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without following links to folders."""
-    for path, _, names in os.walk(folder):
-        yield from (Path(path, name) for name in names)
 
 
 def _mode(file: Path) -> int:

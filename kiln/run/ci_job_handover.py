@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.bazel.disk_cache_folders import action_count
+from kiln.bazel.disk_cache_folders import action_count, entries_of
 from kiln.console.text import duration, quantity
 from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
 from kiln.model.handover import ChainLink, ChainState, HandoverRecord
@@ -20,7 +18,8 @@ from kiln.run.options import HOST
 from kiln.store import build_cache, unfinished_build_handover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
@@ -132,7 +131,7 @@ class ContinuedBuild:
         try:
             rejected = unfinished_build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
             self.layout.compile_caches.create_folder(self.key)
-            for name, source in _files_below(part / unfinished_build_handover.CACHE):
+            for name, source in entries_of(part / unfinished_build_handover.CACHE):
                 _move_if_absent(source, self._compile_cache_folder / name)
             work = self.layout.work(self.config)
             if (part / unfinished_build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
@@ -262,13 +261,6 @@ def has_continuable_compile(feedstock: Feedstock) -> bool:
     """Return whether a recipe's compile keeps its finished actions in the cache of the contract."""
     recipes = (path for path in feedstock.recipe.rglob("*") if path.is_file() and path.stat().st_size < LARGEST_SCRIPT)
     return any(CACHE_VARIABLE in path.read_bytes() for path in recipes)
-
-
-def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            yield path.relative_to(folder).as_posix(), path
 
 
 def _move_if_absent(source: Path, target: Path) -> None:
