@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from kiln.operating_system import machine_resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +21,3 @@ class HostMachine:
     environment: Mapping[str, str]
     python: Path
     insists: bool = False
-
-
-def processor() -> str:
-    """Return the model name of this machine's processor."""
-    return machine_resources.processor() or platform.machine()

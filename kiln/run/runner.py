@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
-from kiln.job.host_environment_and_python import processor
 from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.ledger import run_json_conversion
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.operating_system import machine_resources
 from kiln.operating_system.process_groups import KILL
 from kiln.scheduling import local_build_order
 from kiln.store import bazel_environment, build_cache
@@ -44,7 +44,6 @@ STOP_TIMEOUT = 30.0  # seconds for a stopped config to clean up
 class RunningConfig:
     """The state of a config's process, from its messages."""
 
-    config: ConfigRun
     pid: int | None = None
     step: str = ""
     result: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +101,7 @@ class MatrixRun:
             command=plan.options.command,
             started=self.started,
             finished=finished,
-            machine=f"{platform.node()}, {processor()}",
+            machine=f"{platform.node()}, {machine_resources.processor() or platform.machine()}",
             cores=plan.cores,
             jobs=plan.options.jobs,
             engine=plan.options.build.engine,
@@ -132,7 +131,7 @@ class MatrixRun:
         log = self.layout.log(self.number, name)
         config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
         self._update_config(dataclasses.replace(config, cold=cold))
-        self.running[name] = RunningConfig(config=self.configs[name])
+        self.running[name] = RunningConfig()
         job = dataclasses.replace(self.plan.jobs_of[name], log=str(log), parent=os.getpid(), cold=cold)
         threading.Thread(target=self._run_config_process, args=(job,), daemon=True).start()
 
@@ -256,10 +255,8 @@ class MatrixRun:
         self._signal_processes(signal.SIGTERM)
         while self.running:
             try:
-                self._handle_event(*self.events.get(timeout=1.0))
-                if time.monotonic() > until:
-                    self._signal_processes(KILL)
-            except queue.Empty:
+                with contextlib.suppress(queue.Empty):
+                    self._handle_event(*self.events.get(timeout=1.0))
                 if time.monotonic() > until:
                     self._signal_processes(KILL)
             except KeyboardInterrupt:
