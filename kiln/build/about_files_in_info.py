@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 
@@ -26,11 +26,6 @@ _RESERVED = frozenset(
         *(MESSAGES, LOG),
     }
 )
-
-
-def info_file_entries(place: Path) -> list[dict[str, Any]]:
-    """Return the entry of the files in ``info``, which `copy_about_files_lines` has copied to a folder."""
-    return [{"to": ".", "tree": str(place), "patterns": ["*"]}]
 
 
 def copy_about_files_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, ...]:

@@ -90,11 +90,6 @@ SCRIPT_FAILED = "Script failed to execute"
 STATUS = re.compile(r"^Script failed with status (\d+)", re.MULTILINE)
 
 
-def is_misnamed_archive(reason: str) -> bool:
-    """Return whether the engine could not unpack a source, which may be an archive of another kind than its name."""
-    return NOT_UNPACKED in reason
-
-
 def readable_message(reason: str, tail: str) -> str:
     """Return an engine's error message without the name of its exception, and with a script's exit code."""
     codes = STATUS.findall(tail)

@@ -87,7 +87,7 @@ def _run_with_unpack_fallback(
     An archive of another kind than its name says, which the engine cannot unpack, is unpacked by kiln in a second run.
     """
     result, ended = run(step.fetched)
-    if key not in result and step.archives and engine_failures.is_misnamed_archive(result.get("error", "")):
+    if key not in result and step.archives and engine_failures.NOT_UNPACKED in result.get("error", ""):
         result, ended = run((*step.fetched, *step.archives))
     if key not in result:
         error = result.get("error", f"the engine ended with exit code {ended.exit_code}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import about_files_in_info, packed_recipe, packed_tests
+from kiln.build import packed_recipe, packed_tests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def recipe_and_test_edits(output: Output, recipe_folder: Path, *, sources: Path,
     edits = {
         "files": [
             *recipe,
-            *about_files_in_info.info_file_entries(about),
+            {"to": ".", "tree": str(about), "patterns": ["*"]},  # see `about_files_in_info`
             *packed_tests.test_files(output, recipe_folder, sources),
         ],
         "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}

@@ -9,7 +9,6 @@ from kiln.build import unpackable_prefix_files
 from kiln.build.rattler_build_paths import work_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from kiln.model.build_steps import BuildStep
@@ -19,18 +18,12 @@ _MISSING = "about/license_file: neither in the sources nor in the recipe: "
 
 def message(step: BuildStep) -> str:
     """Return the error that names the missing files; empty where each name has a file."""
-    names = tuple(missing(step))
-    return unpackable_prefix_files.message(_MISSING, names) if names else ""
-
-
-def missing(step: BuildStep) -> Iterator[str]:
-    """Yield the entries of a step's ``about/license_file`` that match no file of its sources or of the recipe."""
     value = step.recipe.get("about", {}).get("license_file") or ()
     recipe_folder = (step.recipe_folder,) if step.recipe_folder is not None else ()
     folders = (*work_folders(step.folder), *recipe_folder)
-    for name in (value,) if isinstance(value, str) else value:
-        if not any(_has_license_file(folder, name) for folder in folders):
-            yield name
+    names = (value,) if isinstance(value, str) else value
+    missing = tuple(name for name in names if not any(_has_license_file(folder, name) for folder in folders))
+    return unpackable_prefix_files.message(_MISSING, missing) if missing else ""
 
 
 def _has_license_file(folder: Path, name: str) -> bool:

@@ -13,7 +13,7 @@ from kiln import __version__, channel_url_credentials
 from kiln.yamltext.typed_text import typed_variant_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kiln.model.rendered import Output
@@ -25,6 +25,11 @@ SECTIONS = ("package", "source", "build", "requirements", "app", "test", "about"
 # Marks that have conda-build test the package as it is, with the files in info/test.
 FINAL = {"final": True, "copy_test_source_files": True}
 LOCAL = "file:"
+_HEADER = f"""# This file created by kiln {__version__}
+# The recipe before rendering: {TEMPLATE}, or parent/{META}
+# ------------------------------------------------
+
+"""
 
 
 def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
@@ -130,7 +135,7 @@ def rendered_text(
     build = {**sections["build"], **_run_exports_with_bounds(sections["build"], run_exports)}
     values = {**sections, "build": build, "requirements": needs}
     ordered = {key: values[key] for key in SECTIONS if values.get(key)}
-    return "".join(_header_lines()) + _yaml(ordered, in_order=True)
+    return _HEADER + _yaml(ordered, in_order=True)
 
 
 def _run_exports_with_bounds(build: Mapping[str, Any], run_exports: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,12 +144,6 @@ def _run_exports_with_bounds(build: Mapping[str, Any], run_exports: Mapping[str,
         return {}
     by_kind = isinstance(build.get("run_exports"), dict)
     return {"run_exports": dict(run_exports) if by_kind else list(run_exports.get("weak", ()))}
-
-
-def _header_lines() -> Iterator[str]:
-    yield f"# This file created by kiln {__version__}\n"
-    yield f"# The recipe before rendering: {TEMPLATE}, or parent/{META}\n"
-    yield "# ------------------------------------------------\n\n"
 
 
 def _yaml(value: Mapping[str, Any], *, in_order: bool) -> str:
