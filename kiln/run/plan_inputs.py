@@ -163,13 +163,7 @@ def _look_up_rehearsals(
 
 
 def _preflight_notes(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
-    """Refuse what cannot be built, and return notes; in one process, since both parts read the recipe."""
-    notes = _refuse_unbuildable(feedstock, configs, options)
-    return (*_stale_matrix_note(feedstock), *notes)
-
-
-def _refuse_unbuildable(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
-    """Refuse what cannot be built before anything is, and return notes on settings without an effect.
+    """Refuse what cannot be built before anything is, and return notes on a stale matrix and ineffective settings.
 
     Raises:
         KilnError: see `kiln.run.plan.make_run_plan`.
@@ -184,7 +178,7 @@ def _refuse_unbuildable(feedstock: Feedstock, configs: tuple[BuildConfig, ...], 
     compatibility.require(feedstock, renderings)
     _require_keys(feedstock, renderings, engine=options.build.engine)
     remote_executor_option_checks.refuse_ineffective(feedstock, configs, options)
-    return _ineffective_settings_notes(feedstock, options)
+    return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
 
 
 def _stale_matrix_note(feedstock: Feedstock) -> tuple[str, ...]:
