@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.builder.engine_calls import EngineCalls
+    from kiln.builder.step_cache import StepCache, StepResult
     from kiln.job.messages import ReportedStep
     from kiln.model.build_steps import CompileStep
     from kiln.model.rendered import RenderedConfig, Staging
-    from kiln.store.step_cache import StepCache, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Compile:
     staging: Staging
     sources: tuple[str, ...]
     engine: EngineCalls
-    step_cache: StepCache[ReportedStep]
+    step_cache: StepCache
     solved_from: Mapping[str, Any]
 
     def run(self) -> StepResult:

@@ -21,6 +21,7 @@ from kiln.builder.compile_step import Compile
 from kiln.builder.engine_calls import EngineCalls, call_with_retries
 from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json, step_file_hashes
+from kiln.builder.step_cache import StepCache, StepResult
 from kiln.builder.wheel_collection import WheelCollector
 from kiln.job.required_channels_and_network import needed_channels
 from kiln.job.step_and_output_names import find_output, find_staging, step_names
@@ -31,7 +32,7 @@ from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
 from kiln.serialization import to_json
 from kiln.store import bazel_environment
-from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
+from kiln.store.digests import file_or_folder_digest
 from kiln.variants.cuda_version import virtual_packages_with_cuda
 from kiln.virtual_packages import machine_virtual_packages
 
@@ -66,7 +67,7 @@ class Builder:
     channel: Channel
     sources: tuple[str, ...]
     engine: EngineCalls
-    step_cache: StepCache[ReportedStep]
+    step_cache: StepCache
     reporter: StepReporter
     dependencies: tuple[str, ...] | None = None
 
@@ -327,7 +328,7 @@ def with_emulator(rendered: RenderedConfig, environment: Mapping[str, str]) -> R
     return dataclasses.replace(rendered, config=dataclasses.replace(config, variant=variant))
 
 
-def step_cache_of(job: BuildJob, rendered: RenderedConfig, reporter: StepReporter) -> StepCache[ReportedStep]:
+def step_cache_of(job: BuildJob, rendered: RenderedConfig, reporter: StepReporter) -> StepCache:
     """Return the cache of a config's steps: those from ``--from-step`` on run again, those before are reused."""
     steps = step_names(rendered)
     first = 0 if job.options.from_step is None else steps.index(job.options.from_step)

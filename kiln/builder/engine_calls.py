@@ -21,7 +21,7 @@ from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
 from kiln.store import bazel_environment
-from kiln.store.step_cache import folder_digest
+from kiln.store.digests import folder_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -9,9 +9,9 @@ from kiln.model.build_results import Artifact, PackageReport, TestReport
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
+    from kiln.builder.step_cache import StepResult
     from kiln.job.job_descriptions import BuildJob
     from kiln.model.rendered import Output
-    from kiln.store.step_cache import StepResult
 
 
 def package_as_json(output: Output, result: StepResult, test_result: StepResult, job: BuildJob) -> dict[str, Any]:

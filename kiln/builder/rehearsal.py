@@ -20,14 +20,15 @@ from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_input_choice import rehearsal_disk
 from kiln.builder.rehearsal_planning import upstream_wheel_plan
+from kiln.builder.step_cache import StepCache, StepResult
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
 from kiln.serialization import from_json_values, to_json
 from kiln.store import build_cache
+from kiln.store.digests import file_or_folder_digest, folder_digest
 from kiln.store.rehearsal_layout import RehearsalLayout
-from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
 from kiln.variants.cuda_version import cuda_arch_of
 from kiln.virtual_packages import machine_virtual_packages
 
@@ -86,7 +87,7 @@ class Rehearsal:
     rendered: RenderedConfig
     wheels: rehearse.RehearsalPlan
     layout: RehearsalLayout
-    step_cache: StepCache[ReportedStep]
+    step_cache: StepCache
     reporter: StepReporter
 
     @classmethod

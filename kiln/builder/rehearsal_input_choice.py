@@ -12,7 +12,7 @@ from kiln.builder.rehearsal_planning import named_python_version, upstream_wheel
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.required_channels_and_network import pythons_of
 from kiln.serialization import to_json
-from kiln.store.step_cache import digest
+from kiln.store.digests import digest
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:

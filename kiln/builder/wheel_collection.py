@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.builder.engine_calls import EngineCalls
+    from kiln.builder.step_cache import StepCache, StepResult
     from kiln.job.messages import ReportedStep
     from kiln.model.build_config import BuildConfig
-    from kiln.store.step_cache import StepCache, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class WheelCollector:
     config: BuildConfig
     folder: Path
     engine: EngineCalls
-    step_cache: StepCache[ReportedStep]
+    step_cache: StepCache
 
     def collect_and_test(self, compiled: StepResult) -> list[dict[str, Any]]:
         """Collect and test the wheels of a compile, and return their reports as JSON values."""

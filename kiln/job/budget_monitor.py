@@ -21,7 +21,6 @@ from kiln import files
 from kiln.bazel.disk_cache_folders import action_count
 from kiln.console.text import duration
 from kiln.errors import BudgetSpent
-from kiln.store.step_cache import CONTINUE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +34,7 @@ LEAST, SHARE = 120.0, 0.1  # seconds of the reserve that do not depend on the si
 LOOK, MEASURE = 0.5, 60.0  # seconds between two checks, and between two measurements of a cache
 ACTIONS_LOOK = 0.1
 SHORTEST = 10.0  # seconds that Bazel has at least for its end
+CONTINUE = "run the same command again; with --handover DIR a job on another machine continues it"
 
 
 def least_reserve_seconds(budget: float) -> float:

@@ -230,7 +230,7 @@ def build_log(matrix: ConfigsAndRuns, candidate: Candidate) -> Path | None:
 
 def _sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[str, Any], ...]:
     """Return the recipe's sources, each pinned by its hash, its revision, or its folder's hash."""
-    from kiln.store.step_cache import file_or_folder_digest
+    from kiln.store.digests import file_or_folder_digest
 
     sources = []
     for source in rendered.sources:

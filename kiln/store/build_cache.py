@@ -15,7 +15,7 @@ from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_json_conversion
 from kiln.model.build_results import PackageReport
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.serialization import to_json
-from kiln.store.step_cache import digest, folder_digest
+from kiln.store.digests import digest, folder_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.store.step_cache import digest
+from kiln.store.digests import digest
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:

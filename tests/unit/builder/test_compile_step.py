@@ -14,7 +14,7 @@ from kiln.errors import BuildFailed, KilnError, SystemFault
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
 from kiln.local_channel import Channel
-from kiln.store.step_cache import digest
+from kiln.store.digests import digest
 from tests.unit.render.test_v1 import feedstock
 
 if TYPE_CHECKING:

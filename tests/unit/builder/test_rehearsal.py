@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from kiln import expand, render
 from kiln.builder import rehearsal
 from kiln.builder.rehearsal import Rehearsal
+from kiln.builder.step_cache import StepCache
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
 from kiln.ledger import Ledger
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.store import bazel_environment
 from kiln.store.rehearsal_layout import RehearsalLayout
-from kiln.store.step_cache import StepCache
 from tests.feedstocks import written
 
 if TYPE_CHECKING:

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import BudgetSpent, UsageError
+from kiln.job.budget_monitor import CONTINUE
+from kiln.store.digests import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from contextlib import AbstractContextManager
 
+    from kiln.job.messages import ReportedStep, StepReporter
     from kiln.ledger import Ledger
-
-
-class StepDisplay(Protocol):
-    """The display of a running step."""
-
-    def mark_reused(self) -> None:
-        """Record that an earlier run's result is used."""
-
-    def note(self, text: str) -> None:
-        """Add a note for people."""
-
-
-Step_co = TypeVar("Step_co", bound=StepDisplay, covariant=True)
-
-
-class StepObserver(Protocol[Step_co]):
-    """A display of steps: the console, or a config's process that reports to another one."""
-
-    def step(self, title: str) -> AbstractContextManager[Step_co]:
-        """Show a step from its start to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +33,11 @@ class StepResult:
     outdated: bool = False
 
 
-CONTINUE = "run the same command again; with --handover DIR a job on another machine continues it"
 OUTDATED = "reused, though its inputs have changed since"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCache(Generic[Step_co]):
+class StepCache:
     """The cache of a config's steps, each of which runs through ``once``.
 
     The last results of the steps in ``settled`` are reused even if their inputs have changed; the results of those in
@@ -67,7 +46,7 @@ class StepCache(Generic[Step_co]):
 
     config: str
     ledger: Ledger
-    console: StepObserver[Step_co]
+    console: StepReporter
     settled: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     began: float = field(default_factory=time.time)
@@ -77,7 +56,7 @@ class StepCache(Generic[Step_co]):
         self,
         title: str,
         inputs: Mapping[str, Any],
-        do: Callable[[Step_co], tuple[Iterable[Path], Mapping[str, Any]]],
+        do: Callable[[ReportedStep], tuple[Iterable[Path], Mapping[str, Any]]],
         leaves: str = "",
     ) -> StepResult:
         """Run a step, or reuse its result if its ``inputs`` (JSON values) are unchanged.
@@ -150,20 +129,3 @@ class StepCache(Generic[Step_co]):
             self.ledger.forget(key)
             return None
         return StepResult(paths=paths, detail=detail, seconds=finished.seconds, reused=True)
-
-
-def digest(value: object) -> str:
-    """Return the SHA-256 of a JSON value, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def folder_digest(folder: Path, *, without: Iterable[str] = ()) -> str:
-    """Return a hash over the names and contents of all files below a folder, without some names at its top level."""
-    left_out = {folder / name for name in without}
-    paths = sorted(file for file in folder.rglob("*") if file.is_file() and file not in left_out)
-    return digest([(str(file.relative_to(folder)), files.sha256(file)) for file in paths])
-
-
-def file_or_folder_digest(path: Path) -> str:
-    """Return a hash over the content of a file, or of all files below a folder, if any."""
-    return files.sha256(path) if path.is_file() else folder_digest(path)
