@@ -113,8 +113,8 @@ class Builder:
                 *(package_as_json(step.output, package, test, self.job) for step, package, test in reports),
                 *(
                     wheel
-                    for name, result in compiled.items()
-                    for wheel in self.wheel_collector(name).collect_and_test(result)
+                    for staging in self.rendered.stagings
+                    for wheel in self.wheel_collector(staging).collect_and_test(compiled[staging.name])
                 ),
             ],
             "outdated": any(result.outdated for result in (*compiled.values(), *packages, *tests)),
@@ -173,9 +173,8 @@ class Builder:
         """Run the build steps that outputs share, each at most once, and return their results by their names."""
         return {staging.name: self.shared_compile(staging).run() for staging in self.rendered.stagings}
 
-    def wheel_collector(self, name: str | None) -> WheelCollector:
+    def wheel_collector(self, staging: Staging) -> WheelCollector:
         """Return the wheels of a build step."""
-        (staging,) = (staging for staging in self.rendered.stagings if staging.name == name)
         return WheelCollector(
             config=self.rendered.config,
             folder=self.shared_compile(staging).folder,

@@ -43,8 +43,8 @@ class WheelCollector:
     def _collect_and_test_wheel(self, path: Path, compiled: StepResult) -> dict[str, Any]:
         kept_wheel = self._store_wheel(path, compiled)
         (path_kept,) = kept_wheel.paths
-        test_result = self._test(WheelName.from_path(path_kept), kept_wheel)
         wheel = WheelName.from_path(path_kept)
+        test_result = self._test(wheel, kept_wheel)
         group = compile_cache_key.compile_group(self.config)
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
         return report_as_json(kept_wheel, test_result, self.engine.job, **identity, subdir=f"wheels/{group}")
