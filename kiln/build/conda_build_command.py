@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = {"conda-build": "conda-build", "mambabuild": "conda-mambabuild"}
 PACKAGES = {"conda-build": "conda-build", "mambabuild": "boa"}
-MISSING = 97  # the script's exit code when the engine is not there
+NO_ENGINE = 97  # the script's exit code when the engine is not there
 TRACEBACK = "Traceback (most recent call last):"
 CHAINED = ("During handling of the above", "The above exception was the direct cause")
 RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|NotFound|InvalidMatchSpec|Interrupt)\b(?:: |$)")
@@ -128,7 +128,7 @@ def script(call: Call, *, debug: str | None = None) -> str:
             "if [ -e /opt/conda/etc/profile.d/conda.sh ]; then",
             "    set +u; . /opt/conda/etc/profile.d/conda.sh; conda activate base; set -u",
             "fi",
-            f"command -v {program} >/dev/null || exit {MISSING}",
+            f"command -v {program} >/dev/null || exit {NO_ENGINE}",
             # conda deletes by way of a folder in the current one: two engines in the same folder would race there.
             f"cd {shlex.quote(str(call.condarc.parent))}",
             *last,

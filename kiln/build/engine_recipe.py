@@ -119,7 +119,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     elif definition.url:
         entry["url"] = list(definition.url)
     elif definition.git_url is not None:
-        entry["git"] = git_address(definition.git_url, recipe_folder)
+        entry["git"] = sources_fetched_by_engine_or_kiln.git_address(definition.git_url, recipe_folder)
     elif definition.path is not None:
         path = (recipe_folder / definition.path).resolve()
         entry |= {"path": str(path), "use_gitignore": False} if definition.by_engine else local_source(path)
@@ -148,11 +148,6 @@ def local_source(path: Path) -> dict[str, Any]:
     """Return the entry of a local source; a file is copied as it is, where rattler-build would unpack an archive."""
     name = {"file_name": path.name} if path.is_file() else {}
     return {"path": str(path), "use_gitignore": False, **name}
-
-
-def git_address(address: str, recipe_folder: Path) -> str:
-    """Return the address of a repository; one that begins with a dot is relative to the recipe, as in conda-build."""
-    return str((recipe_folder / address).resolve()) if address.startswith(".") else address
 
 
 def literal_script_variables(script_env: Iterable[str]) -> dict[str, str]:

@@ -41,7 +41,8 @@ def _entries_of_test(test: OutputTest, output: Output, recipe_folder: Path, sour
         yield _test_file_entry("test_time_dependencies.json", [json.dumps(list(test.requires))])
     scripts = {name: recipe_folder / file for name, file in test.scripts.items()}
     for name in dict.fromkeys((*(file for file, _ in IMPORTS.values()), SHELL)):
-        parts = [*_recipe_script_parts(scripts.get(name), recipe_folder), *_import_lines(test, name)]
+        script = [contained_file_part(scripts[name], recipe_folder)] if name in scripts else []
+        parts = [*script, *_import_lines(test, name)]
         if name == SHELL and test.script.lines:
             parts.append("\n".join(("", "set -ex", *test.script.lines, "exit 0", "")))
         if parts:
@@ -57,10 +58,6 @@ def _entries_of_test(test: OutputTest, output: Output, recipe_folder: Path, sour
 
 def _test_file_entry(name: str, parts: Iterable[Part]) -> dict[str, Any]:
     return {"to": f"test/{name}", "parts": list(parts)}
-
-
-def _recipe_script_parts(script: Path | None, recipe_folder: Path) -> list[Part]:
-    return [] if script is None else [contained_file_part(script, recipe_folder)]
 
 
 def _import_lines(test: OutputTest, name: str) -> list[Part]:

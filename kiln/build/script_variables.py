@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import channel_url_credentials
 from kiln.build.engine_recipe import caller_variable_names
+from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +26,8 @@ def config_caller_variable_names(rendered: RenderedConfig) -> tuple[str, ...]:
 
 def cuda_override(rendered: RenderedConfig) -> dict[str, str]:
     """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
-    version = rendered.config.variant.get("cuda_compiler_version", ("None",))[0]
-    return {} if version == "None" else {"CONDA_OVERRIDE_CUDA": version}
+    version = cuda_of(rendered.config)
+    return {} if version is None else {"CONDA_OVERRIDE_CUDA": version}
 
 
 def script_environment(output: Output, rendered: RenderedConfig, recipe_folder: Path) -> dict[str, str]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, folder_lock, masking, source_download
 from kiln.archive_kinds import is_archive, is_misnamed
 from kiln.build import sources_fetched_by_engine_or_kiln
+from kiln.build.engine_failures import HASH
+from kiln.build.engine_recipe import local_source
 from kiln.build.source_checkout import check_out
 from kiln.build.source_unpack import unpack
 from kiln.build.unpacked_source_content_hash import content_hash
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 ALGORITHMS = ("sha512", "sha384", "sha256", "sha224", "sha1", "md5")  # the strongest one first
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 _ADDRESS = ("url", "sha256", "md5", "file_name")  # of a source that the engine would fetch
-_HINT = "see that the recipe's hash belongs to this version, and who could have changed the file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class SourceFetch:
             return self._fetch_file(source, folder)
         checkout = _checkout_of_source(source)
         if checkout is not None:
-            return _as_entry(self._checked_out(source, checkout, folder))
+            return local_source(self._checked_out(source, checkout, folder).absolute())
         if source.path is not None:
             self._verify_path(source, Path(source.path), folder)
         return {}
@@ -95,7 +96,7 @@ class SourceFetch:
             return {"url": [path.absolute().as_uri()], "sha256": sha256, **name}
         tree = unpack(path, path.name, folder / "tree", hoist=not source.no_hoist, env=self.env)
         _verify_content(source, tree, path.name)
-        return _as_entry(tree)
+        return local_source(tree.absolute())
 
     def _checked_out(self, source: Source, checkout: Checkout, folder: Path) -> Path:
         self.on_line(f"{checkout.url}: {checkout.program} checks out {checkout.revision or 'the newest revision'}")
@@ -150,13 +151,9 @@ class SourceFetch:
             if (algorithm := _first_mismatched_hash(hashes, actual)) is not None:
                 what = f"{place.name} is not the recipe's source; it is not used"
                 why = f"its {algorithm} is {actual[algorithm]}, the recipe has {hashes[algorithm]}"
-                raise HashMismatch(what, why=f"{why}; it came from {public_url}", hint=_HINT)
+                raise HashMismatch(what, why=f"{why}; it came from {public_url}", hint=HASH.hint)
             part.replace(place)
         return actual["sha256"]
-
-
-def _as_entry(tree: Path) -> dict[str, Any]:
-    return {"path": str(tree.absolute()), "use_gitignore": False}
 
 
 def _checkout_of_source(source: Source) -> Checkout | None:

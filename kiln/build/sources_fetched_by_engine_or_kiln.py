@@ -64,16 +64,21 @@ def engine_archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[Fet
     )
 
 
+def git_address(address: str, recipe_folder: Path) -> str:
+    """Return the address of a repository; one that begins with a dot is relative to the recipe, as in conda-build."""
+    return str((recipe_folder / address).resolve()) if address.startswith(".") else address
+
+
 def _with_absolute_paths(source: Source, recipe_folder: Path) -> Source:
-    """Return a source with absolute paths; the address of a repository that begins with a dot is a path, too."""
-    checkout, git_url = source.checkout, source.git_url
-    if checkout is not None and checkout.url.startswith("."):
-        checkout = dataclasses.replace(checkout, url=str((recipe_folder / checkout.url).resolve()))
+    """Return a source with absolute paths."""
+    checkout = source.checkout
+    if checkout is not None:
+        checkout = dataclasses.replace(checkout, url=git_address(checkout.url, recipe_folder))
     return dataclasses.replace(
         source,
         url=tuple(url if "://" in url else (recipe_folder / Path(url).expanduser()).as_uri() for url in source.url),
         path=None if source.path is None else str((recipe_folder / source.path).resolve()),
-        git_url=str((recipe_folder / git_url).resolve()) if git_url and git_url.startswith(".") else git_url,
+        git_url=source.git_url and git_address(source.git_url, recipe_folder),
         checkout=checkout,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kiln.build.solved_pins import RENDERED
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from kiln.model.rendered import Output
 
-RENDERED = "info/recipe/rendered_recipe.yaml"
 # The strong run exports of build tools that say what a machine must have, by the tools' names; {0} is their version.
 # Sources: recipe/meta.yaml of conda-forge/linux-sysroot-feedstock, recipe/recipe.yaml of microarch-level-feedstock.
 EXPORTS = {
@@ -37,8 +37,7 @@ def run_exports_of(package: Path) -> tuple[RunExport, ...]:
     Raises:
         BuildFailed: the record is missing.
     """
-    with reader.opened_members(package) as members:
-        text = next((content.read().decode() for member, content in members if content and member.name == RENDERED), "")
+    text = reader.info_files(package).get(RENDERED, b"").decode()
     recipe = parse(text, RENDERED, ScalarTypes.TEXT).value
     try:
         depends = recipe["finalized_dependencies"]["run"]["depends"] or []

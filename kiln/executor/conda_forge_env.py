@@ -35,7 +35,6 @@ PASSED_ON = (
     "KILN_LIMITS",
 )
 EXTRA = ("flow_run_id", "remote_url", "sha")  # these go into each package's metadata, too
-NO_ENGINE = 97
 NO_ENTRY = ("--entrypoint", "")  # the entry point of conda-forge's images adds a user first, which needs root
 PROCESSES = 16_384  # threads count; a JVM along with a compiler for each core has many
 

@@ -45,7 +45,7 @@ done
 for python in /opt/conda/bin/python python3; do
     "$python" -c '{engine_injection.PRINT_OFFER}' 2>/dev/null && break
 done
-exit {conda_forge_env.NO_ENGINE}
+exit {conda_build_command.NO_ENGINE}
 """
 
 
@@ -99,13 +99,13 @@ class ContainerExecutor:
         engine = engine_workarounds.mark_as_workable(Engine.from_json(job.engine_data, environment=os.environ))
         folders = self.folders(reads)
         outcome = self._run_containers(engine, self.plan(engine, words, folders), log)
-        if outcome.exit_code == conda_forge_env.NO_ENGINE and (
+        if outcome.exit_code == conda_build_command.NO_ENGINE and (
             python := engine_injection.python_of_image(outcome.tail)
         ):
             outcome = self._run_containers(
                 engine, self.plan(engine, words, folders, self._injected_engine_mount(python)), log
             )
-        if outcome.exit_code == conda_forge_env.NO_ENGINE:
+        if outcome.exit_code == conda_build_command.NO_ENGINE:
             package = conda_build_command.PACKAGES.get(job.options.engine, "py-rattler-build")
             raise missing_engine_error(job.image, package, lendable=not self.task.uses_other_engine)
         error = None if outcome.ok else build_process_error(self.task, "the container", outcome.exit_code, outcome.tail)

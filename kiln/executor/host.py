@@ -103,7 +103,7 @@ class HostExecutor:
                 on_line=log.record_line,
                 own=message_mark(self.task),
             )
-        if self.task.uses_other_engine and result.exit_code == conda_forge_env.NO_ENGINE:
+        if self.task.uses_other_engine and result.exit_code == conda_build_command.NO_ENGINE:
             raise missing_engine_error(self.task.job.options.engine, environment["PATH"])
         error = (
             None if result.ok else build_process_error(self.task, "the build's process", result.exit_code, result.tail)

@@ -20,7 +20,7 @@ class FileKind(str, Enum):
     TEXT = "text"
 
 
-_CURES = {
+HINTS = {
     FileKind.DIRECT_URL: "pip's record of a local source; built again with this kiln, the package is without it",
     FileKind.BINARY: (
         "compile with -ffile-prefix-map=$SRC_DIR=/usr/local/src/conda/$PKG_NAME-$PKG_VERSION in CFLAGS and CXXFLAGS, "
@@ -29,7 +29,7 @@ _CURES = {
     FileKind.BYTECODE: "compile the module where it is installed: python -m compileall -d site-packages",
     FileKind.TEXT: "remove the path from the file in the build script; only $PREFIX is replaced by an install",
 }
-_CURES[FileKind.ARCHIVE] = _CURES[FileKind.BINARY]
+HINTS[FileKind.ARCHIVE] = HINTS[FileKind.BINARY]
 
 
 def file_kind(name: str, start: bytes) -> FileKind:
@@ -41,11 +41,6 @@ def file_kind(name: str, start: bytes) -> FileKind:
     if start.startswith(b"\x7fELF"):
         return FileKind.BINARY
     return FileKind.ARCHIVE if start.startswith(b"!<arch>") else FileKind.TEXT
-
-
-def hint_for_file_kind(kind: FileKind) -> str:
-    """Return how to keep paths out of a file of a kind."""
-    return _CURES[kind]
 
 
 def path_at(text: bytes, offset: int) -> str:

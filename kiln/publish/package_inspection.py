@@ -122,9 +122,7 @@ class _Inspection:
                 if secret.needle in installed and (offset := _secret_offset(secret, installed)) is not None:
                     remedy = build_path_leak_hints.path_at(installed, offset) if secret.what == BUILD_PATH else ""
                     cure = (
-                        build_path_leak_hints.hint_for_file_kind(kind)
-                        if secret.what == BUILD_PATH
-                        else build_path_leak_hints.SECRET
+                        build_path_leak_hints.HINTS[kind] if secret.what == BUILD_PATH else build_path_leak_hints.SECRET
                     )
                     leak = Leak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
