@@ -19,7 +19,6 @@ from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.job_main import package_test_environment, remove_on_failure
 from kiln.builder.package_reports import package_as_json
 from kiln.builder.rehearsal_input_choice import rehearsal_disk
-from kiln.builder.rehearsal_planning import upstream_wheel_plan
 from kiln.builder.step_cache import StepCache, StepResult
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import BuildJob, Job
     from kiln.job.messages import ReportedStep, StepReporter
-    from kiln.model.build_config import BuildConfig
     from kiln.model.build_steps import BuildStep
     from kiln.model.rendered import Output, OutputTest, RenderedConfig
     from kiln.virtual_packages import VirtualPackages
@@ -95,7 +93,7 @@ class Rehearsal:
         """Render the config and open its folders."""
         rendered = rendered_config(job, reporter)
         job_main.mask_secrets(rendered)
-        wheels = plan_of(job, rendered.config)
+        wheels = plan_of(job)
         if wheels.upstream is not None:
             rendered = without_unfillable_outputs(rendered, reporter)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
@@ -272,10 +270,9 @@ class Rehearsal:
         return {**offered, "__cuda": (self.wheels.cuda, "0"), "__cuda_arch": (cuda_arch_of(self.rendered.config), "0")}
 
 
-def plan_of(job: Job, config: BuildConfig) -> rehearse.RehearsalPlan:
-    """Return the plan of a job; without one, that with upstream's wheel."""
-    if job.rehearsal_plan is None:
-        return upstream_wheel_plan(config)
+def plan_of(job: Job) -> rehearse.RehearsalPlan:
+    """Return the plan of a rehearsal's job."""
+    assert job.rehearsal_plan is not None, "the run has planned each rehearsal"
     return from_json_values(rehearse.RehearsalPlan, job.rehearsal_plan)
 
 

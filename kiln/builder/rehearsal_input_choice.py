@@ -104,7 +104,7 @@ class RehearsalPythons:
 
 
 def inputs_for(
-    configs: Iterable[BuildConfig], pythons: RehearsalPythons, plan_of: PlanOf = upstream_wheel_plan
+    configs: Iterable[BuildConfig], pythons: RehearsalPythons, plan_of: PlanOf
 ) -> dict[str, RehearsalInputs]:
     """Return the inputs of each config's rehearsal.
 

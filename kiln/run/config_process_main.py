@@ -193,8 +193,8 @@ class ConfigBuild:
         from kiln.builder import rehearsal
         from kiln.store.rehearsal_layout import RehearsalLayout
 
-        layout, config, job = RehearsalLayout(config=self.task.folder), self.task.rendered.config, self.task.job
-        wheels = rehearsal.plan_of(job, config)
+        layout, job = RehearsalLayout(config=self.task.folder), self.task.job
+        wheels = rehearsal.plan_of(job)
         if job.container == HOST and job.python is None and wheels.python:
             rehearse.find_interpreter(wheels.python, env=os.environ)  # refuse before anything is fetched
         layout.wheels.mkdir(parents=True, exist_ok=True)
