@@ -80,7 +80,6 @@ def build(job: dict[str, Any]) -> Path:
         folder,
         job["channels"],
         Platforms(**job["platforms"]),
-        keep=True,
         channel_priority=settings.channel_priority,
     ).packages
     bazel_repository_record.record(folder)
@@ -170,7 +169,7 @@ def prepare_script_run(job: dict[str, Any]) -> dict[str, str]:
     folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
     paths = DebugSession.create(
         rendered(job["recipe"], folder, Platforms(**job["platforms"])),
-        tool_config=tool_configuration(settings.channel_priority, keep=True),
+        tool_config=tool_configuration(settings.channel_priority),
         output_dir=folder / "output",
         channels=job["channels"],
         progress_callback=EngineLog(),
@@ -211,12 +210,11 @@ def run_engine(
     channels: list[str],
     platforms: Platforms,
     *,
-    keep: bool = False,
     channel_priority: str = "strict",
 ) -> BuildResult:
-    """Have rattler-build make a package; ``keep`` its work directory."""
+    """Have rattler-build make a package, and keep its work directory."""
     return rendered(recipe, folder, platforms).run_build(
-        tool_configuration(channel_priority, keep=keep),
+        tool_configuration(channel_priority),
         output_dir=folder / "output",
         channels=channels,
         progress_callback=EngineLog(),
@@ -225,13 +223,13 @@ def run_engine(
     )
 
 
-def tool_configuration(channel_priority: str, *, keep: bool) -> ToolConfiguration:
+def tool_configuration(channel_priority: str) -> ToolConfiguration:
     """Return the engine's configuration; it has no priority ``flexible``, which with one channel is ``strict``."""
     from rattler_build import ToolConfiguration
 
     return ToolConfiguration(
         test_strategy="skip",
-        keep_build=keep,
+        keep_build=True,
         channel_priority="disabled" if channel_priority == "disabled" else "strict",
     )
 
