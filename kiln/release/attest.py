@@ -28,7 +28,7 @@ from kiln.release import restored_feedstock
 from kiln.store.build_cache import recipe_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kiln.model.build_results import PackageReport
@@ -96,11 +96,12 @@ def release_attestations(
     records, boms, cyclonedx_bills = [], {}, {}
     digest = recipe_digest(matrix.feedstock)
     for candidate in candidates:
-        record = provenance_record(matrix, candidate, recipe=digest)
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.info_files(candidate.path)
         package = _package_report(matrix, candidate)
-        resolved = (*resolved_packages.environment_packages(info), *_tested_run_dependencies(package))
+        tested_with = _tested_run_dependencies(package)
+        record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
+        resolved = (*resolved_packages.environment_packages(info), *tested_with)
         licenses = _license_files(candidate.path, info, record)
         parts = _components(info, licenses, package.repositories if package else ())
         home = _text_or_empty(candidate.contents.about.get("home"))
@@ -125,8 +126,15 @@ def release_attestations(
     )
 
 
-def provenance_record(matrix: ConfigsAndRuns, candidate: Candidate, *, recipe: str) -> Provenance:
-    """Return the provenance record of one package."""
+def provenance_record(
+    matrix: ConfigsAndRuns,
+    candidate: Candidate,
+    info: Mapping[str, bytes],
+    tested_with: Iterable[ResolvedPackage],
+    *,
+    recipe: str,
+) -> Provenance:
+    """Return the provenance record of one package, whose metadata files are ``info``."""
     contents = candidate.contents
     assert contents is not None, "the gate refuses broken packages"
     report, config = making_run_and_config(matrix, candidate)
@@ -149,7 +157,7 @@ def provenance_record(matrix: ConfigsAndRuns, candidate: Candidate, *, recipe: s
         commit=extra.get("sha"),
         remote=extra.get("remote_url"),
         engine=report.engine,
-        engine_version=_engine_version(candidate.path),
+        engine_version=_engine_version(info, contents.about),
         kiln=__version__,
         container=report.container,
         image=report.image,
@@ -159,9 +167,7 @@ def provenance_record(matrix: ConfigsAndRuns, candidate: Candidate, *, recipe: s
         finished=config.finished,
         epoch=int(timestamp) // 1000 if isinstance(timestamp, int) else None,
         tests=candidate.verdict.value,
-        tested_with=tuple(
-            map(_tested_dependency_identifiers, _tested_run_dependencies(_package_report(matrix, candidate)))
-        ),
+        tested_with=tuple(map(_tested_dependency_identifiers, tested_with)),
         cross_compiled=gate.cross_compilation_text(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
@@ -248,13 +254,12 @@ def _sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[
     return tuple(sources)
 
 
-def _engine_version(package: Path) -> str | None:
+def _engine_version(info: Mapping[str, bytes], about: Mapping[str, Any]) -> str | None:
     """Return the engine's version, as recorded in the package's rendered recipe or metadata."""
-    rendered = reader.info_files(package).get(resolved_packages.RENDERED_V1)
+    rendered = info.get(resolved_packages.RENDERED_V1)
     if rendered is not None:
         match = _ENGINE.search(rendered.decode(errors="replace"))
         return match[1] if match else None
-    about = reader.read_json_object(package, "about.json")
     engine_version = about.get("rattler_build_version") or about.get("conda_build_version")
     return None if engine_version is None else str(engine_version)
 
