@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from kiln.build.paths_json_edits import corrected_content, legacy_files
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import legacy
-from kiln.serialization import mapping_or_empty
+from kiln.serialization import iso_timestamp, mapping_or_empty
 from kiln.zstd import FAST
 
 if TYPE_CHECKING:
@@ -186,8 +185,7 @@ def _recipe_without_machine_facts(data: bytes, epoch: int | None) -> bytes:
         recipe = _PLACEHOLDER.sub(lambda line: line[1] + _padded_prefix(line[2]), recipe)
     if epoch is None:
         return recipe
-    moment = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc)
-    return _TIMESTAMP.sub(rb"\g<1>" + f"{moment:%Y-%m-%dT%H:%M:%SZ}".encode(), recipe)
+    return _TIMESTAMP.sub(rb"\g<1>" + iso_timestamp(epoch).encode(), recipe)
 
 
 def _padded_prefix(prefix: bytes) -> bytes:

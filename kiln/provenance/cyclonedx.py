@@ -173,20 +173,16 @@ def _requirement(name: str, spec: str) -> dict[str, Any]:
 
 
 def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
-    described = spdx.source_package(number, source)
+    described, sha256 = spdx.source_package(number, source), source.get("sha256")
     location = described["downloadLocation"]
-    checksums = described.get("checksums", ())
+    hashes = {"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}
     address = {"externalReferences": [{"type": "source-distribution", "url": location}]} if location != spdx.NO else {}
     return {
         "type": "file",
         "bom-ref": f"source/{number}",
         "name": described["name"],
         "scope": "excluded",
-        **(
-            {"hashes": [{"alg": "SHA-256", "content": item["checksumValue"]} for item in checksums]}
-            if checksums
-            else {}
-        ),
+        **hashes,
         **address,
     }
 

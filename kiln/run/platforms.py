@@ -38,7 +38,7 @@ def buildable(
     if not faults:
         return tuple(config.name for config in configs), ""
     if len(faults) == len(configs):
-        require(feedstock, configs, rehearsal=rehearsal, containers=containers)
+        raise_all(list(faults.values()))
     left_out = [config for config in configs if config.name in faults]
     targets = ", ".join(sorted({config.platform for config in left_out}))
     count = f"{len(left_out)} config{'s' if len(left_out) > 1 else ''}"

@@ -151,9 +151,9 @@ class ServerTarget:
 
     def clear_staging(self, publication: Publication) -> None:
         """Remove published packages from staging; where the token does not allow that, they stay."""
-        aside = publication.journal.aside
+        aside, journal = publication.journal.aside, self.journal.read()
         with contextlib.suppress(UploadFailed, TokenRefused):
-            for path in reversed(self._journaled_uploads(aside)):
+            for path in reversed(journal.uploaded_paths(aside) if journal else ()):
                 self.client.remove(self.server.unlist, path, aside)
 
     def withdraw(self, journal: Journal) -> None:
@@ -216,10 +216,6 @@ class ServerTarget:
             if listed.get(entry.path, entry.sha256) != entry.sha256:
                 raise UploadFailed(f"{channel} has {entry.file} with another hash", hint="raise the build number")
         return [entry.path for entry in batch if entry.path not in listed]
-
-    def _journaled_uploads(self, channel: str) -> tuple[str, ...]:
-        journal = self.journal.read()
-        return journal.uploaded_paths(channel) if journal else ()
 
     def _wait_for(self, entries: Sequence[IndexEntry], channel: str) -> None:
         packages = {entry.path: entry.sha256 for entry in entries}
