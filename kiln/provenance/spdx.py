@@ -129,27 +129,24 @@ def _requirement_package(name: str, spec: str) -> dict[str, Any]:
 
 def _environment_package(number: int, package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment of the build."""
-    return _package(
-        f"SPDXRef-{package.scope.capitalize()}-{number}-{_ID.sub('-', package.name)}",
-        package.name,
-        version=package.version,
-        place=package.url,
-        sha256=package.sha256,
-        url=package_purl(package),
-        comment=scope_text(package),
-    )
+    return _part(f"{package.scope.capitalize()}-{number}", package, package_purl(package), scope_text(package))
 
 
 def _component(number: int, component: BundledComponent) -> dict[str, Any]:
     """Return a component that is bundled, or that the source declares; its checksum is that of its archive."""
+    return _part(f"Component-{number}", component, component.purl, component.comment)
+
+
+def _part(identity: str, part: ResolvedPackage | BundledComponent, url: str, comment: str) -> dict[str, Any]:
+    """Return a part with what is known of it; ``url`` is its package URL."""
     return _package(
-        f"SPDXRef-Component-{number}-{_ID.sub('-', component.name)}",
-        component.name,
-        version=component.version,
-        place=component.url,
-        sha256=component.sha256,
-        url=component.purl,
-        comment=component.comment,
+        f"SPDXRef-{identity}-{_ID.sub('-', part.name)}",
+        part.name,
+        version=part.version,
+        place=part.url,
+        sha256=part.sha256,
+        url=url,
+        comment=comment,
     )
 
 
