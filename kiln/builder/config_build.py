@@ -223,14 +223,12 @@ class Builder:
             files.remove(step.folder)
             return placed, {"repositories": bazel_repository_record.combined(own, of_compile)}
 
-        work = sorted(compiled.paths.values()) if compiled else []
-        needs = sorted(package_name(spec) for spec in step.output.requirements.host)
-        metadata = {"index": step.index, "edits": step.edits}
         inputs = {
             **self.engine.inputs_that_decide_result(step),
-            **metadata,
-            "compiled": work,
-            "needs": needs,
+            "index": step.index,
+            "edits": step.edits,
+            "compiled": sorted(compiled.paths.values()) if compiled else [],
+            "needs": sorted(package_name(spec) for spec in step.output.requirements.host),
             **self.rehearsed_package_inputs,
         }
         return self.step_cache.once(

@@ -220,7 +220,6 @@ def _built_on(rendered: tuple[RenderedConfig, Output] | None) -> str:
 def _artifact_not_in_ledger(path: Path, sha256: str) -> Artifact:
     """Return the artifact of a package that is not in the ledger."""
     name, version, build = [*path.stem.rsplit("-", 2), "", ""][:3]
-    subdir = path.parent.name
     return Artifact(
         path=path,
         sha256=sha256,
@@ -229,5 +228,5 @@ def _artifact_not_in_ledger(path: Path, sha256: str) -> Artifact:
         name=name,
         version=version,
         build_string=build,
-        subdir=subdir,
+        subdir=path.parent.name,
     )

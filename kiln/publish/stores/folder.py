@@ -20,7 +20,7 @@ from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 STATE = ".kiln"
@@ -160,7 +160,7 @@ class Folder:
             self._write_shards(subdir, contents)
             for name in sorted(_mutable_file_names(contents), key=write_rank):
                 self.write(f"{subdir}/{name}", contents[name])
-            self._remove_shards(self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents})
+            self._remove_shards(subdir, contents)
 
     def _write_shards(self, subdir: str, contents: Mapping[str, bytes]) -> None:
         """Write the shards that are not there yet."""
@@ -196,11 +196,11 @@ class Folder:
         for old in generations[:-GENERATIONS]:
             files.remove(old)
         for subdir, contents in forms.items():
-            self._remove_shards(self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents})
+            self._remove_shards(subdir, contents)
 
-    @staticmethod
-    def _remove_shards(folder: Path, needed: set[str]) -> None:
+    def _remove_shards(self, subdir: str, contents: Iterable[str]) -> None:
         """Remove the shards that the generation before did not need either: those marked the last time."""
+        folder, needed = self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents}
         marks = folder / ".old"
         marked = set(marks.read_text(encoding="utf-8").split()) if marks.is_file() else set()
         unneeded = {file.name for file in folder.glob("*.zst")} - needed
