@@ -114,7 +114,9 @@ class Builder:
                 *(
                     wheel
                     for staging in self.rendered.stagings
-                    for wheel in self.wheel_collector(staging).collect_and_test(compiled[staging.name])
+                    for wheel in WheelCollector(step=self.shared_compile(staging)).collect_and_test(
+                        compiled[staging.name]
+                    )
                 ),
             ],
             "outdated": any(result.outdated for result in (*compiled.values(), *packages, *tests)),
@@ -172,15 +174,6 @@ class Builder:
     def compile_all(self) -> dict[str | None, StepResult]:
         """Run the build steps that outputs share, each at most once, and return their results by their names."""
         return {staging.name: self.shared_compile(staging).run() for staging in self.rendered.stagings}
-
-    def wheel_collector(self, staging: Staging) -> WheelCollector:
-        """Return the wheels of a build step."""
-        return WheelCollector(
-            config=self.rendered.config,
-            folder=self.shared_compile(staging).folder,
-            engine=self.engine,
-            step_cache=self.step_cache,
-        )
 
     def plan(self, compiled: Mapping[str | None, StepResult]) -> tuple[BuildStep, ...]:
         """Plan the packages."""

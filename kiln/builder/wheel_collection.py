@@ -21,20 +21,22 @@ from kiln.store import compile_cache_key
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.builder.engine_calls import EngineCalls
-    from kiln.builder.step_cache import StepCache, StepResult
+    from kiln.builder.compile_step import Compile
+    from kiln.builder.step_cache import StepResult
     from kiln.job.messages import ReportedStep
     from kiln.model.build_config import BuildConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelCollector:
-    """The wheels of one config's build step; ``folder`` is the step's."""
+    """The wheels of one config's build step."""
 
-    config: BuildConfig
-    folder: Path
-    engine: EngineCalls
-    step_cache: StepCache
+    step: Compile
+
+    @property
+    def config(self) -> BuildConfig:
+        """The step's config."""
+        return self.step.rendered.config
 
     def collect_and_test(self, compiled: StepResult) -> list[dict[str, Any]]:
         """Collect and test the wheels of a compile, and return their reports as JSON values."""
@@ -47,7 +49,7 @@ class WheelCollector:
         test_result = self._test(wheel, kept_wheel)
         group = compile_cache_key.compile_group(self.config)
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
-        return report_as_json(kept_wheel, test_result, self.engine.job, **identity, subdir=f"wheels/{group}")
+        return report_as_json(kept_wheel, test_result, self.step.engine.job, **identity, subdir=f"wheels/{group}")
 
     def _store_wheel(self, path: Path, compiled: StepResult) -> StepResult:
         """Check a wheel's name, and store it under the tag that its binaries fulfill."""
@@ -56,14 +58,14 @@ class WheelCollector:
             wheel = WheelName.from_path(path)
             require_python(wheel, self.python)
             tag = manylinux_policy.fulfilled_tag(wheel) if manylinux_policy.can_audit() else None
-            target = manylinux_policy.place_wheel(wheel, self.engine.job.folder / "wheels", tag)
+            target = manylinux_policy.place_wheel(wheel, self.step.engine.job.folder / "wheels", tag)
             display.note(
                 f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
             )
             return [target], {}
 
         inputs = {"compiled": step_file_hashes(compiled), "name": path.name, "python": self.python}
-        return self.step_cache.once(f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag)
+        return self.step.step_cache.once(f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag)
 
     def _test(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
         """Install a wheel into a fresh venv of its Python."""
@@ -72,16 +74,16 @@ class WheelCollector:
             report = self._install_test(wheel, display)
             return kept_wheel.paths, to_json(dataclasses.replace(report, log=None))
 
-        inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.engine.job.network}
-        return self.step_cache.once(f"test wheel {wheel.name}", inputs, install_and_report)
+        inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.step.engine.job.network}
+        return self.step.step_cache.once(f"test wheel {wheel.name}", inputs, install_and_report)
 
     def _install_test(self, wheel: WheelName, display: ReportedStep) -> TestReport:
         """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
         if self.config.is_cross:
             note = f"not tested: it is cross-compiled, for {self.config.platform}"
             return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
-        job = self.engine.job
-        prefix = Path((self.folder / "prefix").read_text(encoding="utf-8").strip())
+        job = self.step.engine.job
+        prefix = Path((self.step.folder / "prefix").read_text(encoding="utf-8").strip())
         interpreter = wheel_install_test.wheel_interpreter(
             wheel, interpreters(prefix, self.python), environment=os.environ
         )
@@ -93,7 +95,7 @@ class WheelCollector:
             return wheel_install_test.execute(
                 step,
                 environment=os.environ,
-                apart=lambda: self.engine.scripts_without_network(f"test {wheel.name}"),
+                apart=lambda: self.step.engine.scripts_without_network(f"test {wheel.name}"),
                 log=job.folder / f"test-{wheel.path.name}.log",
                 on_line=display.pass_on_line,
             )
