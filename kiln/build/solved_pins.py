@@ -26,8 +26,8 @@ _PRESENT = "0"  # a lower bound that every version meets: the engine fails early
 def pin_placeholder(pin: Pin) -> str:
     """Return what stands for a pin in the engine's recipe.
 
-    It is the engine's own pin where the engine decides the bounds. Else it is a placeholder, which `closed` replaces:
-    the engine cannot pin some versions (``1.0.1_``), and counts missing components unlike conda-build.
+    It is the engine's own pin where the engine decides the bounds. Else it is a placeholder, which `with_solved_pins`
+    replaces: the engine cannot pin some versions (``1.0.1_``), and counts missing components unlike conda-build.
 
     Raises:
         RecipeFault: the name is not a package's.
@@ -66,7 +66,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def pins_to_solve(output: Output) -> tuple[tuple[str, Pin], ...]:
-    """Return the pins that `closed` replaces after the build, by field."""
+    """Return the pins that `with_solved_pins` replaces after the build, by field."""
     return tuple((field, pin) for field, _, pin in output.pins if not pin.by_engine)
 
 
