@@ -65,17 +65,15 @@ class RehearsalPlanner:
         python = rehearse.python_for(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
         return rehearse.config_plan(
-            rehearse.PlanRequest(
-                rendered=rendered,
-                required=required,
-                python=python,
-                sources=rehearse.SourceSearch(
-                    store=self.store, folder=self.folder, mirror=self.mirror, projects=tuple(projects), env=self.env
-                ),
-                env=self.env,
-                machine_env=self.machine.environment,
-                glibc=platform.libc_ver()[1],
-            )
+            rendered,
+            required,
+            python=python,
+            source_search=rehearse.SourceSearch(
+                store=self.store, folder=self.folder, mirror=self.mirror, projects=tuple(projects), env=self.env
+            ),
+            env=self.env,
+            machine_env=self.machine.environment,
+            glibc=platform.libc_ver()[1],
         )
 
     def _preferred_pythons(self) -> tuple[str, ...]:

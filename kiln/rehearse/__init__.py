@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.python_interpreter_packages import python_packages
     from kiln.rehearse.required_packages import outputs_for_python
     from kiln.rehearse.source_archives_by_hash import SourceSearch
-    from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, PlanRequest, config_plan
+    from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, config_plan
     from kiln.rehearse.substitution_plan import fitting_python as python_for
     from kiln.rehearse.usable_python_search import Interpreter, find_interpreter, first_available_interpreter, probe
     from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan_from_locks, wheel_gaps
@@ -33,7 +33,6 @@ __all__ = [
     "PYTHONS",
     "SUBDIR",
     "Interpreter",
-    "PlanRequest",
     "PythonRequest",
     "RehearsalPlan",
     "SourceSearch",
@@ -63,7 +62,7 @@ __getattr__ = lazy_exports(
         "python_interpreter_packages": "python_packages",
         "required_packages": "outputs_for_python",
         "source_archives_by_hash": "SourceSearch",
-        "substitution_plan": "PACKAGED_PYTHONS PlanRequest config_plan python_for=fitting_python",
+        "substitution_plan": "PACKAGED_PYTHONS config_plan python_for=fitting_python",
         "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps",
     },
 )

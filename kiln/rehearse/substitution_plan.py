@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import RehearsalRefused
@@ -25,53 +24,47 @@ _FREE_THREADED = lazy_pattern(r"_cp\d+t$")
 PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """The inputs of a plan: a rendered config, its requirements, and the places to search.
+def config_plan(
+    rendered: RenderedConfig,
+    required: tuple[RequiredPackage, ...],
+    *,
+    python: str,
+    source_search: SourceSearch,
+    env: Mapping[str, str],
+    machine_env: Mapping[str, str],
+    glibc: str,
+) -> RehearsalPlan:
+    """Return the plan of a config's rehearsal; nothing is downloaded.
 
     ``python`` is the Python of the config's rehearsal, empty without one; ``env`` is pip's environment, which may have
     passwords, ``machine_env`` that of this machine's programs, ``glibc`` the version of its C library.
-    """
-
-    rendered: RenderedConfig
-    required: tuple[RequiredPackage, ...]
-    python: str
-    sources: SourceSearch
-    env: Mapping[str, str]
-    machine_env: Mapping[str, str]
-    glibc: str
-
-
-def config_plan(request: PlanRequest) -> RehearsalPlan:
-    """Return the plan of a config's rehearsal; nothing is downloaded.
 
     Raises:
         KilnError: RehearsalRefused with all packages and sources that cannot be had, DownloadFailed when pip cannot
             reach its index.
     """
-    rendered = request.rendered
     search = SubstituteSearch(
-        python=request.python,
+        python=python,
         own={output.name: output.version for output in rendered.outputs if not output.skip},
         pinned=rendered.config.variant.keys() - OF_INTERPRETER,
-        env=request.env,
-        machine_env=request.machine_env,
-        glibc=request.glibc,
+        env=env,
+        machine_env=machine_env,
+        glibc=glibc,
     )
     try:
-        substitutes = search.find_substitutes(request.required)
+        substitutes = search.find_substitutes(required)
     except RequirementsConflict as error:
         raise RehearsalRefused(
             f"{rendered.config.name} cannot be rehearsed: its requirements contradict each other as pip sees them",
             why=str(error),
             hint="see whether the wheels on pip's index have other requirements than conda-forge's packages",
         ) from error
-    sources, missing_sources = request.sources.locate(rendered.sources)
-    required = [package for package in substitutes.missing if not package.is_required_by_tests_only]
-    if required or missing_sources:
-        raise incomplete_plan_error(rendered.config.name, required, missing_sources)
+    sources, missing_sources = source_search.locate(rendered.sources)
+    missing = [package for package in substitutes.missing if not package.is_required_by_tests_only]
+    if missing or missing_sources:
+        raise incomplete_plan_error(rendered.config.name, missing, missing_sources)
     return RehearsalPlan(
-        python=request.python,
+        python=python,
         dependencies=substitutes.wheels,
         stand_ins=substitutes.stand_ins,
         sources=sources,

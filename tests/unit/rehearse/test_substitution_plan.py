@@ -16,7 +16,7 @@ from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan
 from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for_python, required_packages
 from kiln.rehearse.resolution import RequirementsConflict, Resolution, UnavailableProject
 from kiln.rehearse.source_archives_by_hash import SourceSearch
-from kiln.rehearse.substitution_plan import PlanRequest, config_plan, fitting_python
+from kiln.rehearse.substitution_plan import config_plan, fitting_python
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
@@ -76,15 +76,13 @@ def plan(
     search = SourceSearch(store=Path("/none"), folder=None, mirror=None, projects=(), env={})
     required = required_packages(rendered, test_specs=test_specs)
     return config_plan(
-        PlanRequest(
-            rendered=rendered,
-            required=required,
-            python=python,
-            sources=search,
-            env={"PATH": path, "PIP_INDEX_URL": "https://me:password@index.example"},
-            machine_env={"PATH": path},
-            glibc="2.36",
-        )
+        rendered,
+        required,
+        python=python,
+        source_search=search,
+        env={"PATH": path, "PIP_INDEX_URL": "https://me:password@index.example"},
+        machine_env={"PATH": path},
+        glibc="2.36",
     )
 
 
