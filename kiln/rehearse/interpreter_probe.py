@@ -3,6 +3,7 @@
 The probed interpreter runs this, which may be any Python 3: no other module of kiln can be imported here.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -34,20 +35,11 @@ WITH_LIBRARIES = (
 )
 
 
-def import_existing(names: "tuple[str, ...]") -> "list[str]":
-    """Import the modules that exist and return their names."""
-    names_of_imported = []
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            continue
-        names_of_imported.append(name)
-    return names_of_imported
-
-
 def mapped_files() -> "list[str]":
-    """Return the files that this process has mapped: with all modules loaded, every shared library in use."""
+    """Import the modules that exist, and return the files that are mapped then: every shared library in use."""
+    for name in WITH_LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as maps:
         rows = [line.rstrip("\n").split(None, 5) for line in maps]
     return sorted({row[5] for row in rows if len(row) == 6 and row[5].startswith("/")})
@@ -56,7 +48,7 @@ def mapped_files() -> "list[str]":
 def running_interpreter_facts() -> "dict[str, object]":
     """Return the facts that kiln.rehearse.usable_python_search needs."""
     base = sys.base_prefix
-    modules = import_existing(WITH_LIBRARIES) if sys.platform == "linux" else []
+    mapped = mapped_files() if sys.platform == "linux" else []
     return {
         "implementation": sys.implementation.name,
         "version": list(sys.version_info[:3]),
@@ -75,8 +67,7 @@ def running_interpreter_facts() -> "dict[str, object]":
         "include": sysconfig.get_path("include", vars={"installed_base": base}),
         "site_packages": [os.path.relpath(path, base) for path in site.getsitepackages([base])],
         "scheme": sysconfig.get_path("purelib", vars={"base": base}),
-        "modules": modules,
-        "mapped": [os.path.realpath(path) for path in (mapped_files() if modules else []) if ".so" in Path(path).name],
+        "mapped": [os.path.realpath(path) for path in mapped if ".so" in Path(path).name],
     }
 
 

@@ -46,7 +46,6 @@ def facts(**changes: object) -> dict[str, Any]:
         "include": str(BASE / "include/python3.12"),
         "site_packages": ["lib/python3.12/site-packages"],
         "scheme": str(BASE / "lib/python3.12/site-packages"),
-        "modules": ["_ssl"],
         "mapped": [str(BASE / "lib/libpython3.12.so.1.0"), "/usr/lib/x86_64-linux-gnu/libssl.so.3"],
         **changes,
     }
