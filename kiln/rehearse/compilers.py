@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kiln import process_runner
 from kiln.rehearse import machine_programs
 from kiln.rehearse.plan_types import StandIn
+from kiln.versions import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -118,15 +119,9 @@ def stand_ins(required: Mapping[str, Iterable[str]], env: Mapping[str, str]) -> 
     while missing := {more for name in runtimes for more in _REQUIRED_RUNTIMES.get(name, ())} - runtimes:
         runtimes |= missing
     own = machine_programs.find("gcc", env)
-    version = (
-        max(versions, key=_version_sort_key) if versions else own.version if own else machine_programs.UNKNOWN_VERSION
-    )
+    version = max(versions, key=Version) if versions else own.version if own else machine_programs.UNKNOWN_VERSION
     packages += [_runtime_stand_in(name, version, constraints.get(name, ()), env) for name in sorted(runtimes)]
     return tuple(packages)
-
-
-def _version_sort_key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 def _nonvirtual_package_names(specs: Iterable[str]) -> list[str]:

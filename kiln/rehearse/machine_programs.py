@@ -51,7 +51,7 @@ def program_packages() -> Mapping[str, ProgramPackage]:
 
 def find(name: str, env: Mapping[str, str]) -> MachineProgram | None:
     """Return a program of PATH, or of the running Python's folder, with its version, or None."""
-    path = shutil.which(name, path=f"{env.get('PATH', '')}:{Path(sys.executable).parent}")
+    path = paths((name,), env).get(name)
     if path is None:
         return None
     try:
@@ -59,7 +59,7 @@ def find(name: str, env: Mapping[str, str]) -> MachineProgram | None:
     except (MissingTool, OSError):
         return None
     match = _VERSION.search(result.stdout or result.tail)
-    return MachineProgram(path=Path(path).absolute(), version=match[1] if match else UNKNOWN_VERSION)
+    return MachineProgram(path=Path(path), version=match[1] if match else UNKNOWN_VERSION)
 
 
 def paths(names: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
