@@ -39,6 +39,14 @@ class StandIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable:
+    """A source that cannot be found, or a requested project without a fitting wheel, with the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
     """A source of the recipe by its hash: ``url`` has the file ``name``; ``origin`` describes where it is."""
 

@@ -19,7 +19,7 @@ from kiln import channel_url_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names, pip_without_child_processes
-from kiln.rehearse.plan_types import LockedWheel
+from kiln.rehearse.plan_types import LockedWheel, Unavailable
 from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:
@@ -36,19 +36,11 @@ _GLIBC = lazy_pattern(r"(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnavailableProject:
-    """A requirement that no wheel satisfies: ``project`` is the requested one, ``reason`` what pip found."""
-
-    project: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The wheels that satisfy requirements together, and the requirements that none satisfies."""
+    """The wheels that satisfy requirements together, and the requested projects that none satisfies."""
 
     wheels: tuple[LockedWheel, ...]
-    unavailable: tuple[UnavailableProject, ...] = ()
+    unavailable: tuple[Unavailable, ...] = ()
 
 
 class RequirementsConflict(Exception):
@@ -65,11 +57,11 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
         KilnError: DownloadFailed when pip cannot reach its index, RehearsalRefused when it would have to build one.
     """
     specs = sorted(requirements)
-    unavailable: list[UnavailableProject] = []
+    unavailable: list[Unavailable] = []
     while specs:
         report, output = _ask_pip(specs, python=python, glibc=glibc, env=env)
         if report is not None:
-            without_wheels = {failure.project for failure in unavailable}
+            without_wheels = {failure.name for failure in unavailable}
             overlooked = {
                 text
                 for text in _requirements_missed_by_pip(report, python)
@@ -81,7 +73,7 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
             return Resolution(wheels=_wheels_from_report(report, python), unavailable=tuple(unavailable))
         failure = _unavailable_project(output, specs)
         unavailable.append(failure)
-        specs = [text for text in specs if _project_name(text) != failure.project]
+        specs = [text for text in specs if _project_name(text) != failure.name]
     return Resolution(wheels=(), unavailable=tuple(unavailable))
 
 
@@ -157,7 +149,7 @@ def _is_met(requirement: Requirement, version: str | None) -> bool:
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
-def _unavailable_project(output: str, requirements: Sequence[str]) -> UnavailableProject:
+def _unavailable_project(output: str, requirements: Sequence[str]) -> Unavailable:
     """Return the requested project that pip could not provide."""
     projects = {_project_name(text) for text in requirements}
     for match in _UNAVAILABLE.finditer(output):
@@ -169,7 +161,7 @@ def _unavailable_project(output: str, requirements: Sequence[str]) -> Unavailabl
         for candidate in (_project_name(text), *(_project_name(part) for part in parents.split("->"))):
             if candidate in projects:
                 because = "" if candidate == _project_name(text) else f"{candidate} requires "
-                return UnavailableProject(project=candidate, reason=f"{because}{reason}")
+                return Unavailable(name=candidate, reason=f"{because}{reason}")
     lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if not line.startswith("WARNING")]
     if pip_without_child_processes.REFUSAL in output:
         raise RehearsalRefused(

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from kiln import files, folder_lock, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.rehearse import package_index
-from kiln.rehearse.plan_types import SourceFile
+from kiln.rehearse.plan_types import SourceFile, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Source
 
 _TIMEOUT = 30.0  # seconds for an address to answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingSource:
-    """A source that cannot be had, with the reason."""
-
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +37,26 @@ class SourceSearch:
     projects: tuple[str, ...]
     env: Mapping[str, str]
 
-    def locate(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[MissingSource, ...]]:
+    def locate(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[Unavailable, ...]]:
         """Return where each source file is, and those that cannot be had; nothing is downloaded."""
         located: dict[str, SourceFile] = {}
-        missing: list[MissingSource] = []
+        missing: list[Unavailable] = []
         indexes: list[str] | None = None
         for source in sources:
             repository = source.git_url if source.checkout is None else source.checkout.url
             if repository is not None and not repository.startswith((".", "/", "file:")):
-                missing.append(MissingSource(name=repository, reason="a repository has no hash to find it by"))
+                missing.append(Unavailable(name=repository, reason="a repository has no hash to find it by"))
             if not is_remote(source) or source.sha256 in located:
                 continue
             if source.sha256 is None:
-                missing.append(MissingSource(name=source.url[0], reason="the recipe has no sha256 to find it by"))
+                missing.append(Unavailable(name=source.url[0], reason="the recipe has no sha256 to find it by"))
                 continue
             here = self._in_folders(source, source.sha256)
             if here is None and indexes is None:
                 indexes = list(package_index.configured_indexes(self.env))
             file = here or self._on_indexes(source, source.sha256, indexes or []) or self._on_web(source, source.sha256)
             if file is None:
-                missing.append(MissingSource(name=source.url[0], reason="no index has its hash, no address answers"))
+                missing.append(Unavailable(name=source.url[0], reason="no index has its hash, no address answers"))
             else:
                 located[source.sha256] = file
         return tuple(located.values()), tuple(missing)

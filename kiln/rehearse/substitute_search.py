@@ -15,7 +15,7 @@ from kiln.rehearse.required_packages import Section
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from kiln.rehearse.plan_types import LockedWheel
+    from kiln.rehearse.plan_types import LockedWheel, Unavailable
     from kiln.rehearse.required_packages import RequiredPackage
 
 OF_INTERPRETER = frozenset({"python", "python_abi"})
@@ -86,7 +86,7 @@ class SubstituteSearch:
         wheels, unavailable = self._resolve_by_environment(python_packages)
         conda_of = {conda_names.pypi_name(name): name for name in python_packages}
         for fault in unavailable:
-            name = conda_of.get(fault.project, fault.project)
+            name = conda_of.get(fault.name, fault.name)
             missing.append(MissingPackage(name=name, required=tuple(by_name.get(name, ())), reason=fault.reason))
         aliases = self._aliases(by_name.keys() - {entry.name for entry in missing}, wheels)
         return Substitutes(
@@ -155,7 +155,7 @@ class SubstituteSearch:
 
     def _resolve_by_environment(
         self, packages: Mapping[str, tuple[RequiredPackage, ...]]
-    ) -> tuple[tuple[LockedWheel, ...], list[resolution.UnavailableProject]]:
+    ) -> tuple[tuple[LockedWheel, ...], list[Unavailable]]:
         """Return wheels for all packages together; if that is impossible, for each environment on its own."""
         every = [entry for entries in packages.values() for entry in entries]
         try:
@@ -166,16 +166,16 @@ class SubstituteSearch:
         for entry in every:
             environments.setdefault((entry.section in {Section.RUN, Section.TEST}, entry.output), []).append(entry)
         wheels: dict[LockedWheel, None] = {}
-        unavailable: list[resolution.UnavailableProject] = []
+        unavailable: list[Unavailable] = []
         for entries in environments.values():
             more, faults = self._resolve_together(entries)
             wheels |= dict.fromkeys(more)
-            unavailable += [fault for fault in faults if fault.project not in {old.project for old in unavailable}]
+            unavailable += [fault for fault in faults if fault.name not in {old.name for old in unavailable}]
         return tuple(wheels), unavailable
 
     def _resolve_together(
         self, entries: Iterable[RequiredPackage]
-    ) -> tuple[tuple[LockedWheel, ...], list[resolution.UnavailableProject]]:
+    ) -> tuple[tuple[LockedWheel, ...], list[Unavailable]]:
         constraints: dict[str, list[str]] = {}
         for entry in entries:
             constraints.setdefault(entry.name, []).append(entry.version_constraint)

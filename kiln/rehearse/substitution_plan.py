@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.model.rendered import RenderedConfig
-    from kiln.rehearse.plan_types import StandIn
+    from kiln.rehearse.plan_types import StandIn, Unavailable
     from kiln.rehearse.required_packages import RequiredPackage
-    from kiln.rehearse.source_archives_by_hash import MissingSource, SourceSearch
+    from kiln.rehearse.source_archives_by_hash import SourceSearch
 
 _FREE_THREADED = lazy_pattern(r"_cp\d+t$")
 # Pythons whose interpreters can be packaged, the newest last; conda-forge has had packages for all of them.
@@ -77,7 +77,7 @@ def config_plan(
 
 
 def incomplete_plan_error(
-    config: str, packages: Iterable[MissingPackage], sources: Iterable[MissingSource]
+    config: str, packages: Iterable[MissingPackage], sources: Iterable[Unavailable]
 ) -> RehearsalRefused:
     """Return the error that lists everything a rehearsal lacks."""
     lines = [package.description for package in packages]

@@ -56,7 +56,7 @@ def test_a_requirement_without_a_wheel_is_left_out_and_the_others_are_resolved(a
     result = resolve(["b>=9", "a"], python="3.11", glibc="2.36", env={})
     assert [(wheel.name, wheel.version, wheel.pythons) for wheel in result.wheels] == [("a", "1.0", ("3.11",))]
     (unavailable,) = result.unavailable
-    assert unavailable.project == "b"
+    assert unavailable.name == "b"
     assert unavailable.reason == "b>=9: pip's index has only 1.0 to 1.8 for this Python and machine"
     assert answers == [["a", "b>=9"], ["a"]]
 
@@ -68,7 +68,7 @@ def test_a_requirement_of_a_wheel_is_named_with_the_requested_project(answers: l
     ]
     result = resolve(["a", "b"], python="3.11", glibc="2.36", env={})
     (unavailable,) = result.unavailable
-    assert (unavailable.project, unavailable.reason[:13]) == ("a", "a requires c:")
+    assert (unavailable.name, unavailable.reason[:13]) == ("a", "a requires c:")
 
 
 def test_what_another_python_requires_is_resolved_too(answers: list[Any]) -> None:
@@ -85,7 +85,7 @@ def test_what_another_python_requires_and_no_wheel_provides_is_asked_for_once(an
     answers += [[old], none, [old], AssertionError("a fourth request")]
     result = resolve(["a"], python="3.10", glibc="2.36", env={})
     assert [wheel.name for wheel in result.wheels] == ["a"]
-    assert [failure.project for failure in result.unavailable] == ["b-c"]
+    assert [failure.name for failure in result.unavailable] == ["b-c"]
     assert answers[1:] == [["a"], ["a", "B_c>=1"], ["a"]]
 
 

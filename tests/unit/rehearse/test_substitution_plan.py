@@ -12,9 +12,9 @@ from kiln.errors import RehearsalRefused
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import resolution
-from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan
+from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, Unavailable
 from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for_python, required_packages
-from kiln.rehearse.resolution import RequirementsConflict, Resolution, UnavailableProject
+from kiln.rehearse.resolution import RequirementsConflict, Resolution
 from kiln.rehearse.source_archives_by_hash import SourceSearch
 from kiln.rehearse.substitution_plan import config_plan, fitting_python
 from kiln.serialization import from_json_values, to_json
@@ -57,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         names = [text.partition("<")[0].partition(">")[0].partition("=")[0] for text in texts]
         return Resolution(
             wheels=tuple(wheel(name) for name in names if "nobody" not in name),
-            unavailable=tuple(UnavailableProject(project=n, reason="no wheel") for n in names if "nobody" in n),
+            unavailable=tuple(Unavailable(name=n, reason="no wheel") for n in names if "nobody" in n),
         )
 
     monkeypatch.setattr(resolution, "resolve", resolve)
