@@ -26,22 +26,26 @@ _RECIPE_SECTIONS = ("context", "package", "recipe", "build", "requirements", "ab
 _RECIPE_LISTS = ("outputs", "tests")
 _OUTPUT_SECTIONS = ("build", "about")
 _KINDS = ("build", "host", "run", "run_constrained", "run_constraints")
-_LISTS = "write one '- item' a line"
+_SHAPES: dict[type, tuple[str, str]] = {
+    dict: ("a mapping", "write 'key: value' below it"),
+    list: ("a list", "write one '- item' a line"),
+}
 
 
 def wrong_types(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield sections that are not mappings or lists, and requirements that are not lists of texts."""
     recipe = subject.recipe
     if recipe.version:
-        yield from _non_mapping_problems(subject, recipe.root, _RECIPE_SECTIONS)
-        yield from _non_list_problems(subject, recipe.root, _RECIPE_LISTS)
+        yield from _wrong_shape_problems(subject, recipe.root, _RECIPE_SECTIONS, dict)
+        yield from _wrong_shape_problems(subject, recipe.root, _RECIPE_LISTS, list)
     for section in ("source", "outputs"):
         for entry in _section_entries(subject, section):
             if entry is not None and not isinstance(entry, dict):
                 text = f"an entry of {section} is {_shape(entry)}, expected a mapping"
                 yield Problem(text=text, at=recipe.place_of_key(recipe.root, section))
     for output in recipe.outputs:
-        yield from _non_mapping_problems(subject, output, (*_OUTPUT_SECTIONS, "package" if recipe.version else "test"))
+        sections = (*_OUTPUT_SECTIONS, "package" if recipe.version else "test")
+        yield from _wrong_shape_problems(subject, output, sections, dict)
     for holder in (recipe.root, *recipe.outputs):
         value = holder.get("requirements")
         requirements = {"run": value} if isinstance(value, list) and holder is not recipe.root else value
@@ -55,30 +59,22 @@ def _section_entries(subject: LintedFeedstock, section: str) -> list[Any]:
     return [] if isinstance(value, dict) else list_or_empty(value)
 
 
-def _non_mapping_problems(
-    subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]
+def _wrong_shape_problems(
+    subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...], expected: type
 ) -> Iterator[Problem]:
+    """Yield the values of these keys that are not of the expected type."""
+    word, cure = _SHAPES[expected]
     for name in names:
         value = holder.get(name)
-        if value is not None and not isinstance(value, dict):
-            text = f"{name} is {_shape(value)}, expected a mapping"
-            yield Problem(text=text, at=subject.recipe.place_of_key(holder, name), cure="write 'key: value' below it")
-
-
-def _non_list_problems(
-    subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]
-) -> Iterator[Problem]:
-    for name in names:
-        value = holder.get(name)
-        if value is not None and not isinstance(value, list):
-            text = f"{name} is {_shape(value)}, expected a list"
-            yield Problem(text=text, at=subject.recipe.place_of_key(holder, name), cure=_LISTS)
+        if value is not None and not isinstance(value, expected):
+            text = f"{name} is {_shape(value)}, expected {word}"
+            yield Problem(text=text, at=subject.recipe.place_of_key(holder, name), cure=cure)
 
 
 def _requirement_type_problems(subject: LintedFeedstock, requirements: Mapping[Any, Any]) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.version == 0:
-        yield from _non_list_problems(subject, requirements, _KINDS)
+        yield from _wrong_shape_problems(subject, requirements, _KINDS, list)
     for kind in _KINDS:
         value = requirements.get(kind)
         for item in (branch_items(value) if recipe.version else list_or_empty(value)) if value is not None else ():
