@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.conda_forge_yml.schema import SchemaCheck, SettingFault, UsedBy, leaves, rows, setting_of, without_use
 from kiln.errors import RecipeFault, raise_all
-from kiln.model.source_position import Place
 from kiln.names import CONDA_PLATFORMS
-from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
+from kiln.yamltext import Document, ScalarTypes, parse, place_of_keys, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from kiln.model.source_position import Place
 
 NAME = "conda-forge.yml"
 WORKFLOW = "workflow_settings"  # the section of values for systems, platforms or CI services
@@ -63,7 +64,7 @@ def setting_uses(path: Path) -> list[SettingUse]:
     values, placed = read_document(path).value, _placed_values(path)
     entries = []
     for names, _, _ in leaves(values):
-        setting, at = setting_of(names), _place(path.name, placed, names)
+        setting, at = setting_of(names), place_of_keys(placed, path.name, *names)
         used_by, effect = (setting.used_by, setting.effect) if setting else (UsedBy.NONE, "not a setting")
         use = SettingUse(".".join(names), at.file, at.line, at.column, used_by.value, effect)
         entries.append(use)
@@ -191,23 +192,14 @@ def _fault_errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFaul
     """Return faults as errors, with their places."""
     faults = list(faults)
     placed = _placed_values(path) if faults else {}
-    return [RecipeFault(fault.text, at=_place(path.name, placed, fault.path), hint=fault.cure) for fault in faults]
+    return [
+        RecipeFault(fault.text, at=place_of_keys(placed, path.name, *fault.path), hint=fault.cure) for fault in faults
+    ]
 
 
 def _placed_values(path: Path) -> Any:
     """Return the file's values as texts with their places."""
     return parse(_file_text(path), path.name, ScalarTypes.PLACED, may_repeat=lambda _: True).value
-
-
-def _place(file: str, values: Any, path: tuple[str, ...]) -> Place:
-    """Return the place of a setting, given by the keys that lead to it."""
-    place = Place(file=file)
-    for name in path:
-        key = next((key for key in values if str(key) == name), None) if isinstance(values, dict) else None
-        if not isinstance(key, PlacedText):
-            break
-        place, values = Place(file=file, line=key.line, column=key.column), values[key]
-    return place
 
 
 def _meets_conditions(entry: Mapping[str, Any], conditions: Mapping[str, str]) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import conda_forge_yml_rules, macos_rules, python_rules
 from kiln.lint.about import feedstock_name
-from kiln.lint.located_yaml import read_values, repeated_keys
+from kiln.lint.located_yaml import keys_of_file, repeated_keys
 from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import spec_fields
 from kiln.lint.subject import SETTINGS
@@ -19,7 +18,6 @@ from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from kiln.lint.subject import LintedFeedstock
 
@@ -60,7 +58,9 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements whose version overrides that of the variant."""
     recipe = subject.recipe
     pins = {
-        key for path in sorted(subject.feedstock.config_folder.glob("*.yaml")) for key in _keys_of_ci_support_file(path)
+        key
+        for path in sorted(subject.feedstock.config_folder.glob("*.yaml"))
+        for key in keys_of_file(path, f".ci_support/{path.name}")
     }
     for requirements in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
         host = mapping_or_empty(requirements).get("host")
@@ -74,11 +74,6 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
             if name in pins and len(specs) == 1 and specs[0][1]:
                 text = f"{str(specs[0][0])!r} overrides the version of the variant"
                 yield Problem(text=text, at=recipe.place_of(specs[0][0]), cure=f"write {name}")
-
-
-def _keys_of_ci_support_file(path: Any) -> set[str]:
-    file = f".ci_support/{path.name}"
-    return {str(key) for key in mapping_or_empty(read_values(read_text(path, file), file))}
 
 
 def replaced_azure_variables(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -127,7 +122,7 @@ def _git_remote_url(subject: LintedFeedstock) -> str:
     try:
         with (subject.feedstock.root / ".git" / "config").open("rb") as file:
             text = file.read(_MAX_CONFIG).decode("utf-8", "replace")
-    except (OSError, KilnError):
+    except OSError:
         return ""
     urls = dict(_REMOTE.findall(text))
     return urls.get("upstream") or urls.get("origin") or ""

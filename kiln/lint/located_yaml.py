@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.yamltext import PlacedText, ScalarTypes, parse
+from kiln.serialization import mapping_or_empty
+from kiln.yamltext import PlacedText, ScalarTypes, parse, read_text
 from kiln.yamltext.typed_text import NULLS, SPELLINGS_OF_TRUTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from typing import Any
 
 _INTEGER = lazy_pattern(r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -28,6 +30,15 @@ def read_values(text: str, file: str, line_of: Callable[[int], int] | None = Non
         MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
     """
     return _typed_values(parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).value)
+
+
+def keys_of_file(path: Path, file: str) -> set[str]:
+    """Return the outermost keys of a YAML file; ``file`` is its name in errors.
+
+    Raises:
+        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
+    """
+    return {str(key) for key in mapping_or_empty(read_values(read_text(path, file), file))}
 
 
 def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = None) -> tuple[PlacedText, ...]:

@@ -8,11 +8,10 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import branch_items, list_or_empty, read_values
 from kiln.lint.model import Problem, lint_rule
 from kiln.lint.subject import VARIANT_FILES
-from kiln.model.source_position import Place
 from kiln.serialization import mapping_or_empty
 from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.versions import version_or_none
-from kiln.yamltext import PlacedText, read_text
+from kiln.yamltext import place_of_keys, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,7 +63,7 @@ def deprecated_deployment_target(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield the former key for the minimum version."""
     for file, values in _variant_files_on_macos(subject):
         if _TARGET in values:
-            yield Problem(text=f"{_TARGET} is deprecated", at=_key_place(file, values, _TARGET))
+            yield Problem(text=f"{_TARGET} is deprecated", at=place_of_keys(values, file, _TARGET))
 
 
 def old_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -73,7 +72,7 @@ def old_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
         versions = _versions_of_key(values, _STDLIB)
         if _STDLIB in values and len(versions) <= 2 and any(_is_before(version, BASELINE) for version in versions):
             text = f"{_STDLIB} {', '.join(versions)} is below conda-forge's minimum for macOS, {BASELINE}"
-            yield Problem(text=text, at=_key_place(file, values, _STDLIB))
+            yield Problem(text=text, at=place_of_keys(values, file, _STDLIB))
 
 
 def sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -89,7 +88,7 @@ def sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
             sdks, compare = sdks * len(minimums), all
         if compare(_is_before(sdk, minimum) for sdk, minimum in zip(sdks, minimums, strict=True)):
             text = f"{_SDK} {', '.join(sdks)} is below {_STDLIB} {', '.join(minimums)}"
-            yield Problem(text=text, at=_key_place(file, values, _SDK if _SDK in values else _STDLIB))
+            yield Problem(text=text, at=place_of_keys(values, file, _SDK if _SDK in values else _STDLIB))
 
 
 def _versions_of_key(values: dict[Any, Any], key: str) -> list[str]:
@@ -104,11 +103,6 @@ def _versions_of_key(values: dict[Any, Any], key: str) -> list[str]:
 def _is_before(version: str, other: str) -> bool:
     left, right = version_or_none(version), version_or_none(other)
     return left is not None and right is not None and left < right
-
-
-def _key_place(file: str, values: dict[Any, Any], name: str) -> Place:
-    key = next((key for key in values if key == name), None)
-    return Place(file=file, line=key.line, column=key.column) if isinstance(key, PlacedText) else Place(file=file)
 
 
 RULES = (

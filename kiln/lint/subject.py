@@ -13,6 +13,7 @@ from kiln.lint.located_yaml import (
     branch_items,
     branch_texts,
     first_placed,
+    keys_of_file,
     list_or_empty,
     placed_key,
     read_values,
@@ -22,7 +23,7 @@ from kiln.lint.located_yaml import (
 from kiln.model.source_position import Place
 from kiln.serialization import list_of_mappings, mapping_or_empty
 from kiln.template.selectors import SelectableText
-from kiln.yamltext import PlacedText, read_text
+from kiln.yamltext import PlacedText, place_of_keys, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,6 +106,11 @@ class LintedRecipe:
             if name in values:
                 return self.place_of(placed_key(dict(values), name))
         return Place(file=self.file) if values is self.root else self.place_of(values)
+
+    def place_in_section(self, section: str, *names: str) -> Place:
+        """Return the place of the first of these keys in a section; else that of the section, or of the file."""
+        values = self.section(section)
+        return self.place_of_key(values, *names) if values else self.place_of_key(self.root, section)
 
     @cached_property
     def repeated_keys(self) -> tuple[PlacedText, ...]:
@@ -254,22 +260,14 @@ class LintedFeedstock:
 
     def setting_place(self, *names: str) -> Place:
         """Return the place of a setting, given by the keys that lead to it."""
-        values: Any = self.settings
-        place = Place(file=SETTINGS)
-        for name in names:
-            key = placed_key(mapping_or_empty(values), name)
-            if not isinstance(key, PlacedText):
-                break
-            place = Place(file=SETTINGS, line=key.line, column=key.column)
-            values = mapping_or_empty(values).get(name)
-        return place
+        return place_of_keys(self.settings, SETTINGS, *names)
 
     def variant_keys(self) -> set[str]:
         """Return the outermost keys of conda_build_config.yaml."""
         path = self.variant_file(VARIANT_FILES[0])
         if path is None:
             return set()
-        return {str(key) for key in mapping_or_empty(read_values(read_text(path, path.name), path.name))}
+        return keys_of_file(path, path.name)
 
 
 def recipe_files(feedstock: Feedstock) -> list[str]:

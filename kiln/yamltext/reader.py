@@ -85,6 +85,17 @@ class Document:
         return Place(file=self.file, line=line, column=column)
 
 
+def place_of_keys(values: Any, file: str, *keys: str) -> Place:
+    """Return the place of the last key of a path of keys into the placed values of a file, as far as it leads."""
+    place = Place(file=file)
+    for name in keys:
+        key = next((key for key in values if str(key) == name), None) if isinstance(values, dict) else None
+        if not isinstance(key, PlacedText):
+            break
+        place, values = Place(file=file, line=key.line, column=key.column), values[key]
+    return place
+
+
 def read_text(path: Path, name: str) -> str:
     """Return a file's text.
 
