@@ -24,12 +24,7 @@ _LICENSE_IN_NAMES = ("unlicense", "licenseref", "-license")
 
 
 def _about_at(subject: LintedFeedstock, *names: str) -> Place:
-    about = subject.recipe.section("about")
-    return (
-        subject.recipe.place_of_key(about, *names)
-        if about
-        else subject.recipe.place_of_key(subject.recipe.root, "about")
-    )
+    return subject.recipe.place_in_section("about", *names)
 
 
 def _license(subject: LintedFeedstock) -> str:
@@ -100,10 +95,7 @@ def non_spdx_exception(subject: LintedFeedstock) -> Iterator[Problem]:
 
 
 def _extra_at(subject: LintedFeedstock, name: str) -> Place:
-    extra = subject.recipe.section("extra")
-    return (
-        subject.recipe.place_of_key(extra, name) if extra else subject.recipe.place_of_key(subject.recipe.root, "extra")
-    )
+    return subject.recipe.place_in_section("extra", name)
 
 
 def no_maintainers(subject: LintedFeedstock) -> Iterator[Problem]:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from kiln.errors import KilnError
 from kiln.lint import check
 from kiln.lint.line_fixes import LINE_FIXES, SPELLING, spaced_expressions
-from kiln.lint.section_rules import META_ORDER, REQUIREMENTS_ORDER, SEVERAL_ORDER
+from kiln.lint.section_rules import REQUIREMENTS_ORDER, expected_order
 from kiln.lint.subject import LintedRecipe, recipe_files
-from kiln.recipe_v1.schema import SINGLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +90,7 @@ def _new_text(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[Lin
                 new_line = LINE_FIXES[rule](bare, recipe.version).replace("\n", _line_break(lines))
                 lines[number - 1] = new_line + line[len(bare) :]
     elif rule == "R-001":
-        order = META_ORDER if recipe.version == 0 else SEVERAL_ORDER if "outputs" in recipe.root else SINGLE
-        lines = reordered_blocks(_with_final_line_break(lines), order) or lines
+        lines = reordered_blocks(_with_final_line_break(lines), expected_order(recipe)) or lines
     elif rule == "R-009":
         lines = _ordered_requirements(_with_final_line_break(lines))
     elif rule in {"R-011", "R-012"}:

@@ -245,10 +245,6 @@ def _requirements_of_outputs(subject: LintedFeedstock, kind: str) -> list[list[s
     return lists
 
 
-def _run_constraints_section_name(recipe: LintedRecipe) -> str:
-    return "run_constraints" if recipe.version else "run_constrained"
-
-
 def missing_stdlib(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs that use a compiler without the C standard library."""
     recipe = subject.recipe
@@ -269,8 +265,7 @@ def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield constraints on the version of macOS, which stdlib replaces."""
-    kinds = ("run", _run_constraints_section_name(subject.recipe))
-    for kind in kinds:
+    for kind in ("run", "run_constraints" if subject.recipe.version else "run_constrained"):
         for spec in chain(subject.recipe.requirements_of_kind(kind), *_requirements_of_outputs(subject, kind)):
             if spec.startswith("__osx >"):
                 yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from kiln.lint.subject import LintedFeedstock
+    from kiln.lint.subject import LintedFeedstock, LintedRecipe
 
 META_ORDER = ("package", "source", "build", "requirements", "test", "app", "outputs", "about", "extra")
 SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")
@@ -79,14 +79,9 @@ def _misshapen(subject: LintedFeedstock, name: str, expected: str) -> Problem:
     return Problem(text=f"the section {name!r} is {shape}, expected {expected}", at=at)
 
 
-def known_sections(subject: LintedFeedstock) -> tuple[str, ...]:
-    """Return the names of the outermost sections that the recipe's format has."""
-    return tuple(dict.fromkeys((*SINGLE, *SEVERAL_ORDER))) if subject.recipe.version else META_ORDER
-
-
 def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outermost keys that the recipe's format does not have."""
-    known = known_sections(subject)
+    known = tuple(dict.fromkeys((*SINGLE, *SEVERAL_ORDER))) if subject.recipe.version else META_ORDER
     for key in subject.recipe.root:
         if key not in known:
             yield Problem(
@@ -96,16 +91,16 @@ def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
             )
 
 
-def expected_order(subject: LintedFeedstock) -> tuple[str, ...]:
+def expected_order(recipe: LintedRecipe) -> tuple[str, ...]:
     """Return the order of the outermost sections."""
-    if not subject.recipe.version:
+    if not recipe.version:
         return META_ORDER
-    return SEVERAL_ORDER if "outputs" in subject.recipe.root else SINGLE
+    return SEVERAL_ORDER if "outputs" in recipe.root else SINGLE
 
 
 def wrong_section_order(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outermost sections in another order than the usual one."""
-    yield from _misordered(subject, "section", subject.recipe.root, expected_order(subject))
+    yield from _misordered(subject, "section", subject.recipe.root, expected_order(subject.recipe))
 
 
 def wrong_requirements_order(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -151,14 +146,8 @@ def unknown_keys(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def missing_build_number(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a missing build number."""
-    build = subject.recipe.section("build")
-    if build.get("number") is None:
-        at = (
-            subject.recipe.place_of_key(build, "number")
-            if build
-            else subject.recipe.place_of_key(subject.recipe.root, "build")
-        )
-        yield Problem(text="build/number is missing", at=at)
+    if subject.recipe.section("build").get("number") is None:
+        yield Problem(text="build/number is missing", at=subject.recipe.place_in_section("build", "number"))
 
 
 def invalid_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
