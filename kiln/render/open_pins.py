@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import Pin
+from kiln.render.output_parts import run_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,8 +35,7 @@ def pins_of(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ..
     ]
     if not twins:
         return ()
-    pins = [*_marked_pins(twins[0].requirements), *_marked_pins(_run_export_fields(twins[0]))]
-    return tuple(pins)
+    return (*_marked_pins(twins[0].requirements), *_marked_pins(_run_export_fields(twins[0])))
 
 
 def run_as_build_pins(requirements: Requirements, rules: Mapping[str, Any]) -> dict[int, Pin]:
@@ -61,8 +61,6 @@ def pin_run_as_build_bounds(rule: Mapping[str, str] | str) -> tuple[str, str]:
 
 
 def _run_export_fields(package: Metadata) -> dict[str, Any]:
-    from kiln.render.output_parts import run_exports
-
     exports = run_exports(package.section_value("build", "run_exports"))
     return {f"run_exports/{kind}": specs for kind, specs in exports.items()}
 

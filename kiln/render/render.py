@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from kiln.model.recipe_key_faults import KeyFault
     from kiln.model.rendered import Output, Pin
     from kiln.recipe.metadata import Metadata
-    from kiln.template.namespace import Doubts
 
 _BUILD = "build_platform"  # a key of conda-forge.yml
 _OWN_KEYS = ("docker_image",)  # keys that kiln itself adds to a config's file
-_SHARED: dict[tuple[object, ...], RecipeSource] = {}
 
 
 def render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
@@ -92,9 +90,8 @@ def recipe_of_config(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     system, _, arch = config.platform.partition("-")
     build = config.build_platform or build_platform(feedstock, config.platform)
     platform = Platform(system=system, arch=arch, build=build)
-    files = [
-        load_variant_file(path, f"recipe/{path.name}") for path in [_variant_file_path(feedstock)] if path.is_file()
-    ]
+    variant_path = feedstock.recipe / "conda_build_config.yaml"
+    files = [load_variant_file(variant_path, f"recipe/{variant_path.name}")] if variant_path.is_file() else []
     keys = frozenset[str]().union(*(file.keys for file in files))
     alone = keys.union(platform.default_variant(), _OWN_KEYS) >= config.variant.keys()
     source = _shared_recipe_source(feedstock, keys.union(config.variant), alone=alone)
@@ -126,10 +123,6 @@ def build_platforms(feedstock: Feedstock, platforms: Iterable[str]) -> dict[str,
     return {name: str(chosen.get(name.replace("-", "_")) or name).replace("_", "-") for name in platforms}
 
 
-def _variant_file_path(feedstock: Feedstock) -> Path:
-    return feedstock.recipe / "conda_build_config.yaml"
-
-
 def _config_values(config: BuildConfig) -> dict[str, object]:
     values: dict[str, object] = {key: list(items) for key, items in config.variant.items()}
     if config.zip_keys:
@@ -146,14 +139,12 @@ def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone:
     which is not here. Unless the feedstock stands ``alone``, it has a pinning, and a near miss may be right.
     """
     known |= _keys_of_all_configs(feedstock)
-    key = (feedstock.meta, content_stamp(feedstock.meta), known, alone)
-    source = _SHARED.get(key)
-    if source is None:
-        _SHARED.clear()
-        doubts: Doubts | None = None if alone else {}
-        source = RecipeSource(feedstock.meta, "recipe/meta.yaml", known, all_known=False, doubts=doubts)
-        _SHARED[key] = source
-    return source
+    return _cached_recipe_source(feedstock.meta, content_stamp(feedstock.meta), known, alone=alone)
+
+
+@lru_cache(maxsize=1)
+def _cached_recipe_source(path: Path, _stamp: tuple[int, ...], known: frozenset[str], *, alone: bool) -> RecipeSource:
+    return RecipeSource(path, "recipe/meta.yaml", known, all_known=False, doubts=None if alone else {})
 
 
 def _keys_of_all_configs(feedstock: Feedstock) -> frozenset[str]:
@@ -229,15 +220,11 @@ def require_supported(renderings: Iterable[RenderedConfig], *, own_engine: bool)
         RecipeFault: with all keys at fault.
     """
     faults = dict.fromkeys(fault for rendered in renderings for fault in rendered.key_faults)
-    errors = [_key_fault_error(fault) for fault in faults if own_engine or not fault.known]
-    raise_all(errors)
+    refused = [fault for fault in faults if own_engine or not fault.known]
+    raise_all([RecipeFault(fault.what, at=fault.at, why=fault.why, hint=fault.hint) for fault in refused])
 
 
 def warnings(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return a line for each key at fault."""
     notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
     return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)
-
-
-def _key_fault_error(fault: KeyFault) -> RecipeFault:
-    return RecipeFault(fault.what, at=fault.at, why=fault.why, hint=fault.hint)

@@ -50,7 +50,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     Raises:
         KilnError: the recipe or a variant file is at fault.
     """
-    recipe = _shared_recipe(feedstock)
+    recipe = shared_recipe(feedstock)
     space = space_of_config(feedstock, config)
     rendering = ConfigPackages(recipe, space, config.platform, build_platform)
     identities = BuildIdentities(rendering.pinned_package)
@@ -76,7 +76,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     )
 
 
-def _shared_recipe(feedstock: Feedstock) -> RecipeV1:
+def shared_recipe(feedstock: Feedstock) -> RecipeV1:
     """Return the recipe, shared between the configs of one process while it does not change."""
     key = (feedstock.recipe_v1, content_stamp(feedstock.recipe_v1))
     if key not in _SHARED:
