@@ -18,6 +18,7 @@ CONDA_PLATFORMS = (
     "linux-ppc64", "linux-ppc64le", "linux-riscv64", "linux-s390x", "osx-64", "osx-arm64", "wasi-wasm32", "win-32",
     "win-64", "win-arm64", "zos-z",
 )  # fmt: skip
+FORGE_PLATFORMS = tuple(platform.replace("-", "_") for platform in CONDA_PLATFORMS)  # as conda-forge.yml has them
 PLATFORMS = frozenset({*CONDA_PLATFORMS, "linux-loong64", "linux-riscv32"})
 _SYSTEMS = frozenset(platform.partition("-")[0] for platform in PLATFORMS)
 _SUBDIR = lazy_pattern(r"[a-z0-9]+(?:-[a-z0-9_]+)+")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.conda_forge_yml.schema import SchemaCheck, SettingFault, UsedBy, leaves, rows, setting_of, without_use
 from kiln.errors import RecipeFault, raise_all
-from kiln.names import CONDA_PLATFORMS
+from kiln.names import FORGE_PLATFORMS
 from kiln.yamltext import Document, ScalarTypes, parse, place_of_keys, read_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NAME = "conda-forge.yml"
 WORKFLOW = "workflow_settings"  # the section of values for systems, platforms or CI services
-_PLATFORMS = frozenset(platform.replace("-", "_") for platform in CONDA_PLATFORMS)
 _DECIDES_PACKAGES = frozenset({UsedBy.MATRIX, UsedBy.BUILD})
 _CHECK = SchemaCheck(strict=True, numerals=True)
 
@@ -169,7 +168,7 @@ def _parse_text(text: str, name: str) -> Document:
 
 def _may_repeat(key: str) -> bool:
     # conda-smithy accepts duplicate keys; kiln only those that do not affect a package.
-    return key not in _package_deciding_keys() and key not in _PLATFORMS
+    return key not in _package_deciding_keys() and key not in FORGE_PLATFORMS
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kiln import files
 from kiln.errors import did_you_mean
-from kiln.names import CONDA_PLATFORMS
+from kiln.names import FORGE_PLATFORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TABLE = Path(__file__).with_name("settings.csv")
 _SETS = {
-    "PLATFORM": frozenset(platform.replace("-", "_") for platform in CONDA_PLATFORMS),
+    "PLATFORM": frozenset(FORGE_PLATFORMS),
     "SYSTEM": frozenset({"linux", "win", "osx"}),
     "SERVICE": frozenset(
         [

@@ -65,7 +65,6 @@ class ActionsSettings:
         if self.publication is not None:
             self._require_uploads_allowed(self.publication.channel)
         self.cache_size = self._cache_size()
-        self.publish_minutes = self.timeout
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
 

@@ -115,7 +115,7 @@ def job_variants(packages: PlatformPackages, *, labels: bool) -> tuple[list[Conf
     if labels:
         keep |= {"github_actions_labels"}
     all_columns = _columns_with_raised_macos(space_columns(packages.space), packages.space)
-    used_columns = _used_columns(packages)
+    used_columns = _used_columns(packages, all_columns)
     values = _kept_columns(all_columns, used_columns, keep, only_top)
     values = _in_group_order(values, packages.space.frame.groups)
     settings = _config_settings(packages.space.frame.settings, keep, values, pins_numpy=packages.pins_numpy)
@@ -137,10 +137,9 @@ def space_columns(space: Space) -> Columns:
     return {dimension.keys: dict.fromkeys(dimension.rows) for dimension in space.dimensions}
 
 
-def _used_columns(packages: PlatformPackages) -> Columns:
-    """Return the rows that some package's job covers."""
+def _used_columns(packages: PlatformPackages, all_columns: Columns) -> Columns:
+    """Return the rows that some package's job covers, by those of the whole space."""
     parts = {id(package.part): package.part for package in packages.packages}.values()
-    all_columns = _columns_with_raised_macos(space_columns(packages.space), packages.space)
     if _needs_raised_macos_versions(packages.space):
         used_columns: Columns = {}
         for part in parts:

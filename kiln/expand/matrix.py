@@ -173,9 +173,8 @@ class _Expansion:
         defaults = VariantSource(name="defaults", values=platform.default_variant())
         sources = [defaults, *(file.source_for_platform(platform, self.known) for file in self.files)]
         spec = self._migrated_spec(combine(sources), platform)
-        migrated = VariantSource(
-            name="the variant files after migrations", values=_without_migrator(spec), origins=tuple(sources[1:])
-        )
+        values = {key: value for key, value in spec.items() if key != "__migrator"}
+        migrated = VariantSource(name="the variant files after migrations", values=values, origins=tuple(sources[1:]))
         check_variant_source(migrated)
         return space_narrowed_to_sources(combine([defaults, migrated]), [migrated.values])
 
@@ -199,10 +198,6 @@ class _Expansion:
             if "docker_image" in group:
                 with_image.update({key: list(config[key])[:1] for key in group if key != "docker_image"})
         return with_image
-
-
-def _without_migrator(spec: Spec) -> dict[str, Any]:
-    return {key: value for key, value in spec.items() if key != "__migrator"}
 
 
 def _build_config(name: str, subdir: str, config: Mapping[str, Any]) -> BuildConfig:

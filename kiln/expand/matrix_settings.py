@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import TypedSettings, read_document
 from kiln.errors import RecipeFault
-from kiln.names import CONDA_PLATFORMS
+from kiln.names import FORGE_PLATFORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
 
-_PLATFORMS = tuple(platform.replace("-", "_") for platform in CONDA_PLATFORMS)
 _PROVIDERS = ("circle", "travis", "appveyor", "azure", "drone", "woodpecker", "github_actions")
 _DEFAULT_PROVIDERS = {"osx_64": "azure", "osx_arm64": "azure"}  # all others: GitHub Actions
 _NATIVE_PROVIDERS = {"linux_ppc64le": "travis", "linux_s390x": "travis"}
@@ -86,11 +85,6 @@ def read(path: Path) -> ForgeSettings:
     settings = TypedSettings.read(path)
     if settings.get_text("recipe_dir", "recipe") != "recipe":
         raise RecipeFault("recipe_dir is not 'recipe'", at=settings.place_of("recipe_dir"), hint="rename the folder")
-    return _forge_settings(settings)
-
-
-def _forge_settings(settings: TypedSettings) -> ForgeSettings:
-    github = settings.get_mapping(_GITHUB)
     return ForgeSettings(
         jobs=tuple(_platform_jobs(settings)),
         fallback_image=str(settings.get_mapping("docker").get("fallback_image") or _IMAGE),
@@ -102,12 +96,12 @@ def _forge_settings(settings: TypedSettings) -> ForgeSettings:
             "CF_MIN_R_VER": settings.get_text("min_r_ver", "34"),
             "CF_MAX_R_VER": settings.get_text("max_r_ver", "34"),
         },
-        labels_kept=bool(github.get("enabled")),
+        labels_kept=bool(settings.get_mapping(_GITHUB).get("enabled")),
     )
 
 
 def _platform_jobs(settings: TypedSettings) -> Iterator[PlatformJob]:
-    builds = {platform: platform for platform in _PLATFORMS} | {
+    builds = {platform: platform for platform in FORGE_PLATFORMS} | {
         str(platform): str(build) for platform, build in settings.get_mapping("build_platform").items() if build
     }
     providers = _providers(settings, builds)

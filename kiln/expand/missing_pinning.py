@@ -26,14 +26,13 @@ from kiln.recipe.usage import Usage
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform
-from kiln.yamltext import ScalarTypes, parse, read_text
+from kiln.yamltext import Document, ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
-    from kiln.yamltext import Document
 
 RECIPE = "recipe/meta.yaml"
 SYSTEMS = ("linux", "osx", "win")
@@ -123,23 +122,22 @@ def _existing_values(feedstock: Feedstock, defined: frozenset[str]) -> dict[str,
     """Return the values of each key in .ci_support that has no default, and the place of its first occurrence."""
     values_by_key: dict[str, tuple[tuple[str, ...], Place]] = {}
     for path in sorted(feedstock.config_folder.glob("*.yaml")):
-        document = _document_or_none(path)
-        for key in document.value if document else ():
-            assert document is not None
+        document = _document_or_empty(path)
+        for key in document.value:
             values, at = values_by_key.get(key, ((), document.place_of_key(key)))
             more = tuple(str(value) for value in as_list(document.value[key]))
             values_by_key[key] = (tuple(dict.fromkeys((*values, *more))), at)
     return {key: (values, at) for key, (values, at) in values_by_key.items() if not _has_default(key, values, defined)}
 
 
-def _document_or_none(path: Path) -> Document | None:
-    """Return a file of .ci_support; None where it cannot be read, because rerender writes it again."""
+def _document_or_empty(path: Path) -> Document:
+    """Return a file of .ci_support; empty where it cannot be read, because rerender writes it again."""
     name = f".ci_support/{path.name}"
     try:
         document = parse(read_text(path, name), name, ScalarTypes.TEXT)
     except KilnError:
-        return None
-    return document if isinstance(document.value, dict) else None
+        return Document(file=name, value={})
+    return document if isinstance(document.value, dict) else Document(file=name, value={})
 
 
 def _has_default(key: str, values: Sequence[str], defined: frozenset[str]) -> bool:
