@@ -13,7 +13,7 @@ from kiln.lint.stub_template import COMPATIBLE_PIN, SUBPACKAGE_PIN
 from kiln.versions import version_or_none
 
 _BRACKETS = lazy_pattern(r".*(\[.*\])")
-_PARENTHESES = re.compile(r".*(\(.*\))")
+_PARENTHESES = lazy_pattern(r".*(\(.*\))")
 _KEYS = lazy_pattern(r"([a-zA-Z0-9_-]+)=")
 _NAME = lazy_pattern(r"([^ =<>!~]+)([><!=~ ].+)?")
 _VALID_NAME = lazy_pattern(r"(?:__[a-z0-9]|(?:[a-z0-9]|[a-z0-9_](?!_)))[._-]?(?:[a-z0-9]+(?:\.|-|_|$))*$")
@@ -68,10 +68,11 @@ def spec_fields(spec: str) -> SpecFields | None:
     rest, keys = _without_brackets(spec.partition(" if ")[0])
     if keys is None:
         return None
-    rest = _without_match(_PARENTHESES, rest)
+    if parentheses := _PARENTHESES.match(rest):
+        rest = rest.replace(parentheses[1], "")
     *channel, rest = rest.rsplit(":", 2)
     match = _NAME.match(rest)
-    if not match or not _is_name(match[1]):
+    if not match or not ("*" in match[1] or _VALID_NAME.match(match[1].lower())):
         return None
     version, build = _version_and_build((match[2] or "").strip())
     if version and "version" not in keys and not is_version_spec(version):
@@ -87,15 +88,6 @@ def _without_brackets(spec: str) -> tuple[str, set[str] | None]:
         return spec, None if "[" in spec else set()
     keys = set(_KEYS.findall(match[1])) - {"name"}
     return spec.replace(match[1], ""), keys if keys <= {"version", "build", *_OTHER_KEYS} else None
-
-
-def _without_match(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.match(text)
-    return text.replace(match[1], "") if match else text
-
-
-def _is_name(name: str) -> bool:
-    return "*" in name or bool(_VALID_NAME.match(name.lower()))
 
 
 def _version_and_build(text: str) -> tuple[str, str]:

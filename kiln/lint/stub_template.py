@@ -71,6 +71,17 @@ def _empty_texts(*_: Any, **__: Any) -> Mapping[str, str]:
     return defaultdict(str)
 
 
+_NAMES_OF_BOTH_FORMATS = {
+    "compiler": lambda language: f"{language}{COMPILER}",
+    "stdlib": lambda language: f"{language}{STDLIB}",
+    "pin_subpackage": _pin_stub(SUBPACKAGE_PIN),
+    "pin_compatible": _pin_stub(COMPATIBLE_PIN),
+    "target_platform": "linux-64",
+    "build_platform": "linux-64",
+    "mpi": "mpi",
+}
+
+
 def render_meta(text: str, file: str) -> SelectedText:
     """Return a meta.yaml without Jinja, with the line of the file for each line.
 
@@ -87,20 +98,14 @@ def render_meta(text: str, file: str) -> SelectedText:
     variables = defaultdict(str)  # type: defaultdict[str, str]
     return Template(source, file, environment).render_with_line_numbers(
         {
-            "compiler": lambda language: f"{language}{COMPILER}",
-            "stdlib": lambda language: f"{language}{STDLIB}",
+            **_NAMES_OF_BOTH_FORMATS,
             "cdt": lambda name: str(name).replace("-", "_") + "_cdt_stub",
-            "pin_subpackage": _pin_stub(SUBPACKAGE_PIN),
-            "pin_compatible": _pin_stub(COMPATIBLE_PIN),
             "load_file_regex": _empty_texts,
             "load_file_data": _empty_texts,
             "load_setup_py_data": _empty_texts,
             "load_str_data": _empty_texts,
             "datetime": DATETIME,
             "time": TIME,
-            "target_platform": "linux-64",
-            "build_platform": "linux-64",
-            "mpi": "mpi",
             "python_min": PYTHON_MIN,
             "os": {"environ": variables, "sep": "/"},
             "environ": variables,
@@ -122,19 +127,13 @@ class RecipeRenderer:
             "bool": bool,
         }
         self._names: dict[str, Any] = {
-            "compiler": lambda language: f"{language}{COMPILER}",
-            "stdlib": lambda language: f"{language}{STDLIB}",
+            **_NAMES_OF_BOTH_FORMATS,
             "cdt": lambda *_, **__: "cdt_stub",
-            "pin_subpackage": _pin_stub(SUBPACKAGE_PIN),
-            "pin_compatible": _pin_stub(COMPATIBLE_PIN),
             "match": lambda *values, **_: f"match {values[0]}",
             "env": SimpleNamespace(get=lambda name, default=None: f'env_"{name}" ', exists=lambda name: f"env_{name}"),  # noqa: ARG005
             "is_unix": lambda platform: not platform.startswith("win"),
             "is_win": lambda platform: platform.startswith("win"),
             "is_linux": lambda platform: platform.startswith("linux"),
-            "target_platform": "linux-64",
-            "build_platform": "linux-64",
-            "mpi": "mpi",
             "linux": True,
             "unix": True,
             "x86_64": True,
