@@ -42,7 +42,7 @@ class Drift:
     missing: tuple[str, ...]
     changed: tuple[str, ...]
     stale: tuple[str, ...]
-    lines: tuple[str, ...]
+    lines: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.changed or self.stale)
@@ -69,29 +69,22 @@ def _changed_files(existing: Mapping[str, str], generated: Mapping[str, str]) ->
         missing=tuple(sorted(generated.keys() - existing.keys())),
         changed=tuple(name for name in common if existing[name] != generated[name]),
         stale=tuple(sorted(existing.keys() - generated.keys())),
-        lines=(),
     )
 
 
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Write exactly the configs' files to .ci_support, each atomically; return the changes."""
-    for folder in (
-        feedstock.config_folder,
-        feedstock.root / ".github" / "workflows",
-    ):  # checked before anything is written
-        files.safe_path_inside(folder, feedstock.root)
+    for folder in (feedstock.config_folder, feedstock.root / ".github" / "workflows"):
+        files.safe_path_inside(folder, feedstock.root)  # before anything is written
     recipe = feedstock.meta if feedstock.meta.is_file() else feedstock.recipe_v1
     limits.record_place(f"{recipe.parent.name}/{recipe.name}")  # its matrix is at fault if the time ends meanwhile
     with files.folder_locked(feedstock.root):
-        return _write(feedstock, _generated_texts(configs))
-
-
-def _write(feedstock: Feedstock, generated: Mapping[str, str]) -> Drift:
-    changes = _changed_files(_existing_texts(feedstock), generated)
-    for name in (*changes.missing, *changes.changed):
-        files.write_text(feedstock.config_folder / name, generated[name])
-    for name in changes.stale:
-        files.remove(feedstock.config_folder / name)
+        generated = _generated_texts(configs)
+        changes = _changed_files(_existing_texts(feedstock), generated)
+        for name in (*changes.missing, *changes.changed):
+            files.write_text(feedstock.config_folder / name, generated[name])
+        for name in changes.stale:
+            files.remove(feedstock.config_folder / name)
     return changes
 
 

@@ -68,11 +68,9 @@ class Wheel:
             self._raise_broken_wheel(f"{path} is {self._infos[path].file_size} bytes long")
         return self._archive.read(path)
 
-    @contextmanager
-    def open_member(self, path: str) -> Iterator[IO[bytes]]:
+    def open_member(self, path: str) -> IO[bytes]:
         """Open a member for reading."""
-        with self._archive.open(path) as file:
-            yield file
+        return self._archive.open(path)
 
     def _checked_member(self, info: zipfile.ZipInfo) -> Member:
         pure = PurePosixPath(info.filename)

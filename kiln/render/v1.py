@@ -86,16 +86,11 @@ def shared_recipe(feedstock: Feedstock) -> RecipeV1:
 
 
 def space_of_config(feedstock: Feedstock, config: BuildConfig) -> Space:
-    """Return the variants of a config.
+    """Return the variants of a config: its file's, and what a variant file of the recipe gives besides.
 
     Raises:
         KilnError: a variant file is at fault.
     """
-    return Space.from_spec(_variant_spec(feedstock, config))
-
-
-def _variant_spec(feedstock: Feedstock, config: BuildConfig) -> dict[str, Any]:
-    """Return the variants of a config: its file's, and what a variant file of the recipe gives besides."""
     spec: dict[str, Any] = {key: list(values) for key, values in config.variant.items()}
     groups = [list(group) for group in config.zip_keys]
     beside = _recipe_variant_source(feedstock, config.platform)
@@ -104,7 +99,7 @@ def _variant_spec(feedstock: Feedstock, config: BuildConfig) -> dict[str, Any]:
         groups += [group for group in more.pop("zip_keys", []) if more.keys() >= set(group)]
         spec = {**more, **spec}
     spec.setdefault("target_platform", [config.platform])
-    return {**spec, **({"zip_keys": groups} if groups else {})}
+    return Space.from_spec({**spec, **({"zip_keys": groups} if groups else {})})
 
 
 def _recipe_variant_source(feedstock: Feedstock, subdir: str) -> VariantSource | None:

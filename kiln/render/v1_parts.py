@@ -21,7 +21,6 @@ from kiln.recipe_v1.requirement import OpenPin
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from kiln.recipe_v1.recipe import PackageAtVariant, StagingAtVariant
     from kiln.recipe_v1.requirement import Requirement
