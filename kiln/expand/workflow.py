@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import RecipeFault
-from kiln.expand import ci_limits, matrix_settings, workflow_text
+from kiln.expand import matrix_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
 from kiln.expand.ci_support import unified_diff_lines
+from kiln.expand.workflow_text import MARKER
 from kiln.lazy_pattern import lazy_pattern
 from kiln.variants.cuda_version import cuda_of
 from kiln.variants.varying_keys import config_labels
@@ -29,16 +30,6 @@ NAME = ".github/workflows/build.yml"
 FURTHER = lazy_pattern(r"build-(?:\d+|chain)\.yml")  # the workflows after the first one
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
 ENTRY = "build-locally.py"
-MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
-# Each action by the commit of its release, because a tag can be moved; from the tags of the actions' repositories.
-ACTIONS = {
-    "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
-    "cache": "actions/cache@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
-    "restore": "actions/cache/restore@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
-    "save": "actions/cache/save@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
-    "upload": "actions/upload-artifact@bbbca2ddaa5d8feaa63e36b76fdaad77386f024f # v7.0.0",
-    "download": "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
-}
 # https://docs.github.com/actions/reference/runners/github-hosted-runners
 RUNNERS = {"linux-64": "ubuntu-24.04", "linux-aarch64": "ubuntu-24.04-arm"}
 
@@ -95,14 +86,8 @@ def planned_workflow(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Pl
         return PlannedWorkflow(skips=settings.skipped_paths)  # GitHub runs no config
     if reason := _no_workflow_reason(feedstock):
         return PlannedWorkflow(why=f"no {NAME}: {reason}", skips=settings.skipped_paths)
-    texts = workflow_text.texts(
-        jobs,
-        settings,
-        others={config.name for config in configs} - {job.config for job in jobs},
-        marker=MARKER,
-        actions=ACTIONS,
-        most=ci_limits.limit(GITHUB, "matrix jobs").value,
-    )
+    others = {config.name for config in configs} - {job.config for job in jobs}
+    texts = workflow_text.texts(jobs, settings, others=others)
     folder = Path(NAME).parent
     paths = {(folder / name).as_posix(): text for name, text in texts.items()}
     workflow = PlannedWorkflow(text=paths.pop(NAME), more=paths, skips=settings.skipped_paths)

@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from kiln.expand.actions_settings import ActionsSettings
     from kiln.expand.workflow import WorkflowJob
 
+MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
+# Each action by the commit of its release, because a tag can be moved; from the tags of the actions' repositories.
+ACTIONS = {
+    "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
+    "cache": "actions/cache@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "restore": "actions/cache/restore@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "save": "actions/cache/save@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "upload": "actions/upload-artifact@bbbca2ddaa5d8feaa63e36b76fdaad77386f024f # v7.0.0",
+    "download": "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
+}
 CHAIN = "chain"  # the job that calls the workflow with a chain of jobs
 FEW, MANY = 2, 10  # attempts of a run whose artifacts are listed by default, and by a setting
 
 
-def texts(
-    jobs: Sequence[WorkflowJob],
-    settings: ActionsSettings,
-    *,
-    others: Iterable[str],
-    marker: str,
-    actions: Mapping[str, str],
-    most: int,
-) -> dict[str, str]:
-    """Return the texts of the workflows by their names; each has at most ``most`` configs.
+def texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, others: Iterable[str]) -> dict[str, str]:
+    """Return the texts of the workflows by their names; each has at most as many configs as a matrix may have.
 
     The first one calls the others, so that all are one run, in which one job can wait for all builds. ``others`` are
     the configs that other services build.
@@ -44,8 +46,8 @@ def texts(
     others = tuple(others)
     _require_no_expression(jobs, settings, others)
     common = {
-        "marker": marker,
-        "actions": actions,
+        "marker": MARKER,
+        "actions": ACTIONS,
         "settings": settings,
         "publication": settings.publication,
         "staging_option": ' --staging "$STAGING"' if settings.publication and settings.publication.staging else "",
@@ -56,6 +58,7 @@ def texts(
         "cache_option": f" --cache-size {settings.cache_size}GB" if settings.cache_size else "",
     }
     environment = _environment()
+    most = ci_limits.limit(GITHUB, "matrix jobs").value
     parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
     called = [f"build-{number}" for number in range(2, len(parts) + 1)]
     links = max(job.links for job in jobs)

@@ -13,7 +13,7 @@ import pytest
 
 from kiln import cli, yaml_values
 from kiln.errors import BudgetSpent, NotWritable, RecipeFault
-from kiln.expand import workflow
+from kiln.expand import workflow, workflow_text
 from kiln.model.build_config import BuildConfig
 from kiln.model.feedstock import Feedstock
 
@@ -223,7 +223,7 @@ def test_it_goes_when_github_builds_no_config_any_more(feedstock: Feedstock) -> 
     assert not (feedstock.root / NAME).exists()
 
 
-@pytest.mark.parametrize("text", ["name: mine\n", "", f"\n{workflow.MARKER}\n"])
+@pytest.mark.parametrize("text", ["name: mine\n", "", f"\n{workflow_text.MARKER}\n"])
 def test_a_file_that_kiln_did_not_write_is_left_alone(feedstock: Feedstock, text: str) -> None:
     (feedstock.root / NAME).parent.mkdir(parents=True)
     (feedstock.root / NAME).write_text(text)
@@ -354,7 +354,7 @@ def test_a_file_in_the_place_of_a_called_one_is_refused_unless_the_feedstock_kee
     assert [file.name for file in path.parent.iterdir()] == ["build-2.yml"]
     settings(feedstock, "skip_render: [.github/workflows/build-2.yml]\n")
     assert workflow.write(feedstock, many(300)) == [f"{NAME}: added"]
-    path.write_text(f"{workflow.MARKER}\n")
+    path.write_text(f"{workflow_text.MARKER}\n")
     assert workflow.drift(feedstock, many(300)) == []
     assert workflow.write(feedstock, many(2)) == [f"{NAME}: changed"]
     assert path.exists()
