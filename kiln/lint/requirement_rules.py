@@ -12,7 +12,7 @@ from kiln.lint.model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import has_separated_fields
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.text_rules import LOGIC, PLATFORMS, first_noarch_selector
-from kiln.serialization import mapping_or_empty
+from kiln.serialization import list_of_mappings, mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -280,19 +280,14 @@ def noarch_conditions(subject: LintedFeedstock) -> Iterator[Problem]:
     if not recipe.version or not recipe.noarch:
         return
     for section, value in recipe.section("requirements").items():
-        bad = next(
-            (item for item in _conditional_items(value) if not _is_allowed_condition(subject, section, item)), None
-        )
+        conditional = list_of_mappings(list_or_empty(value))
+        bad = next((item for item in conditional if not _is_allowed_condition(subject, section, item)), None)
         if bad is not None:
             yield Problem(text="a noarch package has a requirement with a condition", at=recipe.place_of(bad))
             break
     build = recipe.section("build")
     if "skip" in build:
         yield Problem(text="a noarch package has a skip", at=recipe.place_of_key(build, "skip"))
-
-
-def _conditional_items(value: Any) -> list[dict[Any, Any]]:
-    return [item for item in list_or_empty(value) if isinstance(item, dict)]
 
 
 def _is_allowed_condition(subject: LintedFeedstock, section: str, item: Mapping[Any, Any]) -> bool:
@@ -322,7 +317,8 @@ def _may_be_noarch(recipe: LintedRecipe) -> bool:
     section = recipe.section("requirements")
     build = texts_in_list(section.get("build"))
     compiled = any(spec.startswith("${{") and ("compiler('c')" in spec or 'compiler("c")' in spec) for spec in build)
-    return "pip" in build and not compiled and not any(_conditional_items(value) for value in section.values())
+    conditional = any(list_of_mappings(list_or_empty(value)) for value in section.values())
+    return "pip" in build and not compiled and not conditional
 
 
 _STDLIB = "add stdlib('c') to requirements/build of each output that uses a compiler"
