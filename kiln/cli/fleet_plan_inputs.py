@@ -145,10 +145,10 @@ def worker_and_cache_types(
     Raises:
         UsageError: when the provider has none that holds a config, or none of a name.
     """
-    from kiln.fleet import existing_host_types, machine_choice
+    from kiln.fleet import machine_choice, machine_types
 
     offers = priced_machine_types(options, options.types or [])
-    if not options.types and options.provider != existing_host_types.PROVIDER:
+    if not options.types and options.provider != machine_types.EXISTING_HOSTS:
         machine_choice.require_large_enough_type(offers, sizes)
         offers = default_machine_types(offers, list(sizes.values()))
     return offers, next(iter(priced_machine_types(options, [options.cache]))) if options.cache else None
@@ -213,15 +213,15 @@ def machine_type_table(options: argparse.Namespace) -> tuple[MachineType, ...]:
 
     Those of existing hosts are the sizes that ``--vars`` gives them.
     """
-    from kiln.fleet import existing_host_types, machine_types
+    from kiln.fleet import machine_types
 
     rows = playbook_value("kiln_machine_types", options.vars)
     table = machine_types.read(MACHINE_TYPES) if rows is None else machine_types.from_rows(rows, "kiln_machine_types")
-    if options.provider != existing_host_types.PROVIDER:
+    if options.provider != machine_types.EXISTING_HOSTS:
         return table
-    (unknown,) = (kind for kind in table if kind.provider == existing_host_types.PROVIDER)
+    (unknown,) = (kind for kind in table if kind.provider == machine_types.EXISTING_HOSTS)
     hosts = playbook_value("kiln_static_hosts", options.vars)
-    return tuple(existing_host_types.machine_types(hosts, unknown))
+    return tuple(machine_types.types_of_existing_hosts(hosts, unknown))
 
 
 def worker_limit(options: argparse.Namespace, configs: int) -> int:

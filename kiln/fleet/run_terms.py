@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.fleet.existing_host_types import PROVIDER
+from kiln.fleet.machine_types import EXISTING_HOSTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,7 +66,7 @@ def plan_lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
         )
     if terms.controller is not None:
         yield f"control {_controller_cost_text(terms.controller, way.seconds, terms.keep)}"
-    what = "machines stop building" if way.machine_type.provider == PROVIDER else "workers end themselves"
+    what = "machines stop building" if way.machine_type.provider == EXISTING_HOSTS else "workers end themselves"
     yield f"life    {what} after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kiln import cli
 from kiln.errors import UsageError
-from kiln.fleet.existing_host_types import machine_types, type_name
+from kiln.fleet.machine_types import type_name, types_of_existing_hosts
 from kiln.fleet.plan import FleetBounds, plan
 from kiln.model.job_estimate import JobSize
 from tests.fleets import MACHINE, estimates
@@ -27,7 +27,7 @@ SMALL_HOSTS: list[dict[str, Any]] = [{"address": f"s{number}", "cores": 16, "mem
 
 
 def test_hosts_of_one_size_are_of_one_type_of_which_there_are_so_many() -> None:
-    big, small, unknown = machine_types([BIG, *SMALL_HOSTS, {"address": "x"}], UNKNOWN)
+    big, small, unknown = types_of_existing_hosts([BIG, *SMALL_HOSTS, {"address": "x"}], UNKNOWN)
     assert (big.type, big.cores, big.memory, big.disk, big.gpus, big.limit) == (
         "static-64cores-256memory-1gpus",
         64,
@@ -38,7 +38,7 @@ def test_hosts_of_one_size_are_of_one_type_of_which_there_are_so_many() -> None:
     )
     assert (small.type, small.limit) == ("static-16cores-32.5memory", 3)
     assert unknown == dataclasses.replace(UNKNOWN, limit=1)
-    assert machine_types(None, UNKNOWN) == [UNKNOWN], "an encrypted list is not known here"
+    assert types_of_existing_hosts(None, UNKNOWN) == [UNKNOWN], "an encrypted list is not known here"
 
 
 @pytest.mark.parametrize("host", [BIG, *SMALL_HOSTS, {"address": "x"}, {"disk": 100, "memory": 0}])
@@ -49,13 +49,13 @@ def test_the_playbooks_name_types_in_the_same_way(host: dict[str, Any]) -> None:
 @pytest.mark.parametrize("value", ["64", -1, True, 1e9, None])
 def test_an_invalid_size_of_a_host_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match="of the host h in kiln_static_hosts"):
-        machine_types([{"address": "h", "memory": value}], UNKNOWN)
+        types_of_existing_hosts([{"address": "h", "memory": value}], UNKNOWN)
 
 
 def test_each_config_goes_to_a_host_that_holds_it_and_no_host_is_idle() -> None:
     first, *rest = estimates(7, hours=1, warm=0.5, groups=7)
     jobs = [dataclasses.replace(first, size=JobSize(gpus=1)), *rest]
-    kinds = dict.fromkeys(machine_types([BIG, *SMALL_HOSTS], UNKNOWN), jobs)
+    kinds = dict.fromkeys(types_of_existing_hosts([BIG, *SMALL_HOSTS], UNKNOWN), jobs)
     made = plan(kinds, overheads=SOME, bounds=FleetBounds(workers=4), optimize="time")
     types = {job.config: job.type for job in made.estimates}
     assert types["config00"] == "static-64cores-256memory-1gpus"
