@@ -56,10 +56,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.plan import FleetPlan
+    from kiln.fleet.plan import FleetPlan, WorkerTestPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.slurm.site import SlurmSite
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.errors import KilnError
+    from kiln.fleet.plan import WorkerTestPlan
     from kiln.fleet.run import FleetStore
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun, Offer

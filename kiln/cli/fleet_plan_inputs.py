@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.plan import FleetBounds, FleetPlan, PoolShape
+    from kiln.fleet.plan import FleetBounds, FleetPlan, PoolShape, WorkerTestPlan
     from kiln.fleet.quotas import Quota
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun, MachineType

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
+    from kiln.fleet.plan import WorkerTestPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.worker_test_executor import ConfigTestResult, TestedPackages
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.fleet.worker_tests import WorkerTestInputs
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
@@ -304,7 +304,7 @@ def gpu_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
 def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
     """Return the plan of the tests of configs on a machine type."""
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
+    from kiln.fleet.plan import WorkerTestPlan
 
     return WorkerTestPlan.for_configs(names, kind, spot=options.spot, assumptions=Assumptions.read())
 

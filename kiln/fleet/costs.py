@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.live_worker_inventory import Inventory
-    from kiln.fleet.plan import Arrangement
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
+    from kiln.fleet.plan import Arrangement, WorkerTestPlan
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import Queue

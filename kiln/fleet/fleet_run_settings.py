@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
+    from kiln.fleet.plan import WorkerTestPlan
     from kiln.model.fleet import FleetRun, MachineType
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import ConfigRun, ControllerCharge

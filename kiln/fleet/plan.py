@@ -18,9 +18,9 @@ from kiln.scheduling.simulation import simulate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.machine_choice import Assignment
     from kiln.fleet.quotas import Quota
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import MachineType
     from kiln.model.job_estimate import JobEstimate
     from kiln.scheduling.pool_simulation import PoolCores
@@ -103,6 +103,27 @@ class Arrangement:
     def count_of_type(self, machine_type: MachineType) -> int:
         """Return the number of workers of a machine type."""
         return self.worker_types.count(machine_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTestPlan:
+    """The tests of built packages of configs, one after the other, on one worker: from its request to its end."""
+
+    configs: tuple[str, ...]
+    machine_type: MachineType
+    spot: bool
+    seconds: float
+    cost: float
+
+    @classmethod
+    def for_configs(
+        cls, configs: Sequence[str], machine_type: MachineType, *, spot: bool, assumptions: Assumptions
+    ) -> WorkerTestPlan:
+        """Return the plan, if the tests of each config take the assumed time."""
+        seconds = assumptions.startup + len(configs) * assumptions.gpu_test + assumptions.teardown
+        hourly = machine_type.price(spot=spot)
+        cost = worker_cost(hourly, seconds, billed=machine_type.billed)
+        return cls(configs=tuple(configs), machine_type=machine_type, spot=spot, seconds=seconds, cost=cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.plan import Arrangement, FleetPlan, PoolShape
+    from kiln.fleet.plan import Arrangement, FleetPlan, PoolShape, WorkerTestPlan
     from kiln.fleet.run_terms import RunTerms
-    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import RunCost
     from kiln.scheduling.simulation import Placement

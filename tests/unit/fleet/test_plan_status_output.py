@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from kiln.fleet import plan_status_output
-from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
-from kiln.fleet.worker_test_plan import WorkerTestPlan
+from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, WorkerTestPlan, plan
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.job_estimate import JobEstimate, JobSize
 from kiln.model.run import RunCost

@@ -10,10 +10,9 @@ import pytest
 from kiln.errors import FleetLimit
 from kiln.fleet import quotas
 from kiln.fleet.fallback_offers import ON_DEMAND, ordered_offers
-from kiln.fleet.plan import FleetBounds, FleetPlan, Overheads, plan, schedule
+from kiln.fleet.plan import FleetBounds, FleetPlan, Overheads, WorkerTestPlan, plan, schedule
 from kiln.fleet.plan_status_output import plan_as_json, plan_as_text
 from kiln.fleet.quotas import Quota
-from kiln.fleet.worker_test_plan import WorkerTestPlan
 from tests.fleets import MACHINE, estimates
 from tests.playbook_programs import load
 
