@@ -69,10 +69,14 @@ class JobManager:
         worker.assignment, worker.is_building = estimate, True
         self.state.queue.resume(worker.name, estimate, job.started)
         log = self.state.run_config.log_path(estimate.config, job.attempt)
-        config = dataclasses.replace(
-            self.state.configs[estimate.config], state=ConfigState.RUNNING, started=job.started, log=log
+        self.state.update_config(
+            estimate.config,
+            state=ConfigState.RUNNING,
+            started=job.started,
+            log=log,
+            cold=job.cold,
+            worker=worker.name,
         )
-        self.state.update_config(dataclasses.replace(config, cold=job.cold, worker=worker.name))
         return True
 
     def start(self, worker: Worker, estimate: JobEstimate, now: float, *, cache: str) -> None:
@@ -81,16 +85,17 @@ class JobManager:
         self.stopped.discard(estimate.config)
         cold, seconds = self.state.queue.is_cold(worker.name), self.state.queue.running_build_seconds(worker.name)
         job = self.state.inventory.add_job(estimate.config, worker=worker.name, now=now, cold=cold)
-        config = dataclasses.replace(
-            self.state.configs[estimate.config],
+        self.state.update_config(
+            estimate.config,
             state=ConfigState.RUNNING,
             started=now,
             finished=None,
             cold=cold,
             reason="",
+            estimate=seconds,
+            log=self.state.run_config.log_path(estimate.config, job.attempt),
+            worker=worker.name,
         )
-        log = self.state.run_config.log_path(estimate.config, job.attempt)
-        self.state.update_config(dataclasses.replace(config, estimate=seconds, log=log, worker=worker.name))
         self.state.submit(
             StartBuild(
                 worker=worker.name,
@@ -136,7 +141,7 @@ class JobManager:
             self.follow(worker, event.config)
             return
         self.state.inventory.update_job(event.config, started=event.at)
-        self.state.update_config(dataclasses.replace(self.state.configs[event.config], started=event.at))
+        self.state.update_config(event.config, started=event.at)
 
     def request_handover(self, worker: Worker, config: str, reason: str) -> None:
         """Have a build stopped in order, so that another worker continues it."""
@@ -201,16 +206,14 @@ class JobManager:
             self.state.errors[event.config] = class_of_code(code)(reason)
             self._release_group(self.state.estimates[event.config], event)
         self.state.update_config(
-            dataclasses.replace(
-                self.state.configs[event.config],
-                state=_config_state(code),
-                finished=finished,
-                reason=reason,
-                packages=event.packages,
-                steps=event.steps,
-                peak_memory=event.peak_memory,
-                log=event.log or self.state.configs[event.config].log,
-            )
+            event.config,
+            state=_config_state(code),
+            finished=finished,
+            reason=reason,
+            packages=event.packages,
+            steps=event.steps,
+            peak_memory=event.peak_memory,
+            log=event.log or self.state.configs[event.config].log,
         )
 
     def _release_group(self, estimate: JobEstimate, event: Collected) -> None:
@@ -234,8 +237,7 @@ class JobManager:
 
     def _mark_not_compiled(self, estimate: JobEstimate) -> None:
         reason = f"not compiled: {self.faults[estimate.group]} failed in the compile that both share"
-        config = dataclasses.replace(self.state.configs[estimate.config], state=ConfigState.WAITING, started=None)
-        self.state.update_config(dataclasses.replace(config, reason=reason))
+        self.state.update_config(estimate.config, state=ConfigState.WAITING, started=None, reason=reason)
 
     def on_collect_failed(self, worker: Worker, event: CollectFailed) -> bool:
         """Schedule another attempt, or fail a config whose packages arrive corrupt every time.
@@ -278,8 +280,8 @@ class JobManager:
             self._mark_not_compiled(estimate)
             return
         self.state.queue.add(self.state.estimates[name])  # which names the machine type of the plan
-        config = dataclasses.replace(self.state.configs[name], state=ConfigState.WAITING, started=None)
-        self.state.update_config(dataclasses.replace(config, reason=f"waiting again: {worker.name}: {reason}"))
+        reason = f"waiting again: {worker.name}: {reason}"
+        self.state.update_config(name, state=ConfigState.WAITING, started=None, reason=reason)
 
     def _is_at_fault(self, config: str) -> bool:
         """Return whether a config loses its workers itself: more often than those of the other configs are lost.
@@ -301,8 +303,8 @@ class JobManager:
         self.state.errors[config] = error
         self.state.inventory.update_job(config, state=JobState.FAILED)
         state = ConfigState.DISK_FULL if isinstance(error, DiskFull) else ConfigState.FAILED
-        entry = dataclasses.replace(self.state.configs[config], state=state, finished=self.state.executor.now())
-        self.state.update_config(dataclasses.replace(entry, reason=f"{error.what}: {error.why}"))
+        reason = f"{error.what}: {error.why}"
+        self.state.update_config(config, state=state, finished=self.state.executor.now(), reason=reason)
 
     def requeue_assignment(self, worker: Worker, reason: str) -> None:
         """Queue the config again that is assigned to a worker."""

@@ -132,9 +132,10 @@ class FleetState:
         self.store.update_cost(self.number, cost)
         self.observer.run_cost(cost)
 
-    def update_config(self, config: ConfigRun) -> None:
-        """Store the state of a config, and show it."""
-        self.configs[config.config] = config
+    def update_config(self, name: str, **changes: object) -> None:
+        """Change and store the state of a config, and show it."""
+        config = dataclasses.replace(self.configs[name], **changes)  # type: ignore[arg-type] # fields by name
+        self.configs[name] = config
         self.store.update_config(self.number, config)
         self.observer.config_changed(config)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 from typing import TYPE_CHECKING
@@ -61,8 +60,8 @@ class TearDownPhase:
         finally:
             failure = self._tear_down()
             now = state.executor.now()
-            for config in [config for config in state.configs.values() if config.state is ConfigState.RUNNING]:
-                state.update_config(dataclasses.replace(config, state=ConfigState.INTERRUPTED, finished=now))
+            for name in [name for name, config in state.configs.items() if config.state is ConfigState.RUNNING]:
+                state.update_config(name, state=ConfigState.INTERRUPTED, finished=now)
             state.update_cost(costs.ended_run_cost(state.run_config, state.inventory, now))
             state.store.end_run(state.number)
             state.observer.run_ended(state.report(finished=now))
