@@ -76,7 +76,8 @@ def read(path: Path) -> tuple[Price, ...]:
                 if len(prices) > MOST:
                     raise MalformedYaml(f"a price list with more than {MOST:,} prices", at=place)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
-        raise MalformedYaml("not a price list, or a damaged one", at=place, why=_reason(error)) from error
+        why = f"{type(error).__name__}: {error}"[:300]
+        raise MalformedYaml("not a price list, or a damaged one", at=place, why=why) from error
     if not prices:
         raise MalformedYaml("no price of a machine, disk, address or of traffic", at=place, hint=KNOWN)
     return tuple(prices.values())
@@ -89,10 +90,6 @@ KNOWN = "an offer file of AmazonEC2, AmazonVPC or AWSDataTransfer, spot prices, 
 def _source(what: str, path: Path) -> str:
     """Return the source of a list's prices, with the name of its file as far as a table can hold it."""
     return f"{what}: {OTHER.sub('?', path.name)[:100]}"
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
 
 
 def _prices(file: IO[str], path: Path) -> Iterator[Price]:

@@ -109,12 +109,9 @@ def as_csv(prices: Iterable[Price]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for price in sorted(prices, key=lambda price: price.key):
-        writer.writerow([f"{value:.10g}" if isinstance(value, float) else value for value in _values(price)])
+        values = (getattr(price, name) for name in _COLUMNS)
+        writer.writerow([f"{value:.10g}" if isinstance(value, float) else value for value in values])
     return text.getvalue()
-
-
-def _values(price: Price) -> list[str | float]:
-    return [getattr(price, name) for name in _COLUMNS]
 
 
 def write(path: Path, prices: Iterable[Price]) -> None:

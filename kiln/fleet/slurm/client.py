@@ -105,9 +105,7 @@ class SlurmClient:
         """Return the user's jobs, also those that ended a short time ago; None when Slurm does not answer."""
         with self._lock:
             if fresh or time.monotonic() >= self._queried + self._interval:
-                result = self.call(
-                    "squeue", "--me", "--noheader", "--states=all", f"--format={SEPARATOR.join(FIELDS.values())}"
-                )
+                result = self.call("squeue", "--me", "--noheader", "--states=all", f"--format={FORMAT}")
                 self._jobs = parsed_jobs(result.stdout) if result.ok else None
                 self._queried = time.monotonic()
             return self._jobs

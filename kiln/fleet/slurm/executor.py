@@ -70,18 +70,14 @@ class SlurmSession(EventSession):
     ended: set[str] = field(default_factory=set)
     submitting: threading.Lock = field(default_factory=threading.Lock)
 
-    @classmethod
-    def from_site(cls, site: SlurmSite) -> SlurmSession:
-        """Return a new session of a site."""
-        return cls(site=site, client=SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll))
-
 
 class SlurmExecutor(CommandThreads):
     """Executes commands on a Slurm cluster; see `kiln.fleet.executor_protocol.WorkerExecutor`."""
 
     def __init__(self, site: SlurmSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
-        self.session = SlurmSession.from_site(site)
+        client = SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll)
+        self.session = SlurmSession(site=site, client=client)
         super().__init__(self.session, site.folder, {**HANDLERS, Collect: partial(follow.fetch_results, keep=keep)})
 
     def submit(self, command: Command) -> None:
