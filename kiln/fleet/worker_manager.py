@@ -334,19 +334,14 @@ class WorkerManager:
         self._stop_if_all_reclaimed()
         run_config, inventory = self.state.run_config, self.state.inventory
         names: list[str] = []
-        name, cache = run_config.worker_name(None), run_config.cache
+        name, cache, zone = run_config.worker_name(None), run_config.cache, self.offers.current_zone(now)
         if cache is not None and self.cache is None and name not in inventory.workers:
-            names.append(
-                inventory.add(name, Offer(machine_type=cache, zone=self.offers.current_zone(now)), now=now).name
-            )
+            names.append(inventory.add(name, Offer(machine_type=cache, zone=zone), now=now).name)
         is_waiting = now < self.losses.wait_until
-        names += [] if is_waiting else self.pool.request(now, self.offers.current_zone(now))
-        refused = [
-            self.offers.next_available_time(among)
-            for among in self._offers
-            if self.offers.first_available(now, among) is None
-        ]
-        self.next_request = max(min(refused, default=0.0), self.losses.wait_until)
+        names += [] if is_waiting else self.pool.request(now, zone)
+        refused = [among for among in self._offers if self.offers.first_available(now, among) is None]
+        next_offer_time = min(map(self.offers.next_available_time, refused), default=0.0)
+        self.next_request = max(next_offer_time, self.losses.wait_until)
         while self.state.queue and not is_waiting and self.builder_count() < self.max_workers:
             number = inventory.free_number(self.request_count + 1)
             name = run_config.worker_name(number)
