@@ -49,12 +49,11 @@ def run_cost(run: FleetRun, forecast: RunCost | None, now: float, *, is_controll
     if not run.workers:
         return None
     end = now if run.finished is None else run.finished
+    cost = workers_cost(run.workers, run.jobs, end)
     if forecast is None:
-        cost = workers_cost(run.workers, run.jobs, end)
         currencies = {worker.currency for worker in run.workers}
         currency = currencies.pop() if len(currencies) == 1 else ""
         return RunCost(spent=cost, expected=cost, currency=currency, end=run.finished or 0.0)
-    cost = workers_cost(run.workers, run.jobs, end)
     cost += controller_cost(forecast.controller, now if is_controlled else end)
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)
@@ -129,10 +128,8 @@ def forecast(
     end += tests_seconds
     cost += controller_cost(run_config.controller, end) - controller_cost(run_config.controller, now) + tests_cost
     traffic = sum(types[config].egress for config in ends) * run_config.packages
-    so_far, over = (
-        inventory.spent(now),
-        inventory.spent(now) - workers_cost((item.record for item in inventory), (), now),
-    )
+    so_far = inventory.spent(now)
+    over = so_far - workers_cost((worker.record for worker in inventory), (), now)
     return RunCost(
         spent=so_far,
         expected=max(so_far, cost + over + traffic),

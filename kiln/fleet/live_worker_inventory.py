@@ -128,8 +128,6 @@ class Worker:
 
     def pop_due(self, now: float) -> list[str]:
         """Remove and return the keys of the retries that are due."""
-        if not self.retries:
-            return []
         keys = [key for key, time in self.retries.items() if time <= now]
         for key in keys:
             del self.retries[key]

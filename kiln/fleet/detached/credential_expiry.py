@@ -45,13 +45,14 @@ def require_lasting_credentials(
         if begins:
             raise UsageError("--detach needs credentials that last until the end of the run", why=fault, hint=HINT)
         LOGGER.warning("warning: kiln fleet run --detach will refuse these credentials: %s\n  try: %s", fault, HINT)
-    elif note := _expiry_note(provider, environment, text, begin=begin, limit=limit):
+    elif note := _expiry_note(provider, environment, text, expiry, begin=begin, limit=limit):
         LOGGER.warning("note: %s", note)
 
 
-def _expiry_note(provider: str, environment: Mapping[str, str], text: str, *, begin: float, limit: float | None) -> str:
+def _expiry_note(
+    provider: str, environment: Mapping[str, str], text: str, expiry: float | None, *, begin: float, limit: float | None
+) -> str:
     """Return why credentials may expire before the end of a run whose plan they outlast; empty if nothing says so."""
-    expiry = _parse_time(text)
     if expiry is not None:
         if limit is None or expiry >= limit:
             return ""
