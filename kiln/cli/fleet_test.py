@@ -59,11 +59,11 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         view = config_view(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
             report, errors = worker_tests.execute(tests, ledger, lost_terminal.ExpendableView(view))
-        fleet = ledger.fleet_run(tests.run)
+        fleet = ledger.fleet_run(tests.run_config.id)
     results = worker_tests.results(tests, report, errors)
     cost = None if fleet is None else costs.run_cost(fleet, None, time.time())
     print(
-        json.dumps(results_as_json(tests.run, results, fleet, cost), indent=2)
+        json.dumps(results_as_json(tests.run_config.id, results, fleet, cost), indent=2)
         if options.json
         else result_table(results, cost)
     )

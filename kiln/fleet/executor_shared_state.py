@@ -57,6 +57,16 @@ class EventSession:
         """Report a step that is done for a config."""
         self.events.put(LogLine(config=config, step=step, text=""))
 
+    def task_reporter(self, *workers: str) -> Callable[[str], None]:
+        """Return a function that reports a playbook's task as a step of the workers' configs."""
+
+        def report(task: str) -> None:
+            for worker in workers:
+                if worker in self.configs:
+                    self.report_step(self.configs[worker], task)
+
+        return report
+
 
 @dataclass(slots=True, kw_only=True)
 class PlaybookSession(EventSession):
@@ -93,16 +103,6 @@ class PlaybookSession(EventSession):
     def from_site(cls, site: PlaybookSite) -> PlaybookSession:
         """Return a new session of a site."""
         return cls(site=site, playbooks=PlaybookRunner(site))
-
-    def task_reporter(self, *workers: str) -> Callable[[str], None]:
-        """Return a function that reports a playbook's task as a step of the workers' configs."""
-
-        def report(task: str) -> None:
-            for worker in workers:
-                if worker in self.configs:
-                    self.report_step(self.configs[worker], task)
-
-        return report
 
     def send(self, worker: str, paths: Sequence[str], target: str) -> process_runner.Result:
         """Copy files to a folder of the builds' user on a worker, with their paths after ``/./``."""

@@ -108,14 +108,11 @@ def report_event(event: dict[str, Any], *, answer: Path) -> bool:
             send_to_parent(kind="task", name=str(data.get("task", "")))
         case "playbook_on_stats" if data.get("artifact_data"):
             answer.write_text(json.dumps(data["artifact_data"]), encoding="utf-8")
-        case "runner_on_failed" if not data.get("ignore_errors"):
-            send_to_parent(
-                kind="failed", host=str(data.get("host")), task=str(data.get("task")), reason=failure_reason(data)
-            )
-        case "runner_on_unreachable":
-            send_to_parent(
-                kind="unreachable", host=str(data.get("host")), task=str(data.get("task")), reason=failure_reason(data)
-            )
+        case "runner_on_failed" if data.get("ignore_errors"):
+            pass
+        case "runner_on_failed" | "runner_on_unreachable" as name:
+            place = {"host": str(data.get("host")), "task": str(data.get("task"))}
+            send_to_parent(kind=name.removeprefix("runner_on_"), **place, reason=failure_reason(data))
     return False
 
 

@@ -44,11 +44,6 @@ class WorkerTestInputs:
     tested: TestedPackages
     report: MatrixReport | None = None
 
-    @property
-    def run(self) -> str:
-        """The name of the fleet run."""
-        return self.run_config.id
-
 
 def execute(
     tests: WorkerTestInputs, ledger: FleetLedger, observer: RunObserver, *, executor: WorkerExecutor | None = None

@@ -39,9 +39,7 @@ def provision(session: SlurmSession, command: Provision) -> None:
                 session.events.put(event)
             return
         if session.project is None:
-            for worker in workers:
-                if worker in session.configs:
-                    session.report_step(session.configs[worker], "copy kiln to the shared folder")
+            session.task_reporter(*workers)("copy kiln to the shared folder")
             session.project = job_files.install_kiln(session.site)
     for worker in workers:
         session.events.put(Provisioned(worker=worker, id=ID))

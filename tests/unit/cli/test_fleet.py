@@ -374,17 +374,19 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
     )
 
     def execute(tests: Namespace, ledger: FleetLedger, _: object) -> tuple[None, dict[str, KilnError]]:
-        run = FleetRun(id=tests.run, provider="aws", type="gpu-t4", started=1.0, finished=None, number=0, lives=True)
+        run = FleetRun(
+            id=tests.run_config.id, provider="aws", type="gpu-t4", started=1.0, finished=None, number=0, lives=True
+        )
         ledger.begin_fleet(run)
-        ledger.store_worker(tests.run, worker)
-        ledger.end_fleet(tests.run)
+        ledger.store_worker(tests.run_config.id, worker)
+        ledger.end_fleet(tests.run_config.id)
         return None, {}
 
     results = (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
     monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
     monkeypatch.setattr(worker_tests, "execute", execute)
     monkeypatch.setattr(worker_tests, "results", lambda *_: results)
-    tests = Namespace(run="a1", tested=Namespace(packages={}))
+    tests = Namespace(run_config=Namespace(id="a1"), tested=Namespace(packages={}))
     monkeypatch.setattr("kiln.cli.fleet_test.worker_test_inputs", lambda *_: tests)
     words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]
     assert cli.run(words) == 0
