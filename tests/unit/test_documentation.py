@@ -3,59 +3,58 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
-import pytest
-
 from kiln import __version__
 from kiln.cli import COMMANDS
-from tests.unit.test_layers import FILES, LAYER_OF, part_of
+from tests.source_files import FILES, name_of, nodes_of
+from tests.unit.test_layers import LAYER_OF, part_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+def test_every_link_within_the_project_leads_to_a_file() -> None:
+    targets = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(page))]
+    assert [(page, link) for page, link in targets if "://" not in link and not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_within_the_project_leads_to_a_file(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
-    assert missing == []
+@functools.cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
-    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    text = re.sub(r"(?ms)^```.*?^```", "", text_of(page))
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_anchor_is_a_heading(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
-    pages = {target: page.parent / target if target else page for target, _ in links}
-    assert [link for link in links if link[0].endswith((".md", "")) and link[1] not in anchors(pages[link[0]])] == []
+def test_every_anchor_is_a_heading() -> None:
+    links = [(page, *link) for page in PAGES for link in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text_of(page))]
+    targets = [(page, page.parent / target if target else page, anchor) for page, target, anchor in links]
+    assert [(page, anchor) for page, target, anchor in targets if anchor not in anchors(target.resolve())] == []
 
 
 def spans_of(page: Path) -> list[str]:
     """Return the code spans of a page, without its code blocks."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"(?ms)^```.*?^```", "", page.read_text()))
+    return re.findall(r"`([^`\n]+)`", re.sub(r"(?ms)^```.*?^```", "", text_of(page)))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
-def test_every_path_of_the_project_exists(page: Path) -> None:
-    paths = {span for span in spans_of(page) if re.fullmatch(r"(kiln|ansible|tests)/[\w./*-]*", span)}
+def test_every_path_of_the_project_exists() -> None:
     foreign = {"ansible/roles/kiln_PROVIDER", "tests/test-recipes"}  # a pattern; conda-build's
-    assert [path for path in paths - foreign if not any(ROOT.glob(path.rstrip("/")))] == []
+    spans = {(page, span) for page in PAGES if page.name != "CHANGELOG.md" for span in spans_of(page)}
+    paths = {(page, span) for page, span in spans if re.fullmatch(r"(kiln|ansible|tests)/[\w./*-]*", span)}
+    assert [(page, path) for page, path in paths if path not in foreign and not any(ROOT.glob(path.rstrip("/")))] == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "explanation"], ids=name_of)
-def test_every_module_that_an_explanation_names_exists(page: Path) -> None:
-    names = {span for span in spans_of(page) if re.fullmatch(r"\w+\.py", span)}
+def test_every_module_that_an_explanation_names_exists() -> None:
+    spans = {span for page in PAGES if page.parent.name == "explanation" for span in spans_of(page)}
+    names = {span for span in spans if re.fullmatch(r"\w+\.py", span)}
     of_packages = {"setup.py", "sitecustomize.py"}
     assert names - of_packages <= {file.name for file in FILES}
 
@@ -117,13 +116,18 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert project[1] == release[1] == __version__
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_no_message_names_a_page_that_an_installed_kiln_lacks(file: Path) -> None:
-    tree = ast.parse(file.read_text())
-    docstrings = {
-        ast.get_docstring(node, clean=False)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-    }
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    assert [text for text in texts - docstrings if re.search(r"(?<![\w./])docs/[a-z-]+/", text)] == []
+def texts_of(file: Path) -> set[str]:
+    """Return the string constants of a module without its docstrings."""
+    docstrings: set[str | None] = set()
+    texts: set[str] = set()
+    for node in nodes_of(file):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstrings.add(ast.get_docstring(node, clean=False))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+    return texts - docstrings
+
+
+def test_no_message_names_a_page_that_an_installed_kiln_lacks() -> None:
+    texts = {(name_of(file), text) for file in FILES for text in texts_of(file)}
+    assert [(file, text) for file, text in texts if re.search(r"(?<![\w./])docs/[a-z-]+/", text)] == []

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "kiln"
+from tests.source_files import FILES, PACKAGE, name_of, nodes_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LAYERS = tuple(
     set(parts.split())
@@ -39,7 +42,7 @@ def part_of(file: Path) -> str:
 def imports_of(file: Path) -> set[str]:
     """Return every module that a file imports, inside functions and type-checking blocks too."""
     modules: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -48,18 +51,26 @@ def imports_of(file: Path) -> set[str]:
     return modules
 
 
-FILES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")
+def parts_imported_by(file: Path) -> set[str]:
+    """Return the other parts of kiln that a module imports."""
+    return {name.split(".")[1] for name in imports_of(file) if name.startswith("kiln.")} - {part_of(file)}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_point_down(file: Path) -> None:
-    part = part_of(file)
-    assert part in LAYER_OF, f"kiln/{part} belongs to no layer; give it one here and in docs/explanation/design.md"
-    parts = {name.split(".")[1] for name in imports_of(file) if name.startswith("kiln.")} - {"__version__", part}
-    for other in sorted(parts):
-        assert LAYER_OF[other] <= LAYER_OF[part], f"{part} imports {other}, which is in a higher layer"
-        sideways = LAYER_OF[other] == LAYER_OF[part] == STAGES
-        assert not sideways, f"{part} imports {other}: stages meet only in model types"
+def test_every_part_belongs_to_a_layer() -> None:
+    missing = {part_of(file) for file in FILES} - LAYER_OF.keys()
+    assert not missing, "give each a layer here and in docs/explanation/design.md"
+
+
+def test_imports_point_down() -> None:
+    """To a lower layer or within one; but stages meet only in model types."""
+    wrong = [
+        f"{name_of(file)} imports {other}"
+        for file in FILES
+        for part in [part_of(file)]
+        for other in sorted(parts_imported_by(file) - {"__version__"})
+        if LAYER_OF[other] > LAYER_OF[part] or LAYER_OF[other] == LAYER_OF[part] == STAGES
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("layer", ACYCLIC)
@@ -67,17 +78,15 @@ def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
     uses: dict[str, set[str]] = {}
     for file in FILES:
         if LAYER_OF.get(part_of(file)) == layer:
-            names = {name.split(".")[1] for name in imports_of(file) if name.startswith("kiln.")}
-            uses.setdefault(part_of(file), set()).update((names & LAYERS[layer]) - {part_of(file)})
+            uses.setdefault(part_of(file), set()).update(parts_imported_by(file) & LAYERS[layer])
     while uses:
         free = {part for part, others in uses.items() if not others & uses.keys()}
         assert free, f"these import each other in a cycle: {sorted(uses)}"
         uses = {part: others for part, others in uses.items() if part not in free}
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if LAYER_OF.get(part_of(file)) == 0], ids=str)
-def test_the_lowest_layer_needs_only_the_standard_library(file: Path) -> None:
-    roots = {name.split(".")[0] for name in imports_of(file)}
+def test_the_lowest_layer_needs_only_the_standard_library() -> None:
+    roots = {name.split(".")[0] for file in FILES if LAYER_OF.get(part_of(file)) == 0 for name in imports_of(file)}
     assert roots <= {*sys.stdlib_module_names, "kiln"}
 
 
@@ -90,7 +99,6 @@ def test_what_comes_after_rendering_does_not_know_the_format_of_the_recipe() -> 
     users = {
         file.relative_to(PACKAGE)
         for file in FILES
-        if part_of(file) not in FORMATS
-        and {name.split(".")[1] for name in imports_of(file) if "kiln." in name} & FORMATS
+        if part_of(file) not in FORMATS and parts_imported_by(file) & FORMATS
     }
     assert {str(file) if file.parts[0] == "run" else file.parts[0] for file in users} == READERS

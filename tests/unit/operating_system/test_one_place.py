@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import ctypes
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.operating_system import windows_api
+from tests.source_files import FILES, name_of, nodes_of
 
-KILN = Path(__file__).parents[3] / "kiln"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
 UNIX_MODULES = frozenset({"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"})
 UNIX_NAMES = frozenset(
     {
@@ -25,17 +29,16 @@ ALLOWED = {
     "rehearse/interpreter_probe.py",
     "system_package_advice.py",
 }  # the last two only read its name
-FILES = sorted(
-    file
-    for file in KILN.rglob("*.py")
-    if (path := file.relative_to(KILN).as_posix()) not in ALLOWED and not path.startswith("operating_system/")
-)
+
+
+def is_portable(file: Path) -> bool:
+    return name_of(file) not in ALLOWED and not name_of(file).startswith("operating_system/")
 
 
 def names_of(file: Path) -> set[str]:
     """The modules that a file imports, and its uses of ``module.name``."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -45,15 +48,15 @@ def names_of(file: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(KILN)))
-def test_no_other_module_needs_unix(file: Path) -> None:
-    assert not names_of(file) & (UNIX_MODULES | UNIX_NAMES)
+def test_no_other_module_needs_unix() -> None:
+    needs = {name_of(file): names_of(file) & (UNIX_MODULES | UNIX_NAMES) for file in FILES if is_portable(file)}
+    assert {file: names for file, names in needs.items() if names} == {}
 
 
-def without_encoding(tree: ast.AST) -> list[int]:
+def without_encoding(nodes: Iterable[ast.AST]) -> list[int]:
     """The lines that open text in the encoding of the system, which is not UTF-8 on Windows; archives have none."""
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call) or {"encoding", "fileobj", None} & {keyword.arg for keyword in node.keywords}:
             continue
         is_method = isinstance(node.func, ast.Attribute)
@@ -68,16 +71,15 @@ def without_encoding(tree: ast.AST) -> list[int]:
     return lines
 
 
-@pytest.mark.parametrize("file", sorted(KILN.rglob("*.py")), ids=lambda file: str(file.relative_to(KILN)))
-def test_text_files_have_an_encoding(file: Path) -> None:
-    assert without_encoding(ast.parse(file.read_text(encoding="utf-8"))) == []
+def test_text_files_have_an_encoding() -> None:
+    assert [(name_of(file), lines) for file in FILES if (lines := without_encoding(nodes_of(file)))] == []
 
 
 @pytest.mark.parametrize(
     "line", ["p.open(newline='')", "open(p, 'w')", "p.open('r')", "p.read_text()", "q.write_text(a)"]
 )
 def test_a_text_file_without_encoding_is_noticed(line: str) -> None:
-    assert without_encoding(ast.parse(line)) == [1]
+    assert without_encoding(ast.walk(ast.parse(line))) == [1]
 
 
 def test_windows_structures_have_their_documented_sizes() -> None:
