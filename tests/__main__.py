@@ -6,8 +6,11 @@ By any Python from 3.10 on with nothing installed: the environment (.venv) and t
 import sys
 
 if sys.version_info >= (3, 10):  # noqa: UP036 - this file parses under older ones too, to report that
+    import os
     from pathlib import Path
 
+    # Many containers set it. The tests start kiln thousands of times, and would compile it and themselves every time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     ROOT = Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(ROOT))
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -20,6 +21,7 @@ from tests import left_out
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
 # Commands that show that a program works: docker without its daemon does not.
 PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare": ("unshare", "--mount", "true")}
@@ -51,6 +53,20 @@ def _past_the_tear_down() -> None:
     """Exit as kiln does: threads of a loaded py-rattler can crash Python at its exit, though every test passed."""
     if _exit_codes and "rattler" in sys.modules:
         flush_and_exit(_exit_codes[-1])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="run the K-th of N parts of the test files")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore the files of other parts, before they are imported."""
+    part = config.getoption("--part")
+    if not part or not collection_path.name.startswith("test_") or collection_path.is_dir():
+        return None
+    number, parts = map(int, part.split("/"))
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return zlib.crc32(file.encode()) % parts != number - 1 or None
 
 
 def pytest_configure(config: pytest.Config) -> None:
