@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.bazel.events import BazelBuild
-    from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, earlier_event_files, watched
+    from kiln.bazel.events import BazelBuildState
+    from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, earlier_event_files, watch_build
 
-__all__ = ["EVENTS", "PROFILE", "BazelBuild", "BuildWatch", "earlier_event_files", "watched"]
+__all__ = ["EVENTS", "PROFILE", "BazelBuildState", "BuildWatch", "earlier_event_files", "watch_build"]
 
 __getattr__ = lazy_exports(
-    __name__, {"events": "BazelBuild", "watch": "EVENTS PROFILE BuildWatch earlier_event_files watched"}
+    __name__, {"events": "BazelBuildState", "watch": "EVENTS PROFILE BuildWatch earlier_event_files watch_build"}
 )

@@ -93,7 +93,7 @@ class DiskCaches:
             label = str(json.loads(note.read_text(encoding="utf-8"))["label"])
         return DiskCache(key=key, label=label, size=files.size_on_disk(self.folder(key)), used=used)
 
-    def trim(self, bound: int, *, keep: Collection[str] = ()) -> int:
+    def trim_to_size(self, bound: int, *, keep: Collection[str] = ()) -> int:
         """Reduce the total size of all caches below ``bound`` bytes, and return the bytes that were freed.
 
         Whole keys are removed first, except for those in ``keep`` and those in use; then the oldest entries.
@@ -102,20 +102,20 @@ class DiskCaches:
         excess = sum(entry.size for entry in entries) - bound
         freed = 0
         for entry in caches_to_remove(entries, excess, keep=keep):
-            freed += self.remove(entry)
+            freed += self.remove_cache(entry)
         for entry in reversed(self.all_caches()):
             if freed < excess:
                 freed += self._remove_oldest_entries(entry, excess - freed)
         return freed
 
-    def make_room(self, needed: int, *, keep: Collection[str]) -> int:
+    def free_disk_space(self, needed: int, *, keep: Collection[str]) -> int:
         """Remove whole caches, none of ``keep``, until ``needed`` bytes of disk are free; return the bytes freed."""
         excess = needed - shutil.disk_usage(file_operations.nearest_existing(self.root)).free
         if excess <= 0:
             return 0
-        return sum(self.remove(entry) for entry in caches_to_remove(self.all_caches(), excess, keep=keep))
+        return sum(self.remove_cache(entry) for entry in caches_to_remove(self.all_caches(), excess, keep=keep))
 
-    def remove(self, entry: DiskCache) -> int:
+    def remove_cache(self, entry: DiskCache) -> int:
         """Remove a cache and return the bytes that were freed: none when it is in use."""
         with self._exclusive_lock(entry.key) as alone:
             if not alone:
@@ -128,7 +128,11 @@ class DiskCaches:
         """Remove the oldest entries of a cache; Bazel treats an action without its outputs as a new one."""
         freed = 0
         with self._exclusive_lock(entry.key) as alone:
-            for file in sorted(_files(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime) if alone else ():
+            for file in (
+                sorted(_all_files_below(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime)
+                if alone
+                else ()
+            ):
                 if freed >= excess:
                     break
                 freed += file_operations.size_on_disk(file.lstat())
@@ -165,31 +169,31 @@ def caches_to_remove(
     return tuple(selection)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _all_files_below(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names)
 
 
-def entries_of(folder: Path) -> Iterator[tuple[str, Path]]:
+def cache_entries(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the entries of a cache with their relative paths; files that Bazel is still writing have other names."""
-    for path in _files(folder):
+    for path in _all_files_below(folder):
         name = path.relative_to(folder).as_posix()
         if ENTRY.fullmatch(name):
             yield name, path
 
 
-def action_count(folder: Path) -> int:
+def cached_action_count(folder: Path) -> int:
     """Return the number of finished actions in a cache."""
-    return sum(1 for name, _ in entries_of(folder) if is_action(name))
+    return sum(1 for name, _ in cache_entries(folder) if is_action_entry(name))
 
 
-def is_action(name: str) -> bool:
+def is_action_entry(name: str) -> bool:
     """Return whether an entry is an action's result."""
     match = ENTRY.fullmatch(name)
     return match is not None and match[1] == "ac"
 
 
-def expected_hash(name: str) -> str | None:
+def expected_entry_hash(name: str) -> str | None:
     """Return the SHA-256 that a file of a cache must have, by its path; None for an entry that is not named by it."""
     match = ENTRY.fullmatch(name)
     return match[2] if match and match[1] == "cas" and name.startswith("cas/") and len(match[2]) == 64 else None

@@ -45,7 +45,7 @@ class ActionFailure:
 
 
 @dataclass(slots=True, kw_only=True)
-class BazelBuild:
+class BazelBuildState:
     """One call of Bazel, as far as its events have arrived."""
 
     events: int = 0
@@ -71,7 +71,7 @@ class BazelBuild:
             if "aborted" in event:
                 self._add_error_line(str(event["aborted"].get("description", "")))
             else:
-                self._handle(kind, event)
+                self._handle_event(kind, event)
 
     def compile_report(self) -> CompileReport | None:
         """Return the origin of the actions, once Bazel has counted them; None before."""
@@ -82,7 +82,7 @@ class BazelBuild:
         ran = sum(self.counts.values()) - hits - internal
         remote = self.counts.get("remote", 0)
         # An action that runs remotely also waits there for a worker.
-        work = None if self.profile is None or remote else action_seconds(self.profile)
+        work = None if self.profile is None or remote else total_action_seconds(self.profile)
         return CompileReport(
             hits=hits,
             misses=ran,
@@ -94,7 +94,7 @@ class BazelBuild:
             queued=self.queued,
         )
 
-    def _handle(self, kind: str, event: dict[str, Any]) -> None:
+    def _handle_event(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
             case "started":
                 self.server = _parse_integer(event.get("started", {}).get("serverPid"))
@@ -139,9 +139,9 @@ class BazelBuild:
     def _handle_tool_logs(self, event: dict[str, Any]) -> None:
         for log in event.get("buildToolLogs", {}).get("log", ()):
             if log.get("name") == "process stats" and not self.counts:
-                self.counts = process_counts(_tool_log_text(log))
+                self.counts = parse_process_counts(_tool_log_text(log))
             elif log.get("name") == "critical path":
-                self.critical, self.queued = critical_path(_tool_log_text(log))
+                self.critical, self.queued = parse_critical_path(_tool_log_text(log))
             elif str(log.get("name", "")).endswith("profile.gz"):
                 self.profile = _path_of_file_uri(log.get("uri"))
 
@@ -150,7 +150,7 @@ def _tool_log_text(log: dict[str, Any]) -> str:
     return base64.b64decode(log.get("contents", "")).decode(errors="replace")
 
 
-def critical_path(text: str) -> tuple[float | None, float | None]:
+def parse_critical_path(text: str) -> tuple[float | None, float | None]:
     """Return the seconds of the critical path, and those that its actions waited for a remote worker."""
     match = _CRITICAL.match(text)
     if match is None:
@@ -159,7 +159,7 @@ def critical_path(text: str) -> tuple[float | None, float | None]:
     return float(match[1]), None if share is None else float(match[1]) * float(share[1]) / 100
 
 
-def process_counts(text: str) -> dict[str, int]:
+def parse_process_counts(text: str) -> dict[str, int]:
     """Return the counts in Bazel's summary of its processes, ``8 processes: 6 remote cache hit, 2 internal``.
 
     Bazel 4 calls a disk cache ``remote``, too.
@@ -168,7 +168,7 @@ def process_counts(text: str) -> dict[str, int]:
     return {name.strip(): int(count.replace(",", "")) for count, name in _PROCESSES.findall(counts)}
 
 
-def action_seconds(profile: Path) -> float | None:
+def total_action_seconds(profile: Path) -> float | None:
     """Return the total seconds of all actions, from Bazel's profile; None without one."""
     try:
         with gzip.open(profile) as file:
@@ -180,7 +180,7 @@ def action_seconds(profile: Path) -> float | None:
 
 
 def _action_failure(event: dict[str, Any], action: dict[str, Any]) -> ActionFailure:
-    parts = [_output_end(action.get(name)) for name in ("stdout", "stderr")]
+    parts = [_action_output_end(action.get(name)) for name in ("stdout", "stderr")]
     output = [line for part in parts for line in part.splitlines() if not _SANDBOX.match(line)]
     message = action.get("failureDetail", {}).get("message", "")
     return ActionFailure(
@@ -191,7 +191,7 @@ def _action_failure(event: dict[str, Any], action: dict[str, Any]) -> ActionFail
     )
 
 
-def _output_end(file: dict[str, Any] | None) -> str:
+def _action_output_end(file: dict[str, Any] | None) -> str:
     """Return the end of an action's output, which is in the event or in a file."""
     if not file:
         return ""

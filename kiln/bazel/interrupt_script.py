@@ -17,6 +17,6 @@ NAME = "stop"  # of the file, in the config's folder
 _LINES = Path(__file__).with_name("interrupt.sh.in")
 
 
-def interrupt_lines(file: Path) -> str:
+def interrupt_bazel_lines(file: Path) -> str:
     """Return the lines, for the beginning of a script in bash."""
     return _LINES.read_text(encoding="utf-8").format(file=shlex.quote(str(file)))

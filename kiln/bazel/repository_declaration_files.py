@@ -55,7 +55,7 @@ def _declaring_paths(folder: Path) -> list[str]:
     for _ in range(DEEPEST):
         below = []
         for place in level:
-            entries, entries_left = _entries(folder / place, entries_left)
+            entries, entries_left = _bounded_folder_entries(folder / place, entries_left)
             names = {entry.name for entry in entries}
             if _OUTPUT_BASE in names:
                 continue
@@ -71,7 +71,7 @@ def _declaring_paths(folder: Path) -> list[str]:
     return paths
 
 
-def _entries(folder: Path, most: int) -> tuple[list[os.DirEntry[str]], int]:
+def _bounded_folder_entries(folder: Path, most: int) -> tuple[list[os.DirEntry[str]], int]:
     """Return the entries of a folder, at most as many as are left, and how many are left then."""
     entries: list[os.DirEntry[str]] = []
     try:

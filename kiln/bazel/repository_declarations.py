@@ -91,13 +91,13 @@ def _declared_repositories(data: bytes) -> list[ExternalRepository]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            calls = list(_calls(ast.parse(data)))
-        return [*_archives(calls), *_modules(calls)]
+            calls = list(_starlark_calls(ast.parse(data)))
+        return [*_declared_archives(calls), *_declared_modules(calls)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for code that is nested too deeply
         return []
 
 
-def _archives(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
+def _declared_archives(calls: Iterable[_StarlarkCall]) -> Iterator[ExternalRepository]:
     """Yield the archives and Git repositories that are declared by their addresses."""
     for call in calls:
         if call.fields.keys() & {"url", "urls", "remote"} and call.rule not in _OVERRIDES:
@@ -107,7 +107,7 @@ def _archives(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
                 yield ExternalRepository(name=name, **archive)
 
 
-def _modules(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
+def _declared_modules(calls: Iterable[_StarlarkCall]) -> Iterator[ExternalRepository]:
     """Yield the modules of a MODULE.bazel, with the versions and archives of its overrides."""
     modules: dict[str, dict[str, str]] = {}
     overrides: dict[str, dict[str, str]] = {}
@@ -129,7 +129,7 @@ def _modules(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _StarlarkCall:
     """A call with its keyword arguments, and the texts that are assigned to names where it is."""
 
     rule: str
@@ -154,7 +154,7 @@ class _Call:
         }
 
 
-def _calls(tree: ast.AST) -> Iterator[_Call]:
+def _starlark_calls(tree: ast.AST) -> Iterator[_StarlarkCall]:
     """Yield the calls of a file, with the texts that are assigned to names in the same scope."""
     pending: list[tuple[ast.AST, dict[str, str]]] = [(tree, {})]
     while pending:
@@ -172,7 +172,9 @@ def _calls(tree: ast.AST) -> Iterator[_Call]:
             nodes.extend(list(ast.iter_child_nodes(node))[::-1])
         for call in calls:
             rule = call.func.id if isinstance(call.func, ast.Name) else ""
-            yield _Call(rule=rule, fields={item.arg: item.value for item in call.keywords if item.arg}, names=names)
+            yield _StarlarkCall(
+                rule=rule, fields={item.arg: item.value for item in call.keywords if item.arg}, names=names
+            )
 
 
 def _sha256_of_integrity(integrity: str) -> str:
@@ -184,7 +186,7 @@ def _sha256_of_integrity(integrity: str) -> str:
         return ""
 
 
-def is_valid(repository: ExternalRepository) -> bool:
+def is_valid_repository(repository: ExternalRepository) -> bool:
     """Return whether a repository is one that this module returns; what a build reports may be forged."""
     texts = (repository.version, repository.alias)
     return (

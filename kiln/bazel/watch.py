@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import process_table
-from kiln.bazel.events import BazelBuild
+from kiln.bazel.events import BazelBuildState
 from kiln.compat import failure_patterns as known_failures
 from kiln.errors import BuildFailed, with_margin
 from kiln.model.compile_report import Progress, sum_of_reports
@@ -38,20 +38,20 @@ class EventFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.build = BazelBuild()
+        self.build = BazelBuildState()
         self._at = 0
         self._head = b""
         self._rest = b""
         self._lock = threading.Lock()
 
-    def read(self) -> None:
+    def read_new_events(self) -> None:
         """Read the new events."""
         with self._lock:
             try:
                 with self.path.open("rb") as file:
                     head = file.read(HEAD)
                     if not head.startswith(self._head):
-                        self.build, self._at, self._rest = BazelBuild(), 0, b""
+                        self.build, self._at, self._rest = BazelBuildState(), 0, b""
                     self._head = head
                     file.seek(self._at)
                     data = file.read()
@@ -78,7 +78,7 @@ def earlier_event_files(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}.*"))
 
 
-class RemainingTime:
+class RemainingTimeEstimate:
     """Estimates the remaining time from the recent rate of actions: cached ones are fast, compiled ones slow."""
 
     def __init__(self) -> None:
@@ -126,18 +126,18 @@ class BuildWatch:
     file: EventFile
     on_progress: Callable[[Progress], None]
     stall: StallDetector
-    pace: RemainingTime = field(default_factory=RemainingTime)
+    pace: RemainingTimeEstimate = field(default_factory=RemainingTimeEstimate)
     reported: Progress | None = None
     same_container: bool = True
 
     @property
-    def build(self) -> BazelBuild:
+    def build(self) -> BazelBuildState:
         """The state of the build."""
         return self.file.build
 
     def poll_events(self, now: float) -> None:
         """Read new events, and report changed progress."""
-        self.file.read()
+        self.file.read_new_events()
         progress = self.progress(now)
         if progress is not None and progress != self.reported:
             self.reported = progress
@@ -164,11 +164,11 @@ class BuildWatch:
             return "" if idle is None else f"no output of Bazel for {idle / 60:.0f} min"
         roots = {os.getpid(), *({self.build.server} if self.build.server else ())}
 
-        def busy() -> float:
+        def busy_seconds() -> float:
             # Inspecting processes takes time as well, which is not the build's.
             return sum(process.busy for process in process_table.with_descendants(*roots) if process.pid != os.getpid())
 
-        idle = self.stall.stalled_seconds(now, self.build.events, busy)
+        idle = self.stall.stalled_seconds(now, self.build.events, busy_seconds)
         if idle is None:
             return ""
         names = awaited_processes(process_table.with_descendants(*roots), without=roots)
@@ -176,16 +176,16 @@ class BuildWatch:
 
     def compile_report(self) -> CompileReport | None:
         """Return the origin of the actions of all calls of Bazel, None when it has not counted them."""
-        self.file.read()
+        self.file.read_new_events()
         earlier = [EventFile(path) for path in earlier_event_files(self.file.path)]
         for file in earlier:
-            file.read()
+            file.read_new_events()
         reports = [report for file in (*earlier, self.file) if (report := file.compile_report())]
         return sum_of_reports(reports) if reports else None
 
     def explained_error(self, error: KilnError) -> KilnError:
         """Return an error with the action that failed and its cause, as far as they are known."""
-        self.file.read()
+        self.file.read_new_events()
         failures, complaints = self.build.failures, self.build.complaints
         output = failures[0].text if failures else "\n".join(complaints)
         cause = known_failures.cause_of_failed_compile(
@@ -216,7 +216,7 @@ def _process_age_text(process: Process) -> str:
 
 
 @contextlib.contextmanager
-def watched(
+def watch_build(
     path: Path, *, on_progress: Callable[[Progress], None], stall: float, same_container: bool = True
 ) -> Iterator[BuildWatch]:
     """Follow the build whose event file is ``path`` during the block; ``stall`` is in seconds."""
@@ -236,4 +236,4 @@ def watched(
     finally:
         over.set()
         thread.join()
-        watch.file.read()
+        watch.file.read_new_events()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.build.engine_run import execute, prepare_script_run
+    from kiln.build.engine_run import build_package, prepare_script_run
     from kiln.build.plan import (
         outputs_in_build_order,
         plan_compile,
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
         test_sources_folder,
     )
     from kiln.build.script_variables import config_caller_variable_names
-    from kiln.build.staging_run_exports import run_exports_of
+    from kiln.build.staging_run_exports import run_exports_of_package
 
 __all__ = [
+    "build_package",
     "config_caller_variable_names",
-    "execute",
     "outputs_in_build_order",
     "plan_compile",
     "plan_outputs",
     "plan_rehearsal",
     "prepare_script_run",
-    "run_exports_of",
+    "run_exports_of_package",
     "test_only_files",
     "test_sources_folder",
 ]
@@ -33,9 +33,9 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "engine_run": "execute prepare_script_run",
+        "engine_run": "build_package prepare_script_run",
         "plan": "outputs_in_build_order plan_compile plan_outputs plan_rehearsal test_only_files test_sources_folder",
         "script_variables": "config_caller_variable_names",
-        "staging_run_exports": "run_exports_of",
+        "staging_run_exports": "run_exports_of_package",
     },
 )

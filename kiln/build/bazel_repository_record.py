@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FILE = "external_repositories.json"  # in a step's folder
 
 
-def record(step_folder: Path) -> None:
+def write_repository_record(step_folder: Path) -> None:
     """Write what the sources in a step's work folders declare; a build does not fail for what they declare."""
     try:
         declared = [item for folder in work_folders(step_folder) for item in _declared_repositories(folder)]
@@ -32,14 +32,14 @@ def record(step_folder: Path) -> None:
         files.write_text(step_folder / FILE, json.dumps(to_json(declared)))
 
 
-def recorded(step_folder: Path) -> list[dict[str, Any]]:
+def read_repository_record(step_folder: Path) -> list[dict[str, Any]]:
     """Return what was recorded of a step, as JSON values."""
     file = step_folder / FILE
     values: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     return values
 
 
-def combined(*declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merged_repositories(*declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the repositories of several steps, of each name the first."""
     by_name: dict[str, dict[str, Any]] = {}
     for item in (item for values in declared for item in values):

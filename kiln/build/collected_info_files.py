@@ -17,7 +17,7 @@ LARGEST = 1 << 27  # bytes of all files; readers of packages refuse more metadat
 FOREIGN = frozenset((".git", ".hg", ".svn", ".DS_Store", "__pycache__"))
 
 
-def collected(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
+def collect_info_files(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
     """Return the files of planned entries by their names below ``info/``; a later entry replaces an earlier one.
 
     Raises:
@@ -38,7 +38,7 @@ def collected(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
                         hint="keep sources out of the recipe's folder, or set build/include_recipe to false",
                     )
                 data += more
-                mode = _mode(part) if isinstance(part, Path) else mode
+                mode = _normalized_file_mode(part) if isinstance(part, Path) else mode
             left -= len(data)
             files[name] = InfoFile(data=data, mode=mode)
     return files
@@ -102,7 +102,7 @@ def _glob_inside_folder(folder: Path, pattern: str, *, below: bool) -> list[Path
         return []
 
 
-def _mode(file: Path) -> int:
+def _normalized_file_mode(file: Path) -> int:
     return 0o755 if file.stat().st_mode & 0o111 else 0o644
 
 

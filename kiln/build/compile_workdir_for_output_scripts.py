@@ -24,7 +24,7 @@ WORK, PREFIX, INSTALLED = "work_directory", "prefix", "installed.tar"
 _LIST = "find . -mindepth 1 ! -type d | LC_ALL=C sort"
 
 
-def before_compile_lines(folder: Path) -> tuple[str, ...]:
+def record_compile_workdir_lines(folder: Path) -> tuple[str, ...]:
     """Return the lines that record the compile step's work directory, and the files of its prefix beforehand."""
     place = shlex.quote(str(folder))
     return (
@@ -34,7 +34,7 @@ def before_compile_lines(folder: Path) -> tuple[str, ...]:
     )
 
 
-def after_compile_lines(folder: Path) -> tuple[str, ...]:
+def archive_installed_files_lines(folder: Path) -> tuple[str, ...]:
     """Return the lines that archive the compile step's installed files, for outputs that only pick files."""
     place = shlex.quote(str(folder))
     return (
@@ -44,17 +44,17 @@ def after_compile_lines(folder: Path) -> tuple[str, ...]:
     )
 
 
-def before_output_lines(folder: Path, output: Output, top: str) -> tuple[str, ...]:
+def enter_compile_workdir_lines(folder: Path, output: Output, top: str) -> tuple[str, ...]:
     """Return the lines that change to the work directory of the compile step in ``folder``, before an output's script.
 
     ``top`` is the name of the recipe itself.
     """
     place = shlex.quote(str(folder))
     enter = ('kiln_own="$PWD"', f'export SRC_DIR="$(cat {place}/{WORK})"', 'cd "$SRC_DIR"')
-    return (*enter, *(_unpack_installed_files_lines(place) if only_picks_files(output, top) else ()))
+    return (*enter, *(_unpack_installed_files_lines(place) if packs_files_without_script(output, top) else ()))
 
 
-def only_picks_files(output: Output, top: str) -> bool:
+def packs_files_without_script(output: Output, top: str) -> bool:
     """Return whether an output has no script, and takes files that the compile step installed.
 
     These are the files that it names, or all for the output named like the recipe (conda-build's ``build.build``).
@@ -62,7 +62,7 @@ def only_picks_files(output: Output, top: str) -> bool:
     return (bool(output.files) or output.name == top) and output.script.file is None and not output.script.lines
 
 
-def staging_copy_lines(folder: Path, output: Output, licenses: Iterable[str]) -> tuple[str, ...]:
+def copy_staging_workdir_lines(folder: Path, output: Output, licenses: Iterable[str]) -> tuple[str, ...]:
     """Return the lines that bring an output a copy of a staging output's work directory, and its installed files.
 
     The paths of the staging output's prefix and work directory become the output's, with unchanged times of files, so
@@ -76,7 +76,7 @@ def staging_copy_lines(folder: Path, output: Output, licenses: Iterable[str]) ->
     )
     tested = any(test.source_files for test in output.tests)
     if output.script.file is None and not output.script.lines and not tested:
-        patterns = [quoted_pattern(pattern) for pattern in licenses]
+        patterns = [shell_quoted_glob(pattern) for pattern in licenses]
         copies = (f"for kiln_file in {pattern}; do {_COPY_ONE}; done" for pattern in patterns)
         return (*enter, 'cd "$kiln_work"', *copies, 'cd "$SRC_DIR"')
     copied = _COPY_BESIDE if output.sources else _COPY
@@ -123,11 +123,11 @@ _RELINK = (
 def copy_test_sources_lines(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
     """Return the lines that copy the source files of a test to ``place``; globs are the shell's."""
     target = shlex.quote(str(place))
-    copies = (f"cp -r --parents -- {quoted_pattern(pattern)} {target}/" for pattern in patterns)
+    copies = (f"cp -r --parents -- {shell_quoted_glob(pattern)} {target}/" for pattern in patterns)
     return (f"rm -rf {target}", f"mkdir -p {target}", *copies)
 
 
-def quoted_pattern(pattern: str) -> str:
+def shell_quoted_glob(pattern: str) -> str:
     """Return a pattern as the shell expands it, all but its wildcards quoted."""
     return re.sub(r"[^*?\[\]]+", lambda part: shlex.quote(part[0]), pattern)
 

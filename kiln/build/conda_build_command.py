@@ -51,7 +51,7 @@ MODERN = 1000  # conda-forge's build numbers from here on are those of its own c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CondaBuildCall:
     """The paths and settings of an engine's run, all paths as the engine sees them.
 
     ``croot`` is its working folder and holds its packages, ``fetched`` the folder of the packages that it fetches, and
@@ -80,7 +80,7 @@ class Call:
     subdir: str = "linux-64"
 
 
-def argv(call: Call) -> tuple[str, ...]:
+def build_command_line(call: CondaBuildCall) -> tuple[str, ...]:
     """Return the engine's command line."""
     return (
         PROGRAMS[call.engine],
@@ -94,7 +94,7 @@ def argv(call: Call) -> tuple[str, ...]:
     )
 
 
-def debug_argv(call: Call, output: str) -> tuple[str, ...]:
+def debug_command_line(call: CondaBuildCall, output: str) -> tuple[str, ...]:
     """Return the command line that prepares an output to be built by hand: conda-build's, since boa has none.
 
     ``output`` is a pattern; an empty one leaves the choice to conda-build. Source: ``conda debug`` in conda-smithy's
@@ -108,23 +108,23 @@ def debug_argv(call: Call, output: str) -> tuple[str, ...]:
     )
 
 
-def script(call: Call, *, debug: str | None = None) -> str:
+def engine_bash_script(call: CondaBuildCall, *, debug: str | None = None) -> str:
     """Return the bash script that enters conda's base environment, where there is one, and runs the engine.
 
     With ``debug``, an output's pattern or an empty text, prepare that output and open a shell in its work directory,
     with its environment.
     """
     program = PROGRAMS[call.engine] if debug is None else "conda-debug"
-    last: tuple[str, ...] = (f"exec {shlex.join(argv(call))}",)
+    last: tuple[str, ...] = (f"exec {shlex.join(build_command_line(call))}",)
     if debug is not None:
         shell = "if [ -t 0 ]; then exec bash -i; else exec bash -s; fi"
-        ready = f"{shlex.join(debug_argv(call, debug))} </dev/null"
+        ready = f"{shlex.join(debug_command_line(call, debug))} </dev/null"
         last = (ready, 'cd "$CONDA_BLD_PATH"/debug_*/work', "set +euo pipefail; . ./build_env_setup.sh", shell)
     return "\n".join(
         (
             "set -euo pipefail",
             "unset PYTHONPATH PYTHONDONTWRITEBYTECODE",  # they are for kiln's own processes
-            *(f"export {name}={shlex.quote(value)}" for name, value in environment(call).items()),
+            *(f"export {name}={shlex.quote(value)}" for name, value in conda_build_environment(call).items()),
             "if [ -e /opt/conda/etc/profile.d/conda.sh ]; then",
             "    set +u; . /opt/conda/etc/profile.d/conda.sh; conda activate base; set -u",
             "fi",
@@ -137,7 +137,7 @@ def script(call: Call, *, debug: str | None = None) -> str:
     )
 
 
-def environment(call: Call) -> dict[str, str]:
+def conda_build_environment(call: CondaBuildCall) -> dict[str, str]:
     """Return the environment variables of conda and the engine.
 
     Source: conda-smithy's build_steps.sh, and ``run_conda_forge_build_setup_linux`` of conda-forge-ci-setup.
@@ -153,12 +153,12 @@ def environment(call: Call) -> dict[str, str]:
     }
 
 
-def engine_error(engine: str, exit_code: int, output: str) -> KilnError:
+def error_from_engine_output(engine: str, exit_code: int, output: str) -> KilnError:
     """Return why an engine failed, from the end of its ``output``: the last lines of the script, and the exceptions.
 
     The engine is written in Python: some forty lines of traceback follow the output of a script or a test.
     """
-    output_lines, raised = _split_at_exceptions(output.splitlines())
+    output_lines, raised = _split_output_at_exceptions(output.splitlines())
     if not raised:
         raised = [line for line in output_lines[-SAID:] if PLAIN_EXIT.match(line.strip())]
         output_lines = [line for line in output_lines if line not in raised]
@@ -173,7 +173,7 @@ def engine_error(engine: str, exit_code: int, output: str) -> KilnError:
     return error(f"{engine} ended with exit code {exit_code}", why=f"it said\n{why}", hint=hint)
 
 
-def _split_at_exceptions(lines: list[str]) -> tuple[list[str], list[str]]:
+def _split_output_at_exceptions(lines: list[str]) -> tuple[list[str], list[str]]:
     """Return the lines before the last chain of exceptions, and the messages of these; all lines without any."""
     starts = [index for index, line in enumerate(lines) if line == TRACEBACK]
     if not starts:
@@ -191,7 +191,7 @@ def _split_at_exceptions(lines: list[str]) -> tuple[list[str], list[str]]:
     return lines[:first], raised
 
 
-def condarc(call: Call) -> str:
+def condarc_content(call: CondaBuildCall) -> str:
     """Return conda's settings, as JSON, which is YAML too."""
     settings = {
         "conda-build": {"root-dir": str(call.croot), **call.settings},

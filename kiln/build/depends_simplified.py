@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def simplified(specs: Iterable[str]) -> list[str]:
+def simplified_depends(specs: Iterable[str]) -> list[str]:
     """Return sorted specs, each ``name``, ``name version`` or ``name version build``, without what others imply.
 
     Of a package with an exact version and build, all other specs are left out; of one with a version, the bare name.
@@ -30,7 +30,7 @@ def simplified(specs: Iterable[str]) -> list[str]:
 
 def _specs_not_implied(by_name: Mapping[str, set[str]]) -> Iterable[str]:
     for name, rests in by_name.items():
-        exact = {rest for rest in rests if _is_exact(rest)}
+        exact = {rest for rest in rests if _is_exact_pin(rest)}
         if len(exact) > 1:
             raise RecipeFault(
                 f"{name} is required in two exact builds",
@@ -40,7 +40,7 @@ def _specs_not_implied(by_name: Mapping[str, set[str]]) -> Iterable[str]:
         yield from (f"{name} {rest}".strip() for rest in exact or (rests - {""} or rests))
 
 
-def _is_exact(rest: str) -> bool:
+def _is_exact_pin(rest: str) -> bool:
     """Return whether a spec without its name is a version and a build, neither with wildcards nor as a range."""
     words = rest.split()
     return len(words) > 1 and not set("<>*") & set(words[0]) and "*" not in words[1]

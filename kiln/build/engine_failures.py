@@ -90,7 +90,7 @@ SCRIPT_FAILED = "Script failed to execute"
 STATUS = re.compile(r"^Script failed with status (\d+)", re.MULTILINE)
 
 
-def readable_message(reason: str, tail: str) -> str:
+def readable_engine_message(reason: str, tail: str) -> str:
     """Return an engine's error message without the name of its exception, and with a script's exit code."""
     codes = STATUS.findall(tail)
     if SCRIPT_FAILED in reason and codes:
@@ -98,7 +98,7 @@ def readable_message(reason: str, tail: str) -> str:
     return reason.removeprefix("PyRattlerBuildError: ")
 
 
-def kind(reason: str, tail: str) -> FailureKind:
+def classify_failure(reason: str, tail: str) -> FailureKind:
     """Return the kind of a failure, from an engine's error message and the end of its log."""
     if DISK.words.search(reason) or DISK.words.search(tail):
         return DISK

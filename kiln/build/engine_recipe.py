@@ -9,9 +9,9 @@ from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.rattler_build_output_settings import (
     binary_settings,
     ignored_run_exports,
-    merged_requirements,
     packing_settings,
     python_package_settings,
+    requirements_merged_into_host,
 )
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict
@@ -61,34 +61,37 @@ def output_recipe(
         *run_lines(output.script, recipe_folder),
         *untraced(epilogue),
     ]
-    source_entries = [source(entry, recipe_folder) for entry in sources if not entry.linked]
-    requirements = _requirements(output, left_out)
+    source_entries = [source_entry(entry, recipe_folder) for entry in sources if not entry.linked]
+    requirements = _requirements_section(output, left_out)
     requirements["run"] += [
         strict(entry.spec) for entry in inherited if not _is_ignored_run_export(entry, output.settings)
     ]
     return {
-        **_script_context(output.script),
+        **_script_context_section(output.script),
         "package": {"name": output.name, "version": output.version},
         **({"source": source_entries} if source_entries else {}),
         "build": _build_section(output, script, as_it_is=as_it_is),
         "requirements": {section: specs for section, specs in requirements.items() if section not in left_out},
         "tests": [entry for test in output.tests if test.by_engine for entry in _test_entries(test)],
-        "about": _about(output, recipe_folder),
+        "about": _about_section(output, recipe_folder),
         "extra": dict(extra or {}),
     }
 
 
 def compile_step_recipe(name: str, staging: Staging, script: Iterable[str], *, recipe_folder: Path) -> dict[str, Any]:
     """Return the recipe of a shared build step: a package without content, run for the files that its script leaves."""
-    needs, ignored = merged_requirements(staging.requirements, staging.settings), ignored_run_exports(staging.settings)
+    needs, ignored = (
+        requirements_merged_into_host(staging.requirements, staging.settings),
+        ignored_run_exports(staging.settings),
+    )
     return {
-        **_script_context(staging.script),
+        **_script_context_section(staging.script),
         "package": {"name": name, "version": "0"},
-        "source": [source(entry, recipe_folder) for entry in staging.sources if not entry.linked],
+        "source": [source_entry(entry, recipe_folder) for entry in staging.sources if not entry.linked],
         "build": {
             "number": 0,
             "string": "compile",
-            "script": {"content": list(script), **secrets_entry(staging.script_env)},
+            "script": {"content": list(script), **script_secrets_entry(staging.script_env)},
             "files": [".kiln-none"],
             **({"merge_build_and_host_envs": True} if staging.settings.merge_build_host else {}),
             **AS_IT_IS,
@@ -102,12 +105,12 @@ def compile_step_recipe(name: str, staging: Staging, script: Iterable[str], *, r
     }
 
 
-def _script_context(script: Script) -> dict[str, Any]:
+def _script_context_section(script: Script) -> dict[str, Any]:
     """Return the values of the names in a script's expressions, which the engine evaluates at build time."""
     return {"context": dict(script.names)} if script.names else {}
 
 
-def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
+def source_entry(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     """Return an entry of ``source`` in rattler-build's terms; paths are relative to the recipe.
 
     That of a source which kiln fetches lacks the address and the hashes, which `source_fetch` adds.
@@ -119,12 +122,12 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     elif definition.url:
         entry["url"] = list(definition.url)
     elif definition.git_url is not None:
-        entry["git"] = sources_fetched_by_engine_or_kiln.git_address(definition.git_url, recipe_folder)
+        entry["git"] = sources_fetched_by_engine_or_kiln.absolute_repository_address(definition.git_url, recipe_folder)
     elif definition.path is not None:
         path = (recipe_folder / definition.path).resolve()
-        entry |= {"path": str(path), "use_gitignore": False} if definition.by_engine else local_source(path)
+        entry |= {"path": str(path), "use_gitignore": False} if definition.by_engine else local_source_entry(path)
     fields = {
-        **({} if is_fetched else _source_identity(definition)),
+        **({} if is_fetched else _source_identity_fields(definition)),
         "target_directory": definition.folder,
     }
     entry |= {key: value for key, value in fields.items() if value is not None}
@@ -133,7 +136,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     return {**entry, **definition.settings}
 
 
-def _source_identity(definition: Source) -> dict[str, Any]:
+def _source_identity_fields(definition: Source) -> dict[str, Any]:
     """Return the keys that say which file or revision a source is, and its name in the work directory."""
     return {
         "rev": definition.git_rev,
@@ -144,7 +147,7 @@ def _source_identity(definition: Source) -> dict[str, Any]:
     }
 
 
-def local_source(path: Path) -> dict[str, Any]:
+def local_source_entry(path: Path) -> dict[str, Any]:
     """Return the entry of a local source; a file is copied as it is, where rattler-build would unpack an archive."""
     name = {"file_name": path.name} if path.is_file() else {}
     return {"path": str(path), "use_gitignore": False, **name}
@@ -161,7 +164,7 @@ def caller_variable_names(script_env: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({entry for entry in script_env if entry.isidentifier()}))
 
 
-def secrets_entry(script_env: Iterable[str]) -> dict[str, list[str]]:
+def script_secrets_entry(script_env: Iterable[str]) -> dict[str, list[str]]:
     """Return the entry that passes the caller's variables to a script: as secrets, since tokens are among them."""
     variables = caller_variable_names(script_env)
     return {"secrets": list(variables)} if variables else {}
@@ -171,7 +174,7 @@ def _build_section(output: Output, script: list[str], *, as_it_is: bool) -> dict
     build: dict[str, Any] = {
         "number": output.build_number,
         "string": output.build_string,
-        "script": {"content": script, **secrets_entry(output.script_env)},
+        "script": {"content": script, **script_secrets_entry(output.script_env)},
         **(AS_IT_IS if as_it_is else binary_settings(output)),
         "python": {**python_package_settings(output), "entry_points": list(output.entry_points)},
         **packing_settings(output),
@@ -181,8 +184,12 @@ def _build_section(output: Output, script: list[str], *, as_it_is: bool) -> dict
     return build
 
 
-def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
-    needs = output.requirements if "build" in left_out else merged_requirements(output.requirements, output.settings)
+def _requirements_section(output: Output, left_out: Container[str]) -> dict[str, Any]:
+    needs = (
+        output.requirements
+        if "build" in left_out
+        else requirements_merged_into_host(output.requirements, output.settings)
+    )
     pins = {(field, index): pin for field, index, pin in output.pins}
 
     def specs(field: str, texts: Iterable[str]) -> list[str]:
@@ -221,13 +228,13 @@ def _test_entries(test: OutputTest) -> Iterator[dict[str, Any]]:
     if test.script.file is not None or test.script.lines:
         build = {"build": [strict(spec) for spec in test.requires_build]} if test.requires_build else {}
         yield {
-            "script": _script_of_test(test.script),
+            "script": _test_script_entry(test.script),
             "requirements": {"run": [strict(spec) for spec in test.requires], **build},
             "files": {"recipe": list(test.files), "source": list(test.source_files)},
         }
 
 
-def _script_of_test(script: Script) -> Any:
+def _test_script_entry(script: Script) -> Any:
     """Return a test's script for the package's metadata, which gets the text of a file."""
     settings = {"interpreter": script.interpreter, "env": dict(script.environment), "cwd": script.folder}
     setting: dict[str, Any] = {key: value for key, value in settings.items() if value}
@@ -236,7 +243,7 @@ def _script_of_test(script: Script) -> Any:
     return {"content": list(script.lines), **setting} if setting else list(script.lines)
 
 
-def _about(output: Output, recipe_folder: Path) -> dict[str, Any]:
+def _about_section(output: Output, recipe_folder: Path) -> dict[str, Any]:
     """Return ``about`` as the engine needs it: without the values that are added to the package afterwards.
 
     It refuses many values that conda-build takes, such as two addresses of documentation.

@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 from kiln import files, process_runner, rattler_process
 from kiln.build import engine_failures, missing_licenses, unpackable_prefix_files
 from kiln.build.engine_secrets import (
-    credentials_file,
     engine_environment,
     recipe_with_merged_secrets,
-    secret_names,
+    secret_names_of_step,
     source_fetch_environment,
+    temporary_credentials_file,
 )
 from kiln.build.rattler_build_paths import host_prefixes
-from kiln.build.source_fetch import SourceFetch
-from kiln.build.source_mirrors import SourceMirrors, with_mirrors
+from kiln.build.source_fetch import SourceFetcher
+from kiln.build.source_mirrors import SourceMirrors, recipe_with_mirror_urls
 from kiln.errors import DownloadFailed, with_margin
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
@@ -38,7 +38,7 @@ _NAMES = {COMPILE: "the recipe's own build step"}
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
 
-def execute(
+def build_package(
     step: BuildStep | CompileStep,
     *,
     environment: Mapping[str, str],
@@ -71,7 +71,7 @@ def prepare_script_run(
     """Make everything that a step's script needs, without running it; return the paths by their names.
 
     They are ``work``, the script's folder, ``script``, ``environment``, the file that it sources, and the prefixes
-    ``host`` and ``build``. Raises what `execute` does.
+    ``host`` and ``build``. Raises what `build_package` does.
     """
     run = partial(_run_engine_process, step, {"debug": True}, environment=environment, on_line=on_line, origins=origins)
     return _run_with_unpack_fallback(step, "script", run)
@@ -107,31 +107,33 @@ def _run_engine_process(
     """Run the engine's process once, with some sources fetched by kiln; return its answer and its end."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
-    sources = SourceFetch(
+    sources = SourceFetcher(
         folder=step.folder / "sources",
         origins=origins,
-        env=source_fetch_environment(environment, secret_names(step)),
+        env=source_fetch_environment(environment, secret_names_of_step(step)),
         on_line=on_line or (lambda _line: None),
     )
-    recipe = sources.recipe_with_fetched_sources(with_mirrors(recipe_with_merged_secrets(step), origins), fetched)
+    recipe = sources.recipe_with_fetched_sources(
+        recipe_with_mirror_urls(recipe_with_merged_secrets(step), origins), fetched
+    )
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
     fields = {**places, "recipe": recipe, "channels": step.channels, **settings, **more}
     files.write_text(job, json.dumps(fields, indent=1))
     argv = (sys.executable, "-m", "kiln.build.rattler_build_worker", str(job))
-    variables = {**engine_environment(secret_names(step), environment), **step.environment}
+    variables = {**engine_environment(secret_names_of_step(step), environment), **step.environment}
     idle = rattler_process.current_limits().stall
-    with credentials_file(step) as access:
+    with temporary_credentials_file(step) as access:
         env = {**variables, **access}
         result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
     files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
-        waited_for = unpackable_prefix_files.special_files(host_prefixes(step.folder))
+        waited_for = unpackable_prefix_files.find_special_files(host_prefixes(step.folder))
         if waited_for:
             raise build_step_error(
                 step,
-                unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, waited_for),
+                unpackable_prefix_files.message_naming_files(unpackable_prefix_files.SPECIAL, waited_for),
                 result_of_process.tail,
             )
         raise DownloadFailed(
@@ -152,9 +154,9 @@ def channel_hosts(channels: Iterable[str]) -> str:
 def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> KilnError:
     """Return the error of a failed step, from the engine's own messages."""
     name = step.output.name if isinstance(step, BuildStep) else _NAMES.get(step.title, step.title)
-    kind = engine_failures.kind(reason, tail)
+    kind = engine_failures.classify_failure(reason, tail)
     hint = kind.hint or f"what the script left is in {step.folder}"
-    message = engine_failures.readable_message(reason, tail)
+    message = engine_failures.readable_engine_message(reason, tail)
     if kind is engine_failures.LICENSES and isinstance(step, BuildStep):
-        message = missing_licenses.message(step) or message
+        message = missing_licenses.missing_licenses_message(step) or message
     return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{with_margin(tail)}", hint=hint)

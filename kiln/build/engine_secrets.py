@@ -20,7 +20,7 @@ UNPACK = untraced((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f cond
 
 
 @contextlib.contextmanager
-def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
+def temporary_credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
     """Write the credentials of a step's channels into a file of rattler's; yields the variable that names it."""
     entries = channel_url_credentials.rattler_auth_file_content(step.channels)
     if not entries:
@@ -40,7 +40,7 @@ def recipe_with_merged_secrets(step: BuildStep | CompileStep) -> dict[str, Any]:
     The engine masks each value of ``secrets`` separately, even a single letter, and so splits longer secrets into
     pieces that cannot be found any more. In one variable with all of them, it masks nothing that matters.
     """
-    names = secret_names(step)
+    names = secret_names_of_step(step)
     if not names:
         return dict(step.recipe)
     build = step.recipe["build"]
@@ -48,7 +48,7 @@ def recipe_with_merged_secrets(step: BuildStep | CompileStep) -> dict[str, Any]:
     return {**step.recipe, "build": {**build, "script": script}}
 
 
-def secret_names(step: BuildStep | CompileStep) -> tuple[str, ...]:
+def secret_names_of_step(step: BuildStep | CompileStep) -> tuple[str, ...]:
     """Return the names of the secret variables of a step's script; its ``PATH`` is the build's own."""
     names = step.recipe.get("build", {}).get("script", {}).get("secrets", ())
     more = step.secrets if isinstance(step, CompileStep) else ()

@@ -43,20 +43,23 @@ def recipe_and_test_edits(output: Output, recipe_folder: Path, *, sources: Path,
     recipe.yaml keep the engine's layout, with the recipe as it is in the feedstock.
     """
     if output.settings.by_engine:
-        return {"files": packed_recipe.recipe_files_v1(output, recipe_folder)}
-    recipe = packed_recipe.recipe_files(output, recipe_folder) if output.settings.include_recipe else []
+        return {"files": packed_recipe.recipe_yaml_file_entries(output, recipe_folder)}
+    recipe = packed_recipe.recipe_file_entries(output, recipe_folder) if output.settings.include_recipe else []
     edits = {
         "files": [
             *recipe,
             {"to": ".", "tree": str(about), "patterns": ["*"]},  # see `about_files_in_info`
-            *packed_tests.test_files(output, recipe_folder, sources),
+            *packed_tests.test_file_entries(output, recipe_folder, sources),
         ],
         "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}
         if output.noarch == "generic"
         else {},
         "prefix_files": _prefix_replacement_globs(output),
     }
-    return {"sections": packed_recipe.sections_of(output), **{key: value for key, value in edits.items() if value}}
+    return {
+        "sections": packed_recipe.evaluated_recipe_sections(output),
+        **{key: value for key, value in edits.items() if value},
+    }
 
 
 def _prefix_replacement_globs(output: Output) -> dict[str, list[str]]:

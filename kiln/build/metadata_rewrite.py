@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import collected_info_files, packed_recipe, solved_pins
-from kiln.build.depends_simplified import simplified
+from kiln.build.depends_simplified import simplified_depends
 from kiln.build.metadata_edits import LISTS
-from kiln.build.paths_json_edits import corrected_content, legacy_files
+from kiln.build.paths_json_edits import corrected_paths_json, legacy_file_lists
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import legacy
@@ -38,7 +38,7 @@ _ENGINE = re.compile(rb"^  rattler-build: (\S+)$", re.MULTILINE)
 _ENGINES_OWN = ("recipe/", "tests/")
 
 
-def rewrite_package(
+def rewrite_package_metadata(
     package: Path,
     target: Path,
     *,
@@ -56,7 +56,7 @@ def rewrite_package(
     the same bytes. ``level`` is zstd's, for a package that gets a timestamp.
     """
     old = reader.info_files(package)
-    new = PackageMetadata(old=old, fields=index, edits=edits or {}, pins=pins, epoch=epoch).files()
+    new = PackageMetadata(old=old, fields=index, edits=edits or {}, pins=pins, epoch=epoch).rewritten_info_files()
     added = {name: file for name, file in new.items() if name not in old}
 
     def edit(name: str, _: bytes) -> bytes | None:
@@ -67,7 +67,7 @@ def rewrite_package(
 
 @dataclass(frozen=True, kw_only=True)
 class PackageMetadata:
-    """The metadata of a package: ``old`` are the engine's files, the other fields those of `rewrite_package`."""
+    """The metadata of a package: ``old`` are the engine's files, the others those of `rewrite_package_metadata`."""
 
     old: Mapping[str, bytes]
     fields: Mapping[str, Any]
@@ -75,81 +75,84 @@ class PackageMetadata:
     pins: tuple[tuple[str, Pin], ...]
     epoch: int | None
 
-    def files(self) -> dict[str, InfoFile]:
+    def rewritten_info_files(self) -> dict[str, InfoFile]:
         """Return the files of ``info`` by their names; those of the engine without a counterpart are left out."""
         conda_builds = "sections" in self.edits
         left_out = _ENGINES_OWN if conda_builds else ("recipe/",) if self.edits.get("without_recipe") else ()
         result = {name: InfoFile(data=data) for name, data in self.old.items() if not name.startswith(left_out)}
-        for name, data in self._changed_files().items():
+        for name, data in self._edited_engine_files().items():
             if name in result:
                 result[name] = InfoFile(data=data)
-        result |= collected_info_files.collected(self.edits.get("files", ()))
+        result |= collected_info_files.collect_info_files(self.edits.get("files", ()))
         if conda_builds:
-            result |= {name: InfoFile(data=data) for name, data in self._conda_build_files().items()}
+            result |= {name: InfoFile(data=data) for name, data in self._conda_build_layout_files().items()}
         return result
 
-    def _changed_files(self) -> dict[str, bytes]:
+    def _edited_engine_files(self) -> dict[str, bytes]:
         """Return the engine's files with the changes of this package."""
         edits, old = self.edits, self.old
         changes = {
-            "about.json": _json(self._about()),
-            "index.json": _json(self._index),
-            "run_exports.json": _json(self._run_exports),
+            "about.json": _json_bytes(self._about_json()),
+            "index.json": _json_bytes(self._index_json),
+            "run_exports.json": _json_bytes(self._run_exports_json),
         }
         if "hash_input" in edits:
-            changes["hash_input.json"] = _json(edits["hash_input"])
+            changes["hash_input.json"] = _json_bytes(edits["hash_input"])
         if "paths.json" in old:
-            changes["paths.json"] = _json(self._paths_json)
+            changes["paths.json"] = _json_bytes(self._paths_json)
         if solved_pins.RENDERED in old:
             changes[solved_pins.RENDERED] = _recipe_without_machine_facts(old[solved_pins.RENDERED], self.epoch)
         return changes
 
-    def _conda_build_files(self) -> dict[str, bytes]:
+    def _conda_build_layout_files(self) -> dict[str, bytes]:
         """Return the files of conda-build's layout that follow from those of the engine."""
         edits = self.edits
-        files = legacy_files(self._paths_json)
+        files = legacy_file_lists(self._paths_json)
         if not edits.get("without_recipe"):
-            text = packed_recipe.rendered_text(
-                edits["sections"], resolved=self._solved_packages, index=self._index, run_exports=self._run_exports
+            text = packed_recipe.rendered_meta_yaml(
+                edits["sections"],
+                resolved=self._solved_packages,
+                index=self._index_json,
+                run_exports=self._run_exports_json,
             )
             files[f"recipe/{packed_recipe.META}"] = text.encode()
-        return {**files, **({"link.json": _json(edits["link"])} if "link" in edits else {})}
+        return {**files, **({"link.json": _json_bytes(edits["link"])} if "link" in edits else {})}
 
     @cached_property
     def _solved_packages(self) -> dict[str, list[tuple[str, str, str]]]:
-        return solved_pins.recorded_packages(self.old.get(solved_pins.RENDERED, b""))
+        return solved_pins.packages_in_rendered_recipe(self.old.get(solved_pins.RENDERED, b""))
 
     def _specs_with_solved_pins(self, field: str, texts: Iterable[str]) -> list[str]:
         own = [pin for name, pin in self.pins if name == field]
         solved = solved_pins.pinnable_packages(self._solved_packages) if own else {}
-        return solved_pins.with_solved_pins([legacy(text) for text in texts], own, solved)
+        return solved_pins.replace_pin_placeholders([legacy(text) for text in texts], own, solved)
 
     @cached_property
-    def _index(self) -> dict[str, Any]:
+    def _index_json(self) -> dict[str, Any]:
         timestamp = {} if self.epoch is None else {"timestamp": 1000 * self.epoch}
-        fields = self._parsed_json("index.json") | dict(self.fields) | timestamp
+        fields = self._parsed_engine_json("index.json") | dict(self.fields) | timestamp
         fields |= {
             key: self._specs_with_solved_pins(field, fields.get(key, [])) for field, key in solved_pins.SECTIONS.items()
         }
-        return _conda_build_index(fields) if "sections" in self.edits else fields
+        return _index_json_as_conda_build(fields) if "sections" in self.edits else fields
 
     @cached_property
-    def _run_exports(self) -> dict[str, list[str]]:
-        exports = self._parsed_json("run_exports.json")
+    def _run_exports_json(self) -> dict[str, list[str]]:
+        exports = self._parsed_engine_json("run_exports.json")
         return {kind: self._specs_with_solved_pins(f"run_exports/{kind}", texts) for kind, texts in exports.items()}
 
     @cached_property
     def _paths_json(self) -> dict[str, Any]:
-        return corrected_content(
-            self._parsed_json("paths.json"), self.edits.get("no_link", ()), self.edits.get("prefix_files", {})
+        return corrected_paths_json(
+            self._parsed_engine_json("paths.json"), self.edits.get("no_link", ()), self.edits.get("prefix_files", {})
         )
 
-    def _about(self) -> dict[str, Any]:
+    def _about_json(self) -> dict[str, Any]:
         """Return about.json with the recipe's own values; the engine's ``extra`` counts before the recipe's.
 
         Channels in folders are left out: they name places on the machine that built the package.
         """
-        about = self._parsed_json("about.json")
+        about = self._parsed_engine_json("about.json")
         extra = {**self.edits.get("extra", {}), **about.get("extra", {})}
         channels = [url.rstrip("/") for url in about.get("channels", ()) if not url.startswith(packed_recipe.LOCAL)]
         lists: dict[str, list[str]] = {key: [] for key in LISTS} if "sections" in self.edits else {}
@@ -163,14 +166,14 @@ class PackageMetadata:
             **({"extra": extra} if extra else {}),
         }
 
-    def _parsed_json(self, name: str) -> dict[str, Any]:
+    def _parsed_engine_json(self, name: str) -> dict[str, Any]:
         return mapping_or_empty(json.loads(self.old.get(name, b"{}")))
 
 
-def _conda_build_index(index: Mapping[str, Any]) -> dict[str, Any]:
+def _index_json_as_conda_build(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return an index.json with sorted requirements, as conda-build's; a package for all platforms names none."""
     fields = {**index, **{key: sorted(index[key]) for key in solved_pins.SECTIONS.values() if key in index}}
-    fields["depends"] = simplified(fields.get("depends", ()))
+    fields["depends"] = simplified_depends(fields.get("depends", ()))
     if not fields.get("constrains"):
         fields.pop("constrains", None)
     return {"arch": None, "platform": None, **fields} if fields.get("subdir") == "noarch" else fields
@@ -182,16 +185,16 @@ def _recipe_without_machine_facts(data: bytes, epoch: int | None) -> bytes:
     if feedstock := _FEEDSTOCK.search(recipe):
         folder = re.compile(rb"(?<![\w.-])" + re.escape(feedstock[1]) + rb"(?=/)")
         recipe = folder.sub(_FEEDSTOCK_INSIDE, recipe)
-        recipe = _PLACEHOLDER.sub(lambda line: line[1] + _padded_prefix(line[2]), recipe)
+        recipe = _PLACEHOLDER.sub(lambda line: line[1] + _prefix_with_placeholder(line[2]), recipe)
     if epoch is None:
         return recipe
     return _TIMESTAMP.sub(rb"\g<1>" + iso_timestamp(epoch).encode(), recipe)
 
 
-def _padded_prefix(prefix: bytes) -> bytes:
+def _prefix_with_placeholder(prefix: bytes) -> bytes:
     """Return a prefix with the placeholder that the engine appends in this folder."""
     return prefix + (b"_placehold" * _PREFIX_LENGTH)[: max(0, _PREFIX_LENGTH - len(prefix))]
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
+def _json_bytes(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, indent=2, sort_keys=True).encode()

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _MISSING = "about/license_file: neither in the sources nor in the recipe: "
 
 
-def message(step: BuildStep) -> str:
+def missing_licenses_message(step: BuildStep) -> str:
     """Return the error that names the missing files; empty where each name has a file."""
     value = step.recipe.get("about", {}).get("license_file") or ()
     recipe_folder = (step.recipe_folder,) if step.recipe_folder is not None else ()
     folders = (*work_folders(step.folder), *recipe_folder)
     names = (value,) if isinstance(value, str) else value
     missing = tuple(name for name in names if not any(_has_license_file(folder, name) for folder in folders))
-    return unpackable_prefix_files.message(_MISSING, missing) if missing else ""
+    return unpackable_prefix_files.message_naming_files(_MISSING, missing) if missing else ""
 
 
 def _has_license_file(folder: Path, name: str) -> bool:

@@ -32,7 +32,7 @@ _HEADER = f"""# This file created by kiln {__version__}
 """
 
 
-def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
+def recipe_file_entries(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     """Return the entries of the files in ``info/recipe``, but for the rendered recipe, which needs the solved packages.
 
     They are the variant and the recipe's own files: in its folder, or in ``parent`` for an output of another name, with
@@ -40,11 +40,11 @@ def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     """
     variant = {
         "to": f"recipe/{VARIANT}",
-        "parts": [_yaml(variant_without_credentials(output.all_keys), in_order=False)],
+        "parts": [_yaml_text(variant_without_credentials(output.all_keys), in_order=False)],
     }
     if not output.is_output:
         files = {"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"], "without": [META, VARIANT]}
-        template = {"to": f"recipe/{TEMPLATE}", "parts": [contained_file_part(recipe_folder / META, recipe_folder)]}
+        template = {"to": f"recipe/{TEMPLATE}", "parts": [file_part_within_folder(recipe_folder / META, recipe_folder)]}
         return [files, template, variant]
     files = {"to": "recipe/parent", "tree": str(recipe_folder), "patterns": ["*"]}
     script = output.script.file
@@ -52,22 +52,22 @@ def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
         return [files, variant]
     return [
         files,
-        {"to": f"recipe/{script}", "parts": [contained_file_part(recipe_folder / script, recipe_folder)]},
+        {"to": f"recipe/{script}", "parts": [file_part_within_folder(recipe_folder / script, recipe_folder)]},
         variant,
     ]
 
 
-def contained_file_part(file: Path, folder: Path) -> dict[str, str]:
+def file_part_within_folder(file: Path, folder: Path) -> dict[str, str]:
     """Return the part of an entry that is a file in a folder, out of which no link may lead."""
     return {"file": str(file), "within": str(folder)}
 
 
-def recipe_files_v1(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
+def recipe_yaml_file_entries(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     """Return the entries of the files in ``info/recipe`` of a recipe.yaml, in rattler-build's layout.
 
     Its own record is of the recipe that kiln gives it; it keeps its rendered recipe, with the solved packages.
     """
-    variant = {"to": f"recipe/{VARIANT_V1}", "parts": [_yaml(to_builtin_types(output.used), in_order=False)]}
+    variant = {"to": f"recipe/{VARIANT_V1}", "parts": [_yaml_text(to_builtin_types(output.used), in_order=False)]}
     return [{"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"]}, variant]
 
 
@@ -81,11 +81,11 @@ def variant_without_credentials(variant: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != "channel_sources" or value}
 
 
-def sections_of(output: Output) -> dict[str, Any]:
+def evaluated_recipe_sections(output: Output) -> dict[str, Any]:
     """Return the evaluated sections of a recipe for its rendered form, before anything is solved."""
     given = {key: output.sections[key] for key in SECTIONS if key in output.sections}
     if "source" in given:
-        given["source"] = _without_passwords(given["source"])
+        given["source"] = _sources_without_passwords(given["source"])
     build = {**(given.get("build") or {}), "number": output.build_number, "string": output.build_string}
     package = {"name": output.name, "version": output.version}
     extra = {**(given.get("extra") or {}), **FINAL}
@@ -93,10 +93,10 @@ def sections_of(output: Output) -> dict[str, Any]:
     return values
 
 
-def _without_passwords(sources: Any) -> Any:
+def _sources_without_passwords(sources: Any) -> Any:
     """Return the source section without the passwords of Subversion, which may come from the environment."""
     if isinstance(sources, list):
-        return [_without_passwords(entry) for entry in sources]
+        return [_sources_without_passwords(entry) for entry in sources]
     return {k: v for k, v in sources.items() if k != "svn_password"} if isinstance(sources, dict) else sources
 
 
@@ -110,7 +110,7 @@ def to_builtin_types(value: Any) -> Any:
     return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 
-def rendered_text(
+def rendered_meta_yaml(
     sections: Mapping[str, Any],
     *,
     resolved: Mapping[str, Iterable[tuple[str, str, str]]],
@@ -135,7 +135,7 @@ def rendered_text(
     build = {**sections["build"], **_run_exports_with_bounds(sections["build"], run_exports)}
     values = {**sections, "build": build, "requirements": needs}
     ordered = {key: values[key] for key in SECTIONS if values.get(key)}
-    return _HEADER + _yaml(ordered, in_order=True)
+    return _HEADER + _yaml_text(ordered, in_order=True)
 
 
 def _run_exports_with_bounds(build: Mapping[str, Any], run_exports: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,5 +146,5 @@ def _run_exports_with_bounds(build: Mapping[str, Any], run_exports: Mapping[str,
     return {"run_exports": dict(run_exports) if by_kind else list(run_exports.get("weak", ()))}
 
 
-def _yaml(value: Mapping[str, Any], *, in_order: bool) -> str:
+def _yaml_text(value: Mapping[str, Any], *, in_order: bool) -> str:
     return str(yaml.safe_dump(dict(value), sort_keys=not in_order, default_flow_style=False, allow_unicode=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.build.packed_recipe import contained_file_part
+from kiln.build.packed_recipe import file_part_within_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ IMPORTS = {
 }
 
 
-def test_files(output: Output, recipe_folder: Path, sources: Path) -> list[dict[str, Any]]:
+def test_file_entries(output: Output, recipe_folder: Path, sources: Path) -> list[dict[str, Any]]:
     """Return the entries of the files in ``info/test``; ``sources`` is the folder of the tests' source files.
 
     An entry is a file of parts, which are texts and other files, or a tree of files that match patterns.
@@ -41,7 +41,7 @@ def _entries_of_test(test: OutputTest, output: Output, recipe_folder: Path, sour
         yield _test_file_entry("test_time_dependencies.json", [json.dumps(list(test.requires))])
     scripts = {name: recipe_folder / file for name, file in test.scripts.items()}
     for name in dict.fromkeys((*(file for file, _ in IMPORTS.values()), SHELL)):
-        script = [contained_file_part(scripts[name], recipe_folder)] if name in scripts else []
+        script = [file_part_within_folder(scripts[name], recipe_folder)] if name in scripts else []
         parts = [*script, *_import_lines(test, name)]
         if name == SHELL and test.script.lines:
             parts.append("\n".join(("", "set -ex", *test.script.lines, "exit 0", "")))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _PREFIX = ("file_mode", "prefix_placeholder")
 
 
-def corrected_content(
+def corrected_paths_json(
     paths: Mapping[str, Any], no_link: Iterable[str], prefix_files: Mapping[str, Iterable[str]]
 ) -> dict[str, Any]:
     """Return paths.json with the files that are never linked, and without a prefix in files where it is not replaced.
@@ -29,10 +29,10 @@ def corrected_content(
     for mode, globs in only.items():
         _require_files_with_prefix(entries, mode, globs)
     for entry in entries:
-        if _matches(entry["_path"], unlinked):
+        if _matches_any_glob(entry["_path"], unlinked):
             entry["no_link"] = True
         listed = only.get(entry.get("file_mode", ""))
-        if listed is not None and not _matches(entry["_path"], listed):
+        if listed is not None and not _matches_any_glob(entry["_path"], listed):
             for key in _PREFIX:
                 entry.pop(key, None)
     return {**paths, "paths": entries}
@@ -49,7 +49,7 @@ def _require_files_with_prefix(entries: Iterable[Mapping[str, Any]], mode: str, 
             )
 
 
-def legacy_files(paths: Mapping[str, Any]) -> dict[str, bytes]:
+def legacy_file_lists(paths: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the lists of files that clients read before paths.json, by their names below ``info/``."""
     entries = sorted(paths.get("paths", ()), key=lambda entry: str(entry["_path"]))
     with_prefix = [entry for entry in entries if entry.get("prefix_placeholder")]
@@ -65,5 +65,5 @@ def legacy_files(paths: Mapping[str, Any]) -> dict[str, bytes]:
     }
 
 
-def _matches(path: str, globs: Iterable[str]) -> bool:
+def _matches_any_glob(path: str, globs: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(path, glob) for glob in globs)

@@ -19,7 +19,12 @@ from kiln.build import (
 from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
 from kiln.build.metadata_edits import metadata_edits, recipe_and_test_edits
 from kiln.build.rattler_build_output_settings import index_json_entries
-from kiln.build.script_variables import cuda_override, exportable_values, script_environment, variant_variables
+from kiln.build.script_variables import (
+    cuda_override_variable,
+    exportable_variables,
+    script_environment,
+    variant_variables,
+)
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep
@@ -48,7 +53,11 @@ def outputs_in_build_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
     ordered: list[Output] = []
     while waiting:
         names = {name for name, _ in waiting}
-        free = {key: output for key, output in waiting.items() if not _needed_outputs(output) & names - {output.name}}
+        free = {
+            key: output
+            for key, output in waiting.items()
+            if not _required_package_names(output) & names - {output.name}
+        }
         if not free:
             raise BuildFailed("the outputs depend on each other", why=" -> ".join(name for name, _ in waiting))
         ordered += free.values()
@@ -56,7 +65,7 @@ def outputs_in_build_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
     return tuple(ordered)
 
 
-def _needed_outputs(output: Output) -> set[str]:
+def _required_package_names(output: Output) -> set[str]:
     needs = output.requirements
     return {package_name(spec) for spec in (*needs.build, *needs.host, *needs.run)}
 
@@ -95,8 +104,8 @@ def plan_rehearsal(
             ),
             folder=folder / output.name,
             channels=channels,
-            environment=cuda_override(rendered),
-            platforms=platforms(rendered),
+            environment=cuda_override_variable(rendered),
+            platforms=target_and_build_platforms(rendered),
             index=index_json_entries(output),
             edits=_package_metadata_edits(output, folder, recipe_folder),
             pins=solved_pins.pins_to_solve(output),
@@ -123,8 +132,8 @@ def plan_compile(
     """
     environment = {
         **variant_variables(rendered),
-        **exportable_values(staging.variant),
-        **_package_variables(staging),
+        **exportable_variables(staging.variant),
+        **_package_script_variables(staging),
         "RECIPE_DIR": str(recipe_folder),
         **literal_script_variables(staging.script_env),
     }
@@ -136,7 +145,7 @@ def plan_compile(
             (
                 *sources_fetched_by_engine_or_kiln.symlink_sources_lines(staging.sources, recipe_folder),
                 *source_preparation_lines.prepare_sources_lines(staging.sources),
-                *compile_workdir_for_output_scripts.before_compile_lines(folder),
+                *compile_workdir_for_output_scripts.record_compile_workdir_lines(folder),
             )
         ),
         *run_lines(staging.script, recipe_folder),
@@ -144,7 +153,7 @@ def plan_compile(
             (
                 'cd "$SRC_DIR"',
                 *unpackable_prefix_files.refuse_special_files_lines(folder),
-                *compile_workdir_for_output_scripts.after_compile_lines(folder),
+                *compile_workdir_for_output_scripts.archive_installed_files_lines(folder),
             )
         ),
     )
@@ -153,16 +162,16 @@ def plan_compile(
         recipe=compile_step_recipe(COMPILE, staging, script, recipe_folder=recipe_folder),
         folder=folder,
         channels=channels,
-        environment=cuda_override(rendered),
-        platforms=platforms(rendered),
+        environment=cuda_override_variable(rendered),
+        platforms=target_and_build_platforms(rendered),
         settings=forge,
         secrets=secrets,
         fetched=sources_fetched_by_engine_or_kiln.sources_fetched_by_kiln(staging.sources, recipe_folder),
-        archives=sources_fetched_by_engine_or_kiln.engine_archives(staging.sources, recipe_folder),
+        archives=sources_fetched_by_engine_or_kiln.archives_unpacked_by_engine(staging.sources, recipe_folder),
     )
 
 
-def _package_variables(staging: Staging) -> dict[str, str]:
+def _package_script_variables(staging: Staging) -> dict[str, str]:
     """Return conda-build's variables of the package in the recipe's own step; the engine would use the step's name."""
     if staging.package is None:
         return {}
@@ -196,10 +205,10 @@ def plan_outputs(
             environment=script_environment(output, rendered, recipe_folder),
             prologue=(
                 *sources_fetched_by_engine_or_kiln.symlink_sources_lines(output.sources, recipe_folder),
-                *_prologue(output, staging, staged, rendered.name),
+                *_lines_before_output_script(output, staging, staged, rendered.name),
             ),
             epilogue=(
-                *_epilogue(output, folder, recipe_folder, staging),
+                *_lines_after_output_script(output, folder, recipe_folder, staging),
                 *unpackable_prefix_files.refuse_special_files_lines(place),
             ),
             sources=output.sources,
@@ -211,15 +220,15 @@ def plan_outputs(
             recipe=recipe,
             folder=place,
             channels=channels,
-            environment=cuda_override(rendered),
-            platforms=platforms(rendered),
+            environment=cuda_override_variable(rendered),
+            platforms=target_and_build_platforms(rendered),
             index=index_json_entries(output),
             edits=_package_metadata_edits(output, folder, recipe_folder),
             pins=solved_pins.pins_to_solve(output),
             settings=forge,
             recipe_folder=recipe_folder,
             fetched=sources_fetched_by_engine_or_kiln.sources_fetched_by_kiln(output.sources, recipe_folder),
-            archives=sources_fetched_by_engine_or_kiln.engine_archives(output.sources, recipe_folder),
+            archives=sources_fetched_by_engine_or_kiln.archives_unpacked_by_engine(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _recipe_files_of_test(test)),
         )
 
@@ -245,18 +254,22 @@ def _recipe_files_of_test(test: OutputTest) -> tuple[str, ...]:
     return test.files if test.script.file is None else (test.script.file, *test.files)
 
 
-def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
+def _lines_before_output_script(
+    output: Output, staging: Staging | None, staged: StagedFiles | None, top: str
+) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
         return source_preparation_lines.prepare_sources_lines(output.sources)
     if not staging.copied:
-        return compile_workdir_for_output_scripts.before_output_lines(staged.folder, output, top)
-    return compile_workdir_for_output_scripts.staging_copy_lines(
+        return compile_workdir_for_output_scripts.enter_compile_workdir_lines(staged.folder, output, top)
+    return compile_workdir_for_output_scripts.copy_staging_workdir_lines(
         staged.folder, output, output.about_texts("license_file")
     )
 
 
-def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
+def _lines_after_output_script(
+    output: Output, folder: Path, recipe_folder: Path, staging: Staging | None
+) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""
     about = about_files_folder(folder, output)
     patterns = [pattern for test in output.tests for pattern in test.source_files]
@@ -276,7 +289,7 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
         ),
         *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
         *prefix_postprocessing.remove_direct_url_lines(output),
-        *prefix_postprocessing.excluded_file_removal_lines(output),
+        *prefix_postprocessing.remove_excluded_files_lines(output),
         *prefix_postprocessing.unpack_eggs_lines(output),
         *prefix_postprocessing.compile_modules_lines(output),
     )
@@ -299,7 +312,7 @@ def test_only_files(output: Output) -> frozenset[str]:
     return frozenset(name for test in tests for name in (*test.files, *test.scripts.values()))
 
 
-def platforms(rendered: RenderedConfig) -> Platforms:
+def target_and_build_platforms(rendered: RenderedConfig) -> Platforms:
     """Return the platforms of a config: those of its packages and of the machine that builds them."""
     config = rendered.config
     return Platforms(target=config.platform, build=config.build_platform or config.platform)

@@ -99,7 +99,7 @@ def remove_direct_url_lines(output: Output) -> tuple[str, ...]:
     return _FORGET_SOURCES if _requires_python(output) and not output.settings.by_engine else ()
 
 
-def excluded_file_removal_lines(output: Output) -> tuple[str, ...]:
+def remove_excluded_files_lines(output: Output) -> tuple[str, ...]:
     """Return the lines that remove what conda-build leaves out of every package; a noarch one has no bytecode."""
     if output.settings.by_engine:
         return ()

@@ -19,17 +19,17 @@ def binary_settings(output: Output) -> dict[str, Any]:
     return {
         "dynamic_linking": {
             "binary_relocation": list(relocation) if isinstance(relocation, tuple) else relocation,
-            **_linking(output),
+            **_dynamic_linking_settings(output),
         },
         "prefix_detection": {
             "ignore_binary_files": list(output.settings.prefix.ignore_binary)
             or not output.detect_binary_files_with_prefix,
-            **_prefix_detection(output.settings.prefix),
+            **_prefix_detection_settings(output.settings.prefix),
         },
     }
 
 
-def _linking(output: Output) -> dict[str, Any]:
+def _dynamic_linking_settings(output: Output) -> dict[str, Any]:
     """Return the settings of linking.
 
     conda-build removes search paths outside of the prefix from the binaries that it changes, even those that the
@@ -39,14 +39,14 @@ def _linking(output: Output) -> dict[str, Any]:
     allowed = () if changed and not output.settings.by_engine else settings.rpath_allowlist
     return _without_defaults(
         rpaths=list(settings.rpaths),
-        missing_dso_allowlist=_allowed_libraries(output),
+        missing_dso_allowlist=_allowed_missing_libraries(output),
         rpath_allowlist=list(allowed),
         overlinking_behavior=_error_or_ignore(error=settings.error_overlinking),
         overdepending_behavior=_error_or_ignore(error=settings.error_overdepending),
     )
 
 
-def _allowed_libraries(output: Output) -> list[str]:
+def _allowed_missing_libraries(output: Output) -> list[str]:
     """Return the globs of libraries that may be missing.
 
     conda-build matches a library of the system as ``$RPATH/NAME``, the engine as the bare name.
@@ -65,7 +65,7 @@ def _error_or_ignore(*, error: bool | None) -> str | None:
     return None if error is None else "error" if error else "ignore"
 
 
-def _prefix_detection(settings: PrefixSettings) -> dict[str, Any]:
+def _prefix_detection_settings(settings: PrefixSettings) -> dict[str, Any]:
     ignored = settings.ignore
     return _without_defaults(
         force_file_type=_without_defaults(text=list(settings.text), binary=list(settings.binary)),
@@ -100,7 +100,7 @@ def packing_settings(output: Output) -> dict[str, Any]:
     )
 
 
-def merged_requirements(requirements: Requirements, settings: BuildSettings) -> Requirements:
+def requirements_merged_into_host(requirements: Requirements, settings: BuildSettings) -> Requirements:
     """Return the requirements with those of a merged environment in ``host``, where all their run exports count.
 
     A merged environment with requirements in ``host`` is refused: there the engine drops even the strong exports of

@@ -39,7 +39,7 @@ ADVICE = re.compile(
 )
 
 
-class EngineLog:
+class EngineProgressCallback:
     """rattler-build's progress callback: writes log messages to standard output."""
 
     def on_log(self, event: LogEvent) -> None:
@@ -60,53 +60,55 @@ def main(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     signals.die_with_parent(parent=job["parent"])
     try:
-        result = prepare_script_run(job) if job.get("debug") else {"package": str(build(job))}
+        result = prepare_script_of_job(job) if job.get("debug") else {"package": str(build_package_of_job(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
-        names = unpackable_prefix_files.listed_special_files(Path(job["folder"]))
+        names = unpackable_prefix_files.special_files_listed_by_script(Path(job["folder"]))
         result = {
-            "error": unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, names) if names else str(error)
+            "error": unpackable_prefix_files.message_naming_files(unpackable_prefix_files.SPECIAL, names)
+            if names
+            else str(error)
         }
     files.write_text(Path(job["result"]), json.dumps(result))
     sys.stdout.flush()
     os._exit(0)
 
 
-def build(job: dict[str, Any]) -> Path:
+def build_package_of_job(job: dict[str, Any]) -> Path:
     """Build one package, merge the job's changes into its metadata, and return its path."""
     folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
-    copy_test_files(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
-    (package_file,) = run_engine(
+    copy_packed_test_files(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
+    (package_file,) = run_rattler_build(
         job["recipe"],
         folder,
         job["channels"],
         Platforms(**job["platforms"]),
         channel_priority=settings.channel_priority,
     ).packages
-    bazel_repository_record.record(folder)
+    bazel_repository_record.write_repository_record(folder)
     if job.get("keep"):
         return package_file
-    from kiln.build.metadata_rewrite import rewrite_package  # a compile needs none of it
+    from kiln.build.metadata_rewrite import rewrite_package_metadata  # a compile needs none of it
 
-    require_all_packed(folder, job["recipe"])
+    refuse_omitted_files(folder, job["recipe"])
     if "sections" in job["edits"]:
-        require_accepted_files(folder, job["recipe"])
+        refuse_files_conda_build_rejects(folder, job["recipe"])
     files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None
-    rewrite_package(
+    rewrite_package_metadata(
         package_file,
         package,
         index=job["index"],
         edits=job["edits"],
-        pins=pins_of(job["pins"]),
+        pins=pins_from_json(job["pins"]),
         epoch=moment,
         level=settings.level,
     )
     return package
 
 
-def pins_of(values: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, Pin], ...]:
+def pins_from_json(values: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, Pin], ...]:
     """Return the job's bounds of versions that the engine solves, by field of the output."""
     if not values:
         return ()
@@ -115,7 +117,7 @@ def pins_of(values: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, Pi
     return tuple((field, Pin(**pin)) for field, pin in values)
 
 
-def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
+def refuse_omitted_files(folder: Path, recipe: dict[str, Any]) -> None:
     """Refuse a package that lacks files of the prefix in the step's folder; the recipe may choose its files itself.
 
     Raises:
@@ -124,14 +126,14 @@ def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
     if recipe["build"].get("files"):
         return
     for prefix in host_prefixes(folder):
-        missing, cache_tags = unpackable_prefix_files.omitted_files(prefix)
+        missing, cache_tags = unpackable_prefix_files.files_omitted_by_engine(prefix)
         if missing:
-            raise ValueError(unpackable_prefix_files.message(unpackable_prefix_files.LEFT_OUT, missing))
+            raise ValueError(unpackable_prefix_files.message_naming_files(unpackable_prefix_files.LEFT_OUT, missing))
         for name in cache_tags:
             sys.stdout.write(f"{unpackable_prefix_files.LEFT_OUT}{name}: it has no content of its own\n")
 
 
-def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
+def refuse_files_conda_build_rejects(folder: Path, recipe: dict[str, Any]) -> None:
     """Refuse a package whose files conda-build refuses; the recipe may choose some files of the prefix itself.
 
     No link may lead into the folder of the config's steps, above that of the step.
@@ -147,10 +149,12 @@ def require_accepted_files(folder: Path, recipe: dict[str, Any]) -> None:
             prefix, name=package["name"], version=package["version"], build_folder=folder.parent
         )
         if faults:
-            raise ValueError(unpackable_prefix_files.message(unpackable_prefix_files.UNUSABLE, faults, separator="; "))
+            raise ValueError(
+                unpackable_prefix_files.message_naming_files(unpackable_prefix_files.UNUSABLE, faults, separator="; ")
+            )
 
 
-def copy_test_files(patterns: Iterable[str], source: Path, target: Path) -> None:
+def copy_packed_test_files(patterns: Iterable[str], source: Path, target: Path) -> None:
     """Copy the recipe's files that tests in the package use to the folder in which the engine looks for them."""
     for pattern in patterns:
         for file in sorted(source.glob(pattern)):
@@ -162,17 +166,17 @@ def copy_test_files(patterns: Iterable[str], source: Path, target: Path) -> None
                 shutil.copy2(file, place)
 
 
-def prepare_script_run(job: dict[str, Any]) -> dict[str, str]:
+def prepare_script_of_job(job: dict[str, Any]) -> dict[str, str]:
     """Make everything that the engine makes before it runs the script; return the paths."""
     from rattler_build import DebugSession
 
     folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
     paths = DebugSession.create(
-        rendered(job["recipe"], folder, Platforms(**job["platforms"])),
+        render_variant(job["recipe"], folder, Platforms(**job["platforms"])),
         tool_config=tool_configuration(settings.channel_priority),
         output_dir=folder / "output",
         channels=job["channels"],
-        progress_callback=EngineLog(),
+        progress_callback=EngineProgressCallback(),
     ).paths
     return {
         "work": str(paths.work_dir),
@@ -183,7 +187,7 @@ def prepare_script_run(job: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def rendered(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> RenderedVariant:
+def render_variant(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> RenderedVariant:
     """Return a concrete recipe as rattler-build renders it: exactly one variant.
 
     The engine takes a build's platforms from the keys of its variant, which must be used to be there.
@@ -204,7 +208,7 @@ def rendered(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> Rend
     return variant
 
 
-def run_engine(
+def run_rattler_build(
     recipe: dict[str, Any],
     folder: Path,
     channels: list[str],
@@ -213,11 +217,11 @@ def run_engine(
     channel_priority: str = "strict",
 ) -> BuildResult:
     """Have rattler-build make a package, and keep its work directory."""
-    return rendered(recipe, folder, platforms).run_build(
+    return render_variant(recipe, folder, platforms).run_build(
         tool_configuration(channel_priority),
         output_dir=folder / "output",
         channels=channels,
-        progress_callback=EngineLog(),
+        progress_callback=EngineProgressCallback(),
         no_build_id=True,
         package_format=PACKAGE_FORMAT,
     )

@@ -24,7 +24,7 @@ def config_caller_variable_names(rendered: RenderedConfig) -> tuple[str, ...]:
     return caller_variable_names((*steps, *outputs))
 
 
-def cuda_override(rendered: RenderedConfig) -> dict[str, str]:
+def cuda_override_variable(rendered: RenderedConfig) -> dict[str, str]:
     """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
     version = cuda_of(rendered.config)
     return {} if version is None else {"CONDA_OVERRIDE_CUDA": version}
@@ -35,7 +35,7 @@ def script_environment(output: Output, rendered: RenderedConfig, recipe_folder: 
 
     They are every variant key whose name can be a variable's, and the recipe's folder.
     """
-    variables = exportable_values({**output.variant, **output.used_keys_as_text})
+    variables = exportable_variables({**output.variant, **output.used_keys_as_text})
     return {**variant_variables(rendered), **variables, "RECIPE_DIR": str(recipe_folder)}
 
 
@@ -47,10 +47,12 @@ def variant_variables(rendered: RenderedConfig) -> dict[str, str]:
     """
     others = rendered.outputs[0].all_keys if rendered.outputs else {}
     texts = {key: value for key, value in others.items() if isinstance(value, str) and key not in NOT_VARIABLES}
-    return exportable_values({**texts, **{key: values[0] for key, values in rendered.config.variant.items() if values}})
+    return exportable_variables(
+        {**texts, **{key: values[0] for key, values in rendered.config.variant.items() if values}}
+    )
 
 
-def exportable_values(values: Mapping[str, str]) -> dict[str, str]:
+def exportable_variables(values: Mapping[str, str]) -> dict[str, str]:
     """Return the values whose names can be variables', without channels' credentials: packages contain them."""
     return {
         key: ",".join(map(channel_url_credentials.bare_url, value.split(",")))

@@ -26,8 +26,9 @@ _PRESENT = "0"  # a lower bound that every version meets: the engine fails early
 def pin_placeholder(pin: Pin) -> str:
     """Return what stands for a pin in the engine's recipe.
 
-    It is the engine's own pin where the engine decides the bounds. Else it is a placeholder, which `with_solved_pins`
-    replaces: the engine cannot pin some versions (``1.0.1_``), and counts missing components unlike conda-build.
+    It is the engine's own pin where the engine decides the bounds. Else it is a placeholder, for
+    `replace_pin_placeholders`: the engine cannot pin some versions (``1.0.1_``), and counts missing components unlike
+    conda-build.
 
     Raises:
         RecipeFault: the name is not a package's.
@@ -66,11 +67,11 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def pins_to_solve(output: Output) -> tuple[tuple[str, Pin], ...]:
-    """Return the pins that `with_solved_pins` replaces after the build, by field."""
+    """Return the pins that `replace_pin_placeholders` replaces after the build, by field."""
     return tuple((field, pin) for field, _, pin in output.pins if not pin.by_engine)
 
 
-def recorded_packages(recipe: bytes) -> dict[str, list[tuple[str, str, str]]]:
+def packages_in_rendered_recipe(recipe: bytes) -> dict[str, list[tuple[str, str, str]]]:
     """Return name, version and build string of the packages in ``host`` and ``build``, as the engine recorded them.
 
     ``recipe`` is the text of its rendered recipe; an environment that the package has not is left out.
@@ -92,7 +93,9 @@ def pinnable_packages(solved: Mapping[str, Iterable[tuple[str, str, str]]]) -> d
     return {name: (version, build) for name, version, build in next(iter(solved.values()), ())}
 
 
-def with_solved_pins(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple[str, str]]) -> list[str]:
+def replace_pin_placeholders(
+    specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple[str, str]]
+) -> list[str]:
     """Return the engine's specs of a section, with the bounds of the solved versions in the place of placeholders.
 
     Raises:

@@ -27,7 +27,7 @@ _NO_REVISION = re.compile(
 _HINT = "see that the repository can be reached and read from here, then run the same command again"
 
 
-def check_out(checkout: Checkout, folder: Path, *, env: Mapping[str, str]) -> str:
+def check_out_repository(checkout: Checkout, folder: Path, *, env: Mapping[str, str]) -> str:
     """Check out a repository into a new folder, and return the revision that it has.
 
     Raises:
@@ -41,10 +41,12 @@ def check_out(checkout: Checkout, folder: Path, *, env: Mapping[str, str]) -> st
     masking.protect([checkout.password] if checkout.password else ())
     environment = {**env, **_SETTINGS}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    return {"hg": _hg, "svn": _svn, "git": _git}[checkout.program](checkout, folder, environment)
+    return {"hg": _check_out_mercurial, "svn": _check_out_subversion, "git": _check_out_git}[checkout.program](
+        checkout, folder, environment
+    )
 
 
-def _hg(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+def _check_out_mercurial(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     program = ("hg", "--noninteractive")
     _run_checkout_command(
         checkout, (*program, "clone", "--noupdate", "--", checkout.url, str(folder)), folder.parent, env
@@ -53,7 +55,7 @@ def _hg(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     return _command_output((*program, "log", "--rev=.", "--template={node}"), folder, env)
 
 
-def _svn(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+def _check_out_subversion(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     argv = ["svn", "checkout", "--non-interactive", "--revision", checkout.revision or "HEAD"]
     if not checkout.externals:
         argv.append("--ignore-externals")
@@ -65,7 +67,7 @@ def _svn(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     return _command_output(("svn", "info", "--show-item", "last-changed-revision", "."), folder, env)
 
 
-def _git(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+def _check_out_git(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     depth = () if checkout.depth is None else ("--depth", str(checkout.depth))
     _run_checkout_command(
         checkout, ("git", "clone", "--quiet", *depth, "--", checkout.url, str(folder)), folder.parent, env

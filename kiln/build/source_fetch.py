@@ -16,9 +16,9 @@ from kiln import files, folder_lock, masking, source_download
 from kiln.archive_kinds import is_archive, is_misnamed
 from kiln.build import sources_fetched_by_engine_or_kiln
 from kiln.build.engine_failures import HASH
-from kiln.build.engine_recipe import local_source
-from kiln.build.source_checkout import check_out
-from kiln.build.source_unpack import unpack
+from kiln.build.engine_recipe import local_source_entry
+from kiln.build.source_checkout import check_out_repository
+from kiln.build.source_unpack import unpack_source
 from kiln.build.unpacked_source_content_hash import content_hash
 from kiln.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault
 from kiln.model.rendered import Checkout
@@ -36,7 +36,7 @@ _ADDRESS = ("url", "sha256", "md5", "file_name")  # of a source that the engine 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFetch:
+class SourceFetcher:
     """Fetch into ``folder``, which is the step's own; ``origins`` are further places of files, and that of kept ones.
 
     ``env`` is the environment of the programs that are run.
@@ -80,37 +80,37 @@ class SourceFetch:
     def _fetch_source(self, source: Source, folder: Path) -> Mapping[str, Any]:
         """Fetch and verify a source, and return what is missing in its entry."""
         if source.url:
-            return self._fetch_file(source, folder)
+            return self._fetch_source_file(source, folder)
         checkout = _checkout_of_source(source)
         if checkout is not None:
-            return local_source(self._checked_out(source, checkout, folder).absolute())
+            return local_source_entry(self._check_out_source(source, checkout, folder).absolute())
         if source.path is not None:
-            self._verify_path(source, Path(source.path), folder)
+            self._verify_local_source(source, Path(source.path), folder)
         return {}
 
-    def _fetch_file(self, source: Source, folder: Path) -> Mapping[str, Any]:
+    def _fetch_source_file(self, source: Source, folder: Path) -> Mapping[str, Any]:
         path, sha256 = self._cached_or_downloaded_file(source, folder)
         misnamed = is_archive(path.name) and is_misnamed(path, path.name)
         if not sources_fetched_by_engine_or_kiln.is_unpacked_by_kiln(source) and not misnamed:
             name = {} if source.file_name is None else {"file_name": source.file_name}
             return {"url": [path.absolute().as_uri()], "sha256": sha256, **name}
-        tree = unpack(path, path.name, folder / "tree", hoist=not source.no_hoist, env=self.env)
-        _verify_content(source, tree, path.name)
-        return local_source(tree.absolute())
+        tree = unpack_source(path, path.name, folder / "tree", hoist=not source.no_hoist, env=self.env)
+        _verify_content_hashes(source, tree, path.name)
+        return local_source_entry(tree.absolute())
 
-    def _checked_out(self, source: Source, checkout: Checkout, folder: Path) -> Path:
+    def _check_out_source(self, source: Source, checkout: Checkout, folder: Path) -> Path:
         self.on_line(f"{checkout.url}: {checkout.program} checks out {checkout.revision or 'the newest revision'}")
         tree = folder / "tree"
-        revision = check_out(checkout, tree, env=self.env)
+        revision = check_out_repository(checkout, tree, env=self.env)
         self.on_line(f"{checkout.url}: revision {revision}")
-        _verify_content(source, tree, checkout.url)
+        _verify_content_hashes(source, tree, checkout.url)
         return tree
 
-    def _verify_path(self, source: Source, path: Path, folder: Path) -> None:
+    def _verify_local_source(self, source: Source, path: Path, folder: Path) -> None:
         if path.is_file():
             folder.mkdir(parents=True)
             files.link_or_copy(path, folder / path.name)
-        _verify_content(source, folder if path.is_file() else path, path.name)
+        _verify_content_hashes(source, folder if path.is_file() else path, path.name)
 
     def _cached_or_downloaded_file(self, source: Source, folder: Path) -> tuple[Path, str]:
         """Return the file of a source, and its SHA-256: one that was kept, if it has all hashes, or a new one."""
@@ -129,7 +129,7 @@ class SourceFetch:
         mismatch: HashMismatch | None = None
         for url in self.origins.urls_to_try(source.url, source.sha256 or ""):
             try:
-                return place, self._download(url, place, hashes)
+                return place, self._download_file(url, place, hashes)
             except DownloadFailed as error:
                 reasons.append(f"{masking.without_credentials(url)}: {error.why}")
             except HashMismatch as error:
@@ -139,7 +139,7 @@ class SourceFetch:
         hint = "see that the sources can be reached, then run the same command again, or name a --distdir or --mirror"
         raise DownloadFailed(f"{name} cannot be downloaded", why="\n       ".join(reasons), hint=hint)
 
-    def _download(self, url: str, place: Path, hashes: Mapping[str, str]) -> str:
+    def _download_file(self, url: str, place: Path, hashes: Mapping[str, str]) -> str:
         """Download a file with hashes, and return its SHA-256."""
         public_url = masking.without_credentials(url)
         self.on_line(f"{place.name}: {public_url}")
@@ -163,7 +163,7 @@ def _checkout_of_source(source: Source) -> Checkout | None:
 
 
 def _checked_file_name(source: Source) -> str:
-    name = sources_fetched_by_engine_or_kiln.file_name(source)
+    name = sources_fetched_by_engine_or_kiln.source_file_name(source)
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise RecipeFault(f"source/fn: {name[:80]!r} is not the name of a file")
     return name
@@ -189,7 +189,7 @@ def _first_mismatched_hash(hashes: Mapping[str, str], actual: Mapping[str, str])
     return next((name for name, text in hashes.items() if actual[name] != text), None)
 
 
-def _verify_content(source: Source, tree: Path, name: str) -> None:
+def _verify_content_hashes(source: Source, tree: Path, name: str) -> None:
     """Compare the hashes of unpacked files with the recipe's."""
     for algorithm, expected in source.content_hashes.items():
         actual = content_hash(tree, algorithm, source.content_hash_skip)

@@ -39,7 +39,7 @@ class SourceMirrors:
         return [*(file.absolute().as_uri() for file in here if file.is_file()), *mirrored, *originals]
 
 
-def with_mirrors(recipe: Mapping[str, Any], origins: SourceMirrors) -> dict[str, Any]:
+def recipe_with_mirror_urls(recipe: Mapping[str, Any], origins: SourceMirrors) -> dict[str, Any]:
     """Return a concrete recipe whose sources have the addresses of the mirrors, too."""
     sources = [
         {**entry, "url": origins.urls_to_try(entry["url"], entry["sha256"])}

@@ -41,7 +41,7 @@ _DOS_EPOCH = 315532800  # 1980-01-01, for members of zip files without a date
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
+class _ArchiveMember:
     """A member of an archive: a folder, a link to ``link``, another name of the file ``same``, or a file."""
 
     name: str
@@ -52,7 +52,7 @@ class _Member:
     content: Callable[[], IO[bytes] | None] | None = None
 
 
-def unpack(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[str, str]) -> Path:
+def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[str, str]) -> Path:
     """Unpack a file that is called ``name`` into a new folder, and return the folder with its content.
 
     With ``hoist``, that is the single folder at the top of the archive, if it has one. A file that is not an archive is
@@ -66,7 +66,7 @@ def unpack(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[
     folder.mkdir(parents=True)
     with files.full_disk_as_error(folder):
         if is_archive(name):
-            _unpack(archive, name, folder, env)
+            _unpack_archive(archive, name, folder, env)
         if not is_archive(name) or is_wheel(name):
             shutil.copy2(archive, folder / name)
     entries = list(folder.iterdir())
@@ -74,8 +74,8 @@ def unpack(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[
     return entries[0] if has_top else folder
 
 
-def _unpack(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
-    members = _reader(archive, name)
+def _unpack_archive(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
+    members = _archive_member_reader(archive, name)
     if members is None:
         _run_bsdtar(archive, name, folder, env)
         return
@@ -89,8 +89,8 @@ def _unpack(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> N
         raise BuildFailed(f"{name} cannot be unpacked", why=str(error)) from error
 
 
-def _write_members(members: Iterable[_Member], folder: Path, archive: str) -> None:
-    folders: list[tuple[Path, _Member]] = []
+def _write_members(members: Iterable[_ArchiveMember], folder: Path, archive: str) -> None:
+    folders: list[tuple[Path, _ArchiveMember]] = []
     for member in members:
         place = _safe_member_path(folder, member.name, archive)
         if place == folder:
@@ -103,7 +103,7 @@ def _write_members(members: Iterable[_Member], folder: Path, archive: str) -> No
         os.utime(place, (member.time, member.time))
 
 
-def _reader(archive: Path, name: str) -> Callable[[Path], Iterator[_Member]] | None:
+def _archive_member_reader(archive: Path, name: str) -> Callable[[Path], Iterator[_ArchiveMember]] | None:
     """Return the reader for an archive's content, as in conda-build; without a mark, for its name."""
     with archive.open("rb") as file:
         kind = kind_of_content(file.read(HEADER))
@@ -114,21 +114,21 @@ def _reader(archive: Path, name: str) -> Callable[[Path], Iterator[_Member]] | N
     return next((reader for ends, reader in readers if ending.endswith(ends)), None)
 
 
-def _tar_file_members(archive: Path) -> Iterator[_Member]:
+def _tar_file_members(archive: Path) -> Iterator[_ArchiveMember]:
     with tarfile.open(archive, "r:*") as tar:
         yield from _members_of_tar(tar)
 
 
-def _zstd_tar_members(archive: Path) -> Iterator[_Member]:
+def _zstd_tar_members(archive: Path) -> Iterator[_ArchiveMember]:
     with zstd.ZstdFile(archive) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
         yield from _members_of_tar(tar)
 
 
-def _members_of_tar(tar: tarfile.TarFile) -> Iterator[_Member]:
+def _members_of_tar(tar: tarfile.TarFile) -> Iterator[_ArchiveMember]:
     for member in tar:
         if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
             raise tarfile.TarError(f"{member.name[:200]!r} is a device or a pipe")
-        yield _Member(
+        yield _ArchiveMember(
             name=member.name,
             mode=member.mode,
             time=member.mtime,
@@ -138,16 +138,16 @@ def _members_of_tar(tar: tarfile.TarFile) -> Iterator[_Member]:
         )
 
 
-def _zip_members(archive: Path) -> Iterator[_Member]:
+def _zip_members(archive: Path) -> Iterator[_ArchiveMember]:
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
             mode = member.external_attr >> 16
             is_link = stat.S_ISLNK(mode)
-            yield _Member(
+            yield _ArchiveMember(
                 name=member.filename,
                 mode=stat.S_IMODE(mode) or (0o755 if member.is_dir() else 0o644),
-                time=_zip_time(member),
-                link=_zip_link(file, member) if is_link else None,
+                time=_zip_member_time(member),
+                link=_zip_link_target(file, member) if is_link else None,
                 content=None if is_link or member.is_dir() else (lambda member=member: file.open(member)),  # type: ignore[misc]
             )
 
@@ -162,14 +162,14 @@ _READERS = {
 }
 
 
-def _zip_time(member: zipfile.ZipInfo) -> int:
+def _zip_member_time(member: zipfile.ZipInfo) -> int:
     try:
         return calendar.timegm((*member.date_time, 0, 0, 0))
     except ValueError:  # month 0: the date was not set
         return _DOS_EPOCH
 
 
-def _zip_link(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
+def _zip_link_target(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
     with file.open(member) as content:
         return os.fsdecode(content.read(_LONGEST_LINK))
 
@@ -186,7 +186,7 @@ def _safe_member_path(folder: Path, name: str, archive: str) -> Path:
     return place
 
 
-def _write_member(member: _Member, place: Path, folder: Path, archive: str) -> None:
+def _write_member(member: _ArchiveMember, place: Path, folder: Path, archive: str) -> None:
     """Make a file, folder or link; a later member of the same name replaces an earlier one."""
     if member.link is None and member.same is None and member.content is None:
         if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -201,7 +201,7 @@ def _write_member(member: _Member, place: Path, folder: Path, archive: str) -> N
     elif member.same is not None:
         _make_hard_link(_safe_member_path(folder, member.same, archive), place)
     elif member.content is not None:
-        _write_file(member, place)
+        _write_file_member(member, place)
 
 
 def _make_hard_link(target: Path, place: Path) -> None:
@@ -213,7 +213,7 @@ def _make_hard_link(target: Path, place: Path) -> None:
         raise KeyError(f"{posixpath.basename(target)[:200]!r} is a link to a file that is not there")
 
 
-def _write_file(member: _Member, place: Path) -> None:
+def _write_file_member(member: _ArchiveMember, place: Path) -> None:
     content = member.content() if member.content is not None else None
     if content is None:
         raise KeyError(f"{member.name[:200]!r} has no content")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Source
 
 
-def file_name(source: Source) -> str:
+def source_file_name(source: Source) -> str:
     """Return the name of a source's file, by which conda-build knows how to unpack it."""
     return source.archive_name or source.file_name or (file_name_of_url(source.url[0]) if source.url else "")
 
@@ -35,7 +35,7 @@ def is_unpacked_by_kiln(source: Source) -> bool:
     """Return whether kiln unpacks a source's file, since the engine cannot, or would do it in another way."""
     if source.by_engine or not source.url:
         return False
-    name = file_name(source)
+    name = source_file_name(source)
     foreign = is_archive(name) and not is_wheel(name) and not is_unpacked_by_engine(name)
     return source.no_hoist or bool(source.content_hashes) or foreign or (is_wheel(name) and bool(source.patches))
 
@@ -51,7 +51,7 @@ def sources_fetched_by_kiln(sources: Iterable[Source], recipe_folder: Path) -> t
     return tuple(result)
 
 
-def engine_archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
+def archives_unpacked_by_engine(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
     """Return the sources that the engine fetches and unpacks; kiln does when their content is not what their name says.
 
     Those of a recipe.yaml are the engine's alone.
@@ -60,11 +60,14 @@ def engine_archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[Fet
     return tuple(
         FetchedSource(source=_with_absolute_paths(source, recipe_folder), position=position)
         for position, source in enumerate(entries)
-        if source.url and not source.by_engine and not is_fetched_by_kiln(source) and is_archive(file_name(source))
+        if source.url
+        and not source.by_engine
+        and not is_fetched_by_kiln(source)
+        and is_archive(source_file_name(source))
     )
 
 
-def git_address(address: str, recipe_folder: Path) -> str:
+def absolute_repository_address(address: str, recipe_folder: Path) -> str:
     """Return the address of a repository; one that begins with a dot is relative to the recipe, as in conda-build."""
     return str((recipe_folder / address).resolve()) if address.startswith(".") else address
 
@@ -73,12 +76,12 @@ def _with_absolute_paths(source: Source, recipe_folder: Path) -> Source:
     """Return a source with absolute paths."""
     checkout = source.checkout
     if checkout is not None:
-        checkout = dataclasses.replace(checkout, url=git_address(checkout.url, recipe_folder))
+        checkout = dataclasses.replace(checkout, url=absolute_repository_address(checkout.url, recipe_folder))
     return dataclasses.replace(
         source,
         url=tuple(url if "://" in url else (recipe_folder / Path(url).expanduser()).as_uri() for url in source.url),
         path=None if source.path is None else str((recipe_folder / source.path).resolve()),
-        git_url=source.git_url and git_address(source.git_url, recipe_folder),
+        git_url=source.git_url and absolute_repository_address(source.git_url, recipe_folder),
         checkout=checkout,
     )
 

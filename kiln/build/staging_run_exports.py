@@ -31,7 +31,7 @@ EXPORTS = {
 _VERSION = re.compile(r" (?:[=>]=?)?(\d+(?:\.\d+)*)")
 
 
-def run_exports_of(package: Path) -> tuple[RunExport, ...]:
+def run_exports_of_package(package: Path) -> tuple[RunExport, ...]:
     """Return the run exports that the engine has recorded in the package of a build step, without ignored ones.
 
     Raises:

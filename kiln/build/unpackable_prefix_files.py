@@ -34,7 +34,7 @@ _MODULES, _BINARIES = (".py", ".pyc"), (".so", ".pyd")
 _DIST_INFO, _DIST_METADATA = ".dist-info", "METADATA"
 
 
-def message(kind: str, names: Sequence[str], separator: str = ", ") -> str:
+def message_naming_files(kind: str, names: Sequence[str], separator: str = ", ") -> str:
     """Return the error of a kind that names the first files, or faults."""
     more = f"{separator.rstrip(', ')} and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{kind}{separator.join(names[:SHOWN])}{more}"
@@ -48,7 +48,7 @@ def refuse_special_files_lines(folder: Path) -> tuple[str, ...]:
     return (f"{{ {find} || true; if [ -s {place} ]; then exit 1; fi; }} 2>/dev/null",)
 
 
-def listed_special_files(folder: Path) -> tuple[str, ...]:
+def special_files_listed_by_script(folder: Path) -> tuple[str, ...]:
     """Return the special files for which the line of `refuse_special_files_lines` ended a script."""
     try:
         entries = os.fsdecode((folder / LIST).read_bytes()).split("\0")
@@ -57,7 +57,7 @@ def listed_special_files(folder: Path) -> tuple[str, ...]:
     return _paths_with_kinds(entry.split(" ", 1) for entry in entries if entry)
 
 
-def special_files(prefixes: Iterable[Path]) -> tuple[str, ...]:
+def find_special_files(prefixes: Iterable[Path]) -> tuple[str, ...]:
     """Return the special files in prefixes, for a script that has ended itself before the line that looks for them."""
     return _paths_with_kinds(
         (letter, str(path.relative_to(prefix))) for prefix in prefixes for letter, path in _walk_special_files(prefix)
@@ -75,19 +75,19 @@ def _walk_special_files(prefix: Path) -> Iterator[tuple[str, Path]]:
             yield from ((letter, path) for letter, is_kind in _SPECIAL_TESTS.items() if is_kind(mode))
 
 
-def omitted_files(prefix: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def files_omitted_by_engine(prefix: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files that the engine leaves out of a package, with the reasons; and the tags of cache folders.
 
     It leaves these out, too, but they have no content of their own. Files of the packages that were installed into the
     prefix before the script ran do not count.
     """
-    others = files_of_packages(prefix)
-    omissions = [(name, why) for name, why in sorted(_files_omitted_by_engine(prefix)) if name not in others]
+    others = installed_package_files(prefix)
+    omissions = [(name, why) for name, why in sorted(_walk_omitted_files(prefix)) if name not in others]
     files = tuple(f"{name} ({why})" for name, why in omissions if why != _TAG)
     return files, tuple(name for name, why in omissions if why == _TAG)
 
 
-def _files_omitted_by_engine(prefix: Path) -> Iterator[tuple[str, str]]:
+def _walk_omitted_files(prefix: Path) -> Iterator[tuple[str, str]]:
     for folder, folders, names in os.walk(prefix):
         place = Path(folder).relative_to(prefix)
         if not place.parts:
@@ -103,7 +103,7 @@ def _files_omitted_by_engine(prefix: Path) -> Iterator[tuple[str, str]]:
                 yield str(place / name), f"{binary} is next to it"
 
 
-def files_of_packages(prefix: Path) -> frozenset[str]:
+def installed_package_files(prefix: Path) -> frozenset[str]:
     """Return the files of the packages in a prefix, by their records."""
     records = (json.loads(file.read_text(encoding="utf-8")) for file in (prefix / _META).glob("*.json"))
     return frozenset(name for record in records for name in record.get("files", ()))
@@ -115,11 +115,18 @@ def conda_build_faults(prefix: Path, *, name: str, version: str, build_folder: P
     ``build_folder`` is that of the engine, which is removed after the build. Files of the packages that were
     installed into the prefix before do not count.
     """
-    others = files_of_packages(prefix)
-    return tuple(sorted({*_version_faults(prefix, others, name, version), *_link_faults(prefix, others, build_folder)}))
+    others = installed_package_files(prefix)
+    return tuple(
+        sorted(
+            {
+                *_version_mismatch_faults(prefix, others, name, version),
+                *_build_folder_link_faults(prefix, others, build_folder),
+            }
+        )
+    )
 
 
-def _version_faults(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:
+def _version_mismatch_faults(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:
     """Yield the record of Python's package of the same name, where it has another version."""
     for folder in prefix.glob(f"lib/python*/site-packages/*{_DIST_INFO}"):
         own = str((folder / _DIST_METADATA).relative_to(prefix))
@@ -131,7 +138,7 @@ def _version_faults(prefix: Path, others: frozenset[str], name: str, version: st
             yield f"{own} is of version {installed}, the package of version {version}"
 
 
-def _link_faults(prefix: Path, others: frozenset[str], build_folder: Path) -> Iterator[str]:
+def _build_folder_link_faults(prefix: Path, others: frozenset[str], build_folder: Path) -> Iterator[str]:
     """Yield the links to files of the build outside of the prefix."""
     real_prefix, real_folder = Path(os.path.realpath(prefix)), Path(os.path.realpath(build_folder))
     for folder, folders, names in os.walk(prefix):

@@ -35,7 +35,7 @@ def content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
         if any(_is_skipped(name, item) for item in skip):
             continue
         digest.update(os.fsencode(name))
-        for part in _hashed_parts(folder / path, name):
+        for part in _path_kind_and_content(folder / path, name):
             digest.update(part)
         digest.update(b"-")
     return digest.hexdigest()
@@ -51,7 +51,7 @@ def _is_skipped(name: str, item: str) -> bool:
     return item in {name, f"{name}/"} or (item.endswith("/") and name.startswith(item))
 
 
-def _hashed_parts(path: Path, name: str) -> Iterator[bytes]:
+def _path_kind_and_content(path: Path, name: str) -> Iterator[bytes]:
     """Yield the kind of a path, and its content."""
     if path.is_symlink():
         yield b"L"
@@ -60,12 +60,12 @@ def _hashed_parts(path: Path, name: str) -> Iterator[bytes]:
         yield b"D"
     elif path.is_file():
         yield b"F"
-        yield from _normalized_text(path) if _is_text(path) else _file_chunks(path)
+        yield from _normalized_text(path) if _is_text_file(path) else _file_chunks(path)
     else:
         raise BuildFailed(f"{name[:200]!r} is not a file, folder or link", why="its content has no hash")
 
 
-def _is_text(path: Path) -> bool:
+def _is_text_file(path: Path) -> bool:
     try:
         for _ in _normalized_text(path):
             pass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import bazel, build, files
 from kiln.bazel import interrupt_script
 from kiln.build import bazel_repository_record
-from kiln.builder.job_main import remove_on_failure
+from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
 from kiln.model.build_steps import StagedFiles
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compile:
+class CompileStepRunner:
     """A build step of one config, which outputs share; ``sources`` are the channels that it needs.
 
     ``solved_from`` are further inputs: the packages of a rehearsal, whose channel stays the same when they change.
@@ -46,9 +46,12 @@ class Compile:
         def run_step(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             package = self._run_with_retry(step, display)
             work = (step.folder / "work_directory").read_text(encoding="utf-8").strip()
-            return [package], {"work": work, "repositories": bazel_repository_record.recorded(step.folder)}
+            return [package], {
+                "work": work,
+                "repositories": bazel_repository_record.read_repository_record(step.folder),
+            }
 
-        result = self.step_cache.once(title, self.inputs(step), run_step)
+        result = self.step_cache.run_or_reuse(title, self.cache_key_inputs(step), run_step)
         if not Path(result.detail["work"]).is_dir():
             if result.outdated or title in self.step_cache.settled:
                 raise self.step_cache.unfinished_step_error(title)
@@ -64,7 +67,7 @@ class Compile:
     def staged_files(self, result: StepResult) -> StagedFiles:
         """Return what outputs take over from the step."""
         (package,) = result.paths
-        inherited = build.run_exports_of(package) if self.staging.copied else ()
+        inherited = build.run_exports_of_package(package) if self.staging.copied else ()
         return StagedFiles(folder=self.folder, run_exports=inherited)
 
     def plan(self, folder: Path) -> CompileStep:
@@ -80,7 +83,7 @@ class Compile:
             forge=self.engine.job.packages,
         )
 
-    def inputs(self, step: CompileStep) -> dict[str, Any]:
+    def cache_key_inputs(self, step: CompileStep) -> dict[str, Any]:
         """Return the inputs that decide the step's result."""
         return {**self.engine.inputs_that_decide_result(step), **self.solved_from}
 
@@ -92,41 +95,43 @@ class Compile:
             files.remove(path)
         variables = {bazel_environment.EVENTS: str(events), bazel_environment.PROFILE: str(profile)}
         text = bazel_environment.assignment_lines({**job.compile, **variables})
-        watcher = interrupt_script.interrupt_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
+        watcher = (
+            interrupt_script.interrupt_bazel_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
+        )
         files.write_text(job.folder / "compile.env", text + watcher)
         return events
 
     def _run_with_retry(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, once more where the machine was too busy for Bazel's server to start."""
         try:
-            return self._run_once(step, display)
+            return self._run_attempt(step, display)
         except SystemFault as error:
             if not isinstance(error.__cause__, BuildFailed):  # not what the script has met
                 raise
             display.note("Bazel's server did not start in time, attempt 2 of 2")
             display.pass_on_line(f"attempt 2 of 2, as nothing of the recipe has failed: {error.what}")
             files.remove(step.folder)
-            return self._run_once(step, display)
+            return self._run_attempt(step, display)
 
-    def _run_once(self, step: CompileStep, display: ReportedStep) -> Path:
+    def _run_attempt(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, and monitor its Bazel by the events that it writes."""
         events = self.write_compile_settings()
         try:
-            with remove_on_failure(self.engine.job, step.folder):
-                return self._monitored(step, display, events)
+            with remove_folders_on_failure(self.engine.job, step.folder):
+                return self._build_while_monitored(step, display, events)
         finally:
             if self.engine.secrets:  # Bazel writes all of its flags into the events
                 for path in (events, *bazel.earlier_event_files(events)):
                     files.remove(path)
 
-    def _monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
+    def _build_while_monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
         job = self.engine.job
         on_host = job.queue is None
-        with bazel.watched(
-            events, on_progress=display.progress, stall=job.options.stall, same_container=on_host
+        with bazel.watch_build(
+            events, on_progress=display.report_progress, stall=job.options.stall, same_container=on_host
         ) as watch:
             try:
-                package = self.engine.execute(step, display)
+                package = self.engine.build_package_with_retries(step, display)
             except BuildFailed as error:
                 self.step_cache.require_budget_left()
                 failure = watch.explained_error(error)

@@ -17,10 +17,10 @@ from kiln import build, emulation, expand, feedstock_loader, files, render
 from kiln.bazel import interrupt_script
 from kiln.build import bazel_repository_record
 from kiln.builder import job_main, secret_leaks
-from kiln.builder.compile_step import Compile
-from kiln.builder.engine_calls import EngineCalls, call_with_retries
-from kiln.builder.job_main import package_test_environment, remove_on_failure
-from kiln.builder.package_reports import package_as_json, step_file_hashes
+from kiln.builder.compile_step import CompileStepRunner
+from kiln.builder.engine_calls import EngineCalls, call_with_download_retries
+from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
+from kiln.builder.package_reports import package_report_as_json, step_file_hashes
 from kiln.builder.step_cache import StepCache, StepResult
 from kiln.builder.wheel_collection import WheelCollector
 from kiln.job.required_channels_and_network import needed_channels
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, RenderedConfig, Staging
 
 
-def run_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Build the job's config, or prepare an output for debugging; return the result."""
     secrets = {
         name: os.environ.pop(name) for name in bazel_environment.secret_names(os.environ)
     }  # for the compile alone
-    builder = Builder.from_job(job, reporter, secrets)
+    builder = ConfigBuilder.from_job(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.prepare_for_debugging(job.options.debug)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Builder:
+class ConfigBuilder:
     """The build of a config; its methods are its steps, in their order.
 
     ``dependencies`` are the names of package files that a rehearsal has put into the config's channel, None for a
@@ -72,10 +72,10 @@ class Builder:
     dependencies: tuple[str, ...] | None = None
 
     @classmethod
-    def from_job(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
+    def from_job(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> ConfigBuilder:
         """Render the config and open its folders."""
-        rendered = rendered_config(job, reporter)
-        job_main.mask_secrets(rendered, bazel_environment.with_inner_secrets(secrets))
+        rendered = render_job_config(job, reporter)
+        job_main.mask_script_secrets(rendered, bazel_environment.with_inner_secrets(secrets))
         channel = Channel(root=job.folder / "channel")
         channel.repair()
         return cls(
@@ -84,37 +84,38 @@ class Builder:
             channel=channel,
             sources=needed_channels(rendered),
             engine=EngineCalls.for_config(job, rendered, secrets),
-            step_cache=step_cache_of(job, rendered, reporter),
+            step_cache=config_step_cache(job, rendered, reporter),
             reporter=reporter,
         )
 
     def run(self) -> dict[str, Any]:
         """Compile, make every package, then test every package; return the packages as JSON values."""
-        compiled = self.compile_all()
-        planned = self.plan(compiled)
+        compiled = self.run_compile_steps()
+        planned = self.plan_packages(compiled)
         # Else an old package may be installed.
         self.channel.keep_only((*(self.dependencies or ()), *(step.output.package_file_name for step in planned)))
         shared = {
             name: report
             for step in planned
-            if (report := self.take_shared_package(name := step.output.package_file_name, step.output))
+            if (report := self.add_shared_package(name := step.output.package_file_name, step.output))
         }
         steps = [step for step in planned if step.output.package_file_name not in shared]
         packages = [self.make_package(step, compiled.get(step.output.staging)) for step in steps]
         siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + step_file_hashes(*packages))
-        tester = self.tester()
+        tester = self.package_tester()
         tests = [
-            self.test(tester, step.output, package, siblings) for step, package in zip(steps, packages, strict=True)
+            self.test_package(tester, step.output, package, siblings)
+            for step, package in zip(steps, packages, strict=True)
         ]
         reports = zip(steps, packages, tests, strict=True)
         return {
             "packages": [
                 *shared.values(),
-                *(package_as_json(step.output, package, test, self.job) for step, package, test in reports),
+                *(package_report_as_json(step.output, package, test, self.job) for step, package, test in reports),
                 *(
                     wheel
                     for staging in self.rendered.stagings
-                    for wheel in WheelCollector(step=self.shared_compile(staging)).collect_and_test(
+                    for wheel in WheelCollector(step=self.shared_compile_runner(staging)).collect_and_test(
                         compiled[staging.name]
                     )
                 ),
@@ -127,12 +128,12 @@ class Builder:
         rendered, folder = self.rendered, self.job.folder / "debug"
         staging = find_staging(rendered, pattern)
         if staging is not None:
-            compile_ = self.shared_compile(staging)
+            compile_ = self.shared_compile_runner(staging)
             compile_.write_compile_settings()
             return self.prepare_step_script(staging.title, compile_.plan(folder))
         output = find_output(rendered, pattern)
-        compiled = self.compile_all()
-        for planned in self.plan(compiled):
+        compiled = self.run_compile_steps()
+        for planned in self.plan_packages(compiled):
             result = compiled.get(planned.output.staging)
             if planned.output == output:
                 copied = (staging := rendered.staging_of(output)) is not None and staging.copied
@@ -160,9 +161,9 @@ class Builder:
         """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
         return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
 
-    def shared_compile(self, staging: Staging) -> Compile:
+    def shared_compile_runner(self, staging: Staging) -> CompileStepRunner:
         """Return a build step that outputs share."""
-        return Compile(
+        return CompileStepRunner(
             rendered=self.rendered,
             staging=staging,
             sources=self.sources,
@@ -171,11 +172,11 @@ class Builder:
             solved_from=self.rehearsed_package_inputs,
         )
 
-    def compile_all(self) -> dict[str | None, StepResult]:
+    def run_compile_steps(self) -> dict[str | None, StepResult]:
         """Run the build steps that outputs share, each at most once, and return their results by their names."""
-        return {staging.name: self.shared_compile(staging).run() for staging in self.rendered.stagings}
+        return {staging.name: self.shared_compile_runner(staging).run() for staging in self.rendered.stagings}
 
-    def plan(self, compiled: Mapping[str | None, StepResult]) -> tuple[BuildStep, ...]:
+    def plan_packages(self, compiled: Mapping[str | None, StepResult]) -> tuple[BuildStep, ...]:
         """Plan the packages."""
         return build.plan_outputs(
             self.rendered,
@@ -183,14 +184,14 @@ class Builder:
             folder=self.job.folder,
             channels=self.channels,
             compiled={
-                staging.name: self.shared_compile(staging).staged_files(compiled[staging.name])
+                staging.name: self.shared_compile_runner(staging).staged_files(compiled[staging.name])
                 for staging in self.rendered.stagings
             },
             extra={**self.job.extra, **({} if self.dependencies is None else {"rehearsal": True})},
             forge=self.job.packages,
         )
 
-    def take_shared_package(self, name: str, output: Output) -> dict[str, Any] | None:
+    def add_shared_package(self, name: str, output: Output) -> dict[str, Any] | None:
         """Add a package that another config has made to this config's channel; return None without one."""
         reports = [dict(report) for report in self.job.shared_packages if Path(report["artifact"]["path"]).name == name]
         if not reports or f"build {output.name}" in self.step_cache.again:
@@ -207,14 +208,14 @@ class Builder:
         secrets = bazel_environment.with_inner_secrets(self.engine.secrets)
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            with remove_on_failure(self.job, step.folder):
-                package = self.engine.execute(step, display)
-                secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered, secrets))
-            own = bazel_repository_record.recorded(step.folder)
+            with remove_folders_on_failure(self.job, step.folder):
+                package = self.engine.build_package_with_retries(step, display)
+                secret_leaks.require_no_leaked_secrets(package, job_main.secrets_of_scripts(self.rendered, secrets))
+            own = bazel_repository_record.read_repository_record(step.folder)
             of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
-            return placed, {"repositories": bazel_repository_record.combined(own, of_compile)}
+            return placed, {"repositories": bazel_repository_record.merged_repositories(own, of_compile)}
 
         inputs = {
             **self.engine.inputs_that_decide_result(step),
@@ -224,11 +225,11 @@ class Builder:
             "needs": sorted(package_name(spec) for spec in step.output.requirements.host),
             **self.rehearsed_package_inputs,
         }
-        return self.step_cache.once(
+        return self.step_cache.run_or_reuse(
             f"build {step.output.name}", inputs, build_and_add, leaves=step.output.package_file_name
         )
 
-    def tester(self) -> PackageTester:
+    def package_tester(self) -> PackageTester:
         """Return the tester of this config's packages."""
         return PackageTester(
             recipe=self.job.recipe,
@@ -240,7 +241,9 @@ class Builder:
             priority=self.job.packages.channel_priority,
         )
 
-    def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:
+    def test_package(
+        self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]
+    ) -> StepResult:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
         config = self.rendered.config
         tester = tester.for_platform(config.platform) if config.is_cross and output.subdir != "noarch" else tester
@@ -255,12 +258,16 @@ class Builder:
         }
 
         def report_tests(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            report = self.untested_report(output, steps, display) or self.run_tests(tester, steps, display)
+            report = self.untestable_package_report(output, steps, display) or self.run_tests(tester, steps, display)
             return package.paths, to_json(dataclasses.replace(report, log=None))
 
-        return self.step_cache.once(f"test {output.name}", inputs, report_tests, leaves=output.package_file_name)
+        return self.step_cache.run_or_reuse(
+            f"test {output.name}", inputs, report_tests, leaves=output.package_file_name
+        )
 
-    def untested_report(self, output: Output, steps: Sequence[TestStep], display: ReportedStep) -> TestReport | None:
+    def untestable_package_report(
+        self, output: Output, steps: Sequence[TestStep], display: ReportedStep
+    ) -> TestReport | None:
         """Return the report of a package whose programs this machine cannot run; None for the others.
 
         conda-forge's builds skip the tests of cross-compiled packages too, unless an emulator is set up.
@@ -283,8 +290,8 @@ class Builder:
         title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
         scripts = any(step.commands or step.downstreams for step in steps)
         apart = self.engine.scripts_without_network(title) if scripts else contextlib.nullcontext(os.environ)
-        with apart as environment, remove_on_failure(self.job, *places):
-            report = call_with_retries(
+        with apart as environment, remove_folders_on_failure(self.job, *places):
+            report = call_with_download_retries(
                 lambda: tester.run(
                     steps, environment=package_test_environment(environment), on_line=display.pass_on_line
                 ),
@@ -295,17 +302,17 @@ class Builder:
         return report
 
 
-def rendered_config(job: BuildJob, reporter: StepReporter) -> RenderedConfig:
+def render_job_config(job: BuildJob, reporter: StepReporter) -> RenderedConfig:
     """Return a job's config, as a step of its build."""
     with reporter.step("render"):
         feedstock = feedstock_loader.load(job.root)
         config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
-        rendered = with_emulator(render.close_static_pins(render.render(feedstock, config)), os.environ)
+        rendered = config_with_emulator(render.close_static_pins(render.render(feedstock, config)), os.environ)
         render.require_supported([rendered], own_engine=True)
     return rendered
 
 
-def with_emulator(rendered: RenderedConfig, environment: Mapping[str, str]) -> RenderedConfig:
+def config_with_emulator(rendered: RenderedConfig, environment: Mapping[str, str]) -> RenderedConfig:
     """Return a cross-compiled config with the variables of conda-forge's builds that name qemu-user, if it is here.
 
     Source: cross_compile_support.sh of conda-forge-ci-setup, which adds them to the variant.
@@ -318,7 +325,7 @@ def with_emulator(rendered: RenderedConfig, environment: Mapping[str, str]) -> R
     return dataclasses.replace(rendered, config=dataclasses.replace(config, variant=variant))
 
 
-def step_cache_of(job: BuildJob, rendered: RenderedConfig, reporter: StepReporter) -> StepCache:
+def config_step_cache(job: BuildJob, rendered: RenderedConfig, reporter: StepReporter) -> StepCache:
     """Return the cache of a config's steps: those from ``--from-step`` on run again, those before are reused."""
     steps = step_names(rendered)
     first = 0 if job.options.from_step is None else steps.index(job.options.from_step)

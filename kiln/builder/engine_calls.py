@@ -67,11 +67,11 @@ class EngineCalls:
             secrets=secrets,
         )
 
-    def execute(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
+    def build_package_with_retries(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
         """Have the engine run a step, and return its package.
 
         Raises:
-            KilnError: see `kiln.build.execute`.
+            KilnError: see `kiln.build.build_package`.
         """
         secrets = self.secrets if isinstance(step, CompileStep) else {}
         title = f"build {step.output.name}" if isinstance(step, BuildStep) else step.title
@@ -79,19 +79,19 @@ class EngineCalls:
             environment = {**self._engine_environment(variables), **secrets}
 
             def run_engine() -> Path:
-                return build.execute(
+                return build.build_package(
                     step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
                 )
 
             try:
-                return call_with_retries(run_engine, display)
+                return call_with_download_retries(run_engine, display)
             except (SolveFailed, DownloadFailed) as error:
                 raise explained_solve_error(step, error) from error
 
     def prepare_script(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
         """Have the engine make everything that a script needs; return the paths."""
         environment = self._engine_environment(os.environ)
-        return call_with_retries(
+        return call_with_download_retries(
             lambda: build.prepare_script_run(
                 step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
             ),
@@ -102,7 +102,7 @@ class EngineCalls:
         """Return the inputs that decide a step's result."""
         return {
             "recipe": step.recipe,
-            **({"sources": [_without_password(item) for item in step.fetched]} if step.fetched else {}),
+            **({"sources": [_source_input_without_password(item) for item in step.fetched]} if step.fetched else {}),
             "files": self.packed_digest if isinstance(step, BuildStep) else self.recipe_digest,
             "channels": step.channels,
             "engine": version("py-rattler-build"),
@@ -143,13 +143,13 @@ class EngineCalls:
         except (BuildFailed, TestsFailed) as error:
             network_isolation.add_network_hint(error, step)
             raise
-        network_isolation.require_isolated(queue, before, step)
+        network_isolation.require_isolated_script_run(queue, before, step)
 
     def _engine_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **timestamp()}
+        return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **package_timestamp_variable()}
 
 
-def _without_password(item: FetchedSource) -> dict[str, Any]:
+def _source_input_without_password(item: FetchedSource) -> dict[str, Any]:
     """Return a source as an input of a step; the password does not affect what is fetched."""
     value: dict[str, Any] = to_json(item)
     if value["source"]["checkout"]:
@@ -185,7 +185,7 @@ def explained_solve_error(step: BuildStep | CompileStep, failure: KilnError) -> 
     return failure
 
 
-def timestamp() -> dict[str, str]:
+def package_timestamp_variable() -> dict[str, str]:
     """Return the timestamp of packages as a variable, in whole seconds: the caller's, else now.
 
     A package built again with the same timestamp is identical; reproducible-builds.org describes the variable.
@@ -193,7 +193,7 @@ def timestamp() -> dict[str, str]:
     return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
 
 
-def call_with_retries(do: Callable[[], Result], display: ReportedStep) -> Result:
+def call_with_download_retries(do: Callable[[], Result], display: ReportedStep) -> Result:
     """Call a function, again after a pause when a download fails for a reason that may pass; return its result."""
     for attempt in range(1, ATTEMPTS):
         try:

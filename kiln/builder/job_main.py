@@ -42,7 +42,7 @@ def main(job_file: str) -> None:
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:
         with rattler_process.override_limits(rattler_process.environment_limits(os.environ)):
-            result |= _run_job(job, reporter)
+            result |= _build_or_rehearse(job, reporter)
     except KilnError as error:
         if isinstance(error, (SolveFailed, DownloadFailed)):  # their reasons are in no program's output
             for line in error.why.splitlines():
@@ -58,15 +58,15 @@ def main(job_file: str) -> None:
     os._exit(0)
 
 
-def _run_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+def _build_or_rehearse(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Return the result of a job: a config's build, preparation for debugging, or rehearsal."""
     if job.options.rehearsal:
         from kiln.builder.rehearsal import rehearse_config  # it imports this module, as the other one does
 
         return rehearse_config(job, reporter)
-    from kiln.builder.config_build import run_job
+    from kiln.builder.config_build import run_build_job
 
-    return run_job(job, reporter)
+    return run_build_job(job, reporter)
 
 
 def secrets_of_scripts(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
@@ -74,7 +74,7 @@ def secrets_of_scripts(rendered: RenderedConfig, more: Mapping[str, str] = Mappi
     return {**{name: os.environ[name] for name in config_caller_variable_names(rendered) if name in os.environ}, **more}
 
 
-def mask_secrets(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> None:
+def mask_script_secrets(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> None:
     """Mask the secrets of this process's scripts."""
     masking.protect(
         (*masking.secrets_of_variables(os.environ), *masking.script_secrets(secrets_of_scripts(rendered, more)))
@@ -87,7 +87,7 @@ def package_test_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def remove_on_failure(job: BuildJob, *folders: Path) -> Iterator[None]:
+def remove_folders_on_failure(job: BuildJob, *folders: Path) -> Iterator[None]:
     """Remove folders when the block fails, unless failed builds are kept."""
     try:
         yield

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import build, files, rehearse
 from kiln.builder import job_main, secret_leaks
-from kiln.builder.config_build import Builder, rendered_config
+from kiln.builder.config_build import ConfigBuilder, render_job_config
 from kiln.builder.engine_calls import EngineCalls
-from kiln.builder.job_main import package_test_environment, remove_on_failure
-from kiln.builder.package_reports import package_as_json
-from kiln.builder.rehearsal_input_choice import rehearsal_disk
+from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
+from kiln.builder.package_reports import package_report_as_json
+from kiln.builder.rehearsal_input_choice import rehearsal_disk_bytes
 from kiln.builder.step_cache import StepCache, StepResult
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
@@ -91,9 +91,9 @@ class Rehearsal:
     @classmethod
     def from_job(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
         """Render the config and open its folders."""
-        rendered = rendered_config(job, reporter)
-        job_main.mask_secrets(rendered)
-        wheels = plan_of(job)
+        rendered = render_job_config(job, reporter)
+        job_main.mask_script_secrets(rendered)
+        wheels = rehearsal_plan_of_job(job)
         if wheels.upstream is not None:
             rendered = without_unfillable_outputs(rendered, reporter)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
@@ -109,22 +109,22 @@ class Rehearsal:
 
     def run(self) -> dict[str, Any]:
         """Convert, build and test; return the packages as JSON values."""
-        self.require_same_version()
+        self.require_upstream_version_match()
         dependencies = self.convert_to_conda_packages(
-            find_python(self.wheels.python, self.job) if self.wheels.python else None
+            find_rehearsal_python(self.wheels.python, self.job) if self.wheels.python else None
         )
         if self.wheels.upstream is None:
             return self.build_with_compile(dependencies)
-        steps = self.plan()
+        steps = self.plan_packages()
         self.fill_channel(dependencies, [step.output for step in steps])
         needed = [package.name for package in dependencies]
         packages_by_output: dict[str, StepResult] = {}
         for step in steps:
-            packages_by_output[step.output.name] = self.build(step, packages_by_output, needed)
-        tester = self.tester()
-        tests = {step.output.name: self.test(tester, step.output, packages_by_output, needed) for step in steps}
+            packages_by_output[step.output.name] = self.make_package(step, packages_by_output, needed)
+        tester = self.package_tester()
+        tests = {step.output.name: self.test_package(tester, step.output, packages_by_output, needed) for step in steps}
         packages = [
-            package_as_json(step.output, packages_by_output[step.output.name], tests[step.output.name], self.job)
+            package_report_as_json(step.output, packages_by_output[step.output.name], tests[step.output.name], self.job)
             for step in steps
         ]
         return {"packages": packages}
@@ -134,7 +134,7 @@ class Rehearsal:
         rendered = config_for_one_python(self.rendered, self.wheels.python)
         self.fill_channel(dependencies, build.outputs_in_build_order(rendered.outputs))
         job = dataclasses.replace(self.job, cache=self.layout.cache)
-        builder = Builder(
+        builder = ConfigBuilder(
             job=job,
             rendered=rendered,
             channel=self.layout.channel,
@@ -146,7 +146,7 @@ class Rehearsal:
         )
         return builder.run()
 
-    def require_same_version(self) -> None:
+    def require_upstream_version_match(self) -> None:
         """Refuse to put the wheel of one version into packages of another.
 
         Raises:
@@ -172,7 +172,7 @@ class Rehearsal:
                 *rehearse.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
-    def plan(self) -> tuple[BuildStep, ...]:
+    def plan_packages(self) -> tuple[BuildStep, ...]:
         """Plan the config's own packages."""
         return build.plan_rehearsal(
             self.rendered,
@@ -197,17 +197,17 @@ class Rehearsal:
             if fresh:
                 channel.add(fresh)
 
-    def build(self, step: BuildStep, others: Mapping[str, StepResult], needed: list[str]) -> StepResult:
+    def make_package(self, step: BuildStep, others: Mapping[str, StepResult], needed: list[str]) -> StepResult:
         """Make one package and put it into the channel."""
         output = step.output
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            disk = rehearsal_disk(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
+            disk = rehearsal_disk_bytes(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
             files.require_space(self.layout.work, disk, for_what=f"making {output.name}")
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
-            with remove_on_failure(self.job, step.folder):
-                package = build.execute(step, environment=environment, on_line=display.pass_on_line)
-                secret_leaks.require_none(package, job_main.secrets_of_scripts(self.rendered))
+            with remove_folders_on_failure(self.job, step.folder):
+                package = build.build_package(step, environment=environment, on_line=display.pass_on_line)
+                secret_leaks.require_no_leaked_secrets(package, job_main.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)
             return placed, {}
@@ -223,9 +223,9 @@ class Rehearsal:
             "packages": needed,
             "outputs": required_package_hashes(output, others),
         }
-        return self.step_cache.once(f"build {output.name}", inputs, build_and_add)
+        return self.step_cache.run_or_reuse(f"build {output.name}", inputs, build_and_add)
 
-    def tester(self) -> PackageTester:
+    def package_tester(self) -> PackageTester:
         """Return the tester of this config's packages."""
         channel = self.layout.channel
         return PackageTester(
@@ -233,18 +233,20 @@ class Rehearsal:
             folder=self.layout.work,
             channels=(channel.url,),
             cache=self.layout.cache / "pkgs",
-            machine=self.virtual_packages(),
+            machine=self.assumed_virtual_packages(),
             available=channel.package_names(),
         )
 
-    def test(
+    def test_package(
         self, tester: PackageTester, output: Output, packages: Mapping[str, StepResult], needed: list[str]
     ) -> StepResult:
         """Install one package into a fresh prefix and run its tests there."""
         steps = tester.plan(output)
 
         def report_tests(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            with remove_on_failure(self.job, *(place for step in steps for place in (step.folder, step.prefix))):
+            with remove_folders_on_failure(
+                self.job, *(place for step in steps for place in (step.folder, step.prefix))
+            ):
                 report = tester.run(
                     steps, environment=package_test_environment(os.environ), on_line=display.pass_on_line
                 )
@@ -258,9 +260,9 @@ class Rehearsal:
             "packages": needed,
             "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},
         }
-        return self.step_cache.once(f"test {output.name}", inputs, report_tests)
+        return self.step_cache.run_or_reuse(f"test {output.name}", inputs, report_tests)
 
-    def virtual_packages(self) -> VirtualPackages:
+    def assumed_virtual_packages(self) -> VirtualPackages:
         """Return the machine's virtual packages; for a CUDA config without a driver, as with one."""
         offered = machine_virtual_packages()
         if self.wheels.cuda is None or "__cuda" in offered:
@@ -270,7 +272,7 @@ class Rehearsal:
         return {**offered, "__cuda": (self.wheels.cuda, "0"), "__cuda_arch": (cuda_arch_of(self.rendered.config), "0")}
 
 
-def plan_of(job: Job) -> rehearse.RehearsalPlan:
+def rehearsal_plan_of_job(job: Job) -> rehearse.RehearsalPlan:
     """Return the plan of a rehearsal's job."""
     assert job.rehearsal_plan is not None, "the run has planned each rehearsal"
     return from_json_values(rehearse.RehearsalPlan, job.rehearsal_plan)
@@ -307,7 +309,7 @@ def without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter)
     )
 
 
-def find_python(python: str, job: BuildJob) -> rehearse.Interpreter:
+def find_rehearsal_python(python: str, job: BuildJob) -> rehearse.Interpreter:
     """Return an interpreter of a minor version: in a container the image's own before the mounted one.
 
     Raises:

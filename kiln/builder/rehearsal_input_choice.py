@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kiln import expand, rehearse
 from kiln.builder.rehearsal_planning import named_python_version, upstream_wheel_plan
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.required_channels_and_network import pythons_of
+from kiln.job.required_channels_and_network import python_versions_of
 from kiln.serialization import to_json
 from kiln.store.digests import digest
 from kiln.variants.cuda_version import cuda_of
@@ -81,7 +81,7 @@ class RehearsalPythons:
     def find_on_machine(self, python: str) -> rehearse.Interpreter | None:
         """Return a present interpreter of a minor version, the machine's own before a fetched one; None without any."""
         with contextlib.suppress(UnsupportedPython):
-            return self._find(python)
+            return self._find_interpreter(python)
         return None
 
     def find_or_fetch(self, python: str) -> rehearse.Interpreter:
@@ -91,19 +91,19 @@ class RehearsalPythons:
             KilnError: UnsupportedPython, with the faults of present ones, when none can be fetched; DiskFull.
         """
         try:
-            return self._find(python)
+            return self._find_interpreter(python)
         except UnsupportedPython as refusal:
             request = rehearse.PythonRequest(
                 python=python, folder=self.folder, channel=self.channel, refusal=refusal.why
             )
         return rehearse.fetch_python(request, env=self.machine.environment, say=self.show)
 
-    def _find(self, python: str) -> rehearse.Interpreter:
+    def _find_interpreter(self, python: str) -> rehearse.Interpreter:
         last = rehearse.fetched_pythons(python, self.folder)
         return rehearse.find_interpreter(python, first=(self.machine.python,), last=last, env=self.machine.environment)
 
 
-def inputs_for(
+def rehearsal_inputs_by_config(
     configs: Iterable[BuildConfig], pythons: RehearsalPythons, plan_of: PlanOf
 ) -> dict[str, RehearsalInputs]:
     """Return the inputs of each config's rehearsal.
@@ -122,7 +122,7 @@ def inputs_for(
     return inputs
 
 
-def require_inputs(
+def require_rehearsal_inputs(
     configs: Iterable[BuildConfig], pythons: RehearsalPythons, *, on_host: bool, plan_of: PlanOf = upstream_wheel_plan
 ) -> tuple[dict[str, RehearsalInputs], tuple[str, ...]]:
     """Return the inputs of each config's rehearsal, and notes; at least one config can be rehearsed here.
@@ -132,9 +132,9 @@ def require_inputs(
     Raises:
         UnsupportedPython: when no config can be rehearsed on the host, since its Python is missing, or with the Python
             that the user has named.
-        KilnError: see `inputs_for`.
+        KilnError: see `rehearsal_inputs_by_config`.
     """
-    inputs = inputs_for(configs, pythons, plan_of)
+    inputs = rehearsal_inputs_by_config(configs, pythons, plan_of)
     _require_named_python(pythons.machine, {rehearsal.wheels.python for rehearsal in inputs.values()} - {""})
     lacking = {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None} - {""}
     absent = lacking if on_host else set()
@@ -194,7 +194,7 @@ def _interpreter_notes(inputs: Mapping[str, RehearsalInputs], machine: HostMachi
             yield f"rehearsing with Python {interpreter.version}, {executable}"
 
 
-def rehearsal_disk(missing: int, upstream: int, *, jobs: int) -> int:
+def rehearsal_disk_bytes(missing: int, upstream: int, *, jobs: int) -> int:
     """Return the bytes of disk that rehearsals take: for missing wheels, and for each job while it runs.
 
     ``upstream`` is the size of the wheel that packages are made of.
@@ -220,15 +220,19 @@ def cpu_config_for_machine(feedstock: Feedstock, machine: HostMachine, names: It
         UnknownConfig: the config does not exist.
     """
     try:
-        return cpu_config(feedstock, rehearse.probe(machine.python, env=machine.environment).minor_version, names).name
+        return cpu_config_for_python(
+            feedstock, rehearse.probe(machine.python, env=machine.environment).minor_version, names
+        ).name
     except UnsupportedPython:
         if machine.insists:
             raise
     newest = rehearse.first_available_interpreter(env=machine.environment)
-    return cpu_config(feedstock, rehearse.PYTHONS[-1] if newest is None else newest.minor_version, names).name
+    return cpu_config_for_python(
+        feedstock, rehearse.PYTHONS[-1] if newest is None else newest.minor_version, names
+    ).name
 
 
-def cpu_config(feedstock: Feedstock, python: str, names: Iterable[str] | None = None) -> BuildConfig:
+def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str] | None = None) -> BuildConfig:
     """Return the one config of a Python that has no CUDA, of ``names`` or of all.
 
     Raises:
@@ -236,7 +240,7 @@ def cpu_config(feedstock: Feedstock, python: str, names: Iterable[str] | None = 
     """
     stems = feedstock.config_names if names is None else tuple(names)
     configs = expand.read_all(feedstock, stems)
-    matching = [config for config in configs if cuda_of(config) is None and python in pythons_of(config)]
+    matching = [config for config in configs if cuda_of(config) is None and python in python_versions_of(config)]
     if len(matching) > 1:  # the usual build rather than the free-threaded one
         matching = [config for config in matching if not _is_free_threaded(config)]
     if len(matching) != 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits, package_test, rehearse, render
 from kiln.errors import UnsupportedPython, UsageError
-from kiln.job.required_channels_and_network import pythons_of
+from kiln.job.required_channels_and_network import python_versions_of
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class RehearsalPlanner:
                 hint="remove --container, or use --container none",
             )
         preferred = self._preferred_pythons()
-        if pythons := pythons_of(config):
-            preferred = (_preferred_or_newest(pythons, preferred), *preferred)
+        if pythons := python_versions_of(config):
+            preferred = (_preferred_or_newest_python(pythons, preferred), *preferred)
             rendered = dataclasses.replace(rendered, outputs=rehearse.outputs_for_python(rendered, preferred[0]))
-        required = required_packages(rendered, test_specs=specs_of_tests(rendered))
+        required = required_packages(rendered, test_specs=required_specs_of_tests(rendered))
         python = rehearse.python_for(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
         return rehearse.config_plan(
@@ -93,7 +93,7 @@ class RehearsalPlanner:
 
 def upstream_wheel_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a config's rehearsal with upstream's wheel."""
-    return rehearse.plan_from_locks(python=python_of(config), cuda=cuda_of(config))
+    return rehearse.plan_from_locks(python=single_python_version(config), cuda=cuda_of(config))
 
 
 def named_python_version(machine: HostMachine) -> str:
@@ -105,13 +105,13 @@ def named_python_version(machine: HostMachine) -> str:
     return rehearse.probe(machine.python, env=machine.environment, pythons=rehearse.PACKAGED_PYTHONS).minor_version
 
 
-def _preferred_or_newest(pythons: Collection[str], preferred: Iterable[str]) -> str:
+def _preferred_or_newest_python(pythons: Collection[str], preferred: Iterable[str]) -> str:
     """Return the Python of a config's variant to rehearse: the preferred one of several, else the newest."""
     newest = max(pythons, key=lambda python: [int(part) for part in python.split(".")])
     return next((python for python in preferred if python in pythons), newest)
 
 
-def specs_of_tests(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
+def required_specs_of_tests(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
     """Yield the requirements of the tests of each output that is not skipped, with its name."""
     for output in rendered.outputs:
         for test in output.tests if not output.skip else ():
@@ -119,13 +119,13 @@ def specs_of_tests(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
                 yield output.name, spec
 
 
-def python_of(config: BuildConfig) -> str:
+def single_python_version(config: BuildConfig) -> str:
     """Return the minor version of Python that a config is for, ``3.11``.
 
     Raises:
         UsageError: when it has several, or none.
     """
-    versions = pythons_of(config)
+    versions = python_versions_of(config)
     if len(versions) != 1:
         raise UsageError(
             f"{config.name} cannot be rehearsed", why=f"it has {len(versions)} Pythons, a rehearsal is for one"

@@ -38,7 +38,7 @@ OUTDATED = "reused, though its inputs have changed since"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCache:
-    """The cache of a config's steps, each of which runs through ``once``.
+    """The cache of a config's steps, each of which runs through ``run_or_reuse``.
 
     The last results of the steps in ``settled`` are reused even if their inputs have changed; the results of those in
     ``again`` are dropped when the first of them is reached. No step runs once the file ``stop`` exists.
@@ -52,7 +52,7 @@ class StepCache:
     began: float = field(default_factory=time.time)
     stop: Path | None = None
 
-    def once(
+    def run_or_reuse(
         self,
         title: str,
         inputs: Mapping[str, Any],
@@ -71,7 +71,7 @@ class StepCache:
         key = digest({"title": title, **inputs})
         with self.console.step(title) as step:
             if title in self.again:
-                self._forget()
+                self._forget_steps_to_repeat()
             result = self._last_result(title, key, leaves) if title in self.settled else self._reusable_result(key)
             if result is not None:
                 step.mark_reused()
@@ -108,7 +108,7 @@ class StepCache:
                 return replace(result, outdated=finished.key != key)
         raise self.unfinished_step_error(title)
 
-    def _forget(self) -> None:
+    def _forget_steps_to_repeat(self) -> None:
         """Drop earlier results of the steps that run again."""
         for title in self.again:
             for finished in self.ledger.latest_steps(title, self.config):

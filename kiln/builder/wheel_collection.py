@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.builder.job_main import remove_on_failure
-from kiln.builder.package_reports import report_as_json, step_file_hashes
-from kiln.job.required_channels_and_network import pythons_of
+from kiln.builder.job_main import remove_folders_on_failure
+from kiln.builder.package_reports import step_file_hashes, step_file_report_as_json
+from kiln.job.required_channels_and_network import python_versions_of
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test
 from kiln.package_test.wheel_name import WheelName, require_python
@@ -21,7 +21,7 @@ from kiln.store import compile_cache_key
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.builder.compile_step import Compile
+    from kiln.builder.compile_step import CompileStepRunner
     from kiln.builder.step_cache import StepResult
     from kiln.job.messages import ReportedStep
     from kiln.model.build_config import BuildConfig
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class WheelCollector:
     """The wheels of one config's build step."""
 
-    step: Compile
+    step: CompileStepRunner
 
     @property
     def config(self) -> BuildConfig:
@@ -40,16 +40,18 @@ class WheelCollector:
 
     def collect_and_test(self, compiled: StepResult) -> list[dict[str, Any]]:
         """Collect and test the wheels of a compile, and return their reports as JSON values."""
-        return [self._collect_and_test_wheel(path, compiled) for path in wheels_of(compiled)]
+        return [self._collect_and_test_wheel(path, compiled) for path in compiled_wheels(compiled)]
 
     def _collect_and_test_wheel(self, path: Path, compiled: StepResult) -> dict[str, Any]:
         kept_wheel = self._store_wheel(path, compiled)
         (path_kept,) = kept_wheel.paths
         wheel = WheelName.from_path(path_kept)
-        test_result = self._test(wheel, kept_wheel)
+        test_result = self._test_wheel(wheel, kept_wheel)
         group = compile_cache_key.compile_group(self.config)
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
-        return report_as_json(kept_wheel, test_result, self.step.engine.job, **identity, subdir=f"wheels/{group}")
+        return step_file_report_as_json(
+            kept_wheel, test_result, self.step.engine.job, **identity, subdir=f"wheels/{group}"
+        )
 
     def _store_wheel(self, path: Path, compiled: StepResult) -> StepResult:
         """Check a wheel's name, and store it under the tag that its binaries fulfill."""
@@ -65,19 +67,19 @@ class WheelCollector:
             return [target], {}
 
         inputs = {"compiled": step_file_hashes(compiled), "name": path.name, "python": self.python}
-        return self.step.step_cache.once(f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag)
+        return self.step.step_cache.run_or_reuse(f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag)
 
-    def _test(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
+    def _test_wheel(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
         """Install a wheel into a fresh venv of its Python."""
 
         def install_and_report(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            report = self._install_test(wheel, display)
+            report = self._install_test_report(wheel, display)
             return kept_wheel.paths, to_json(dataclasses.replace(report, log=None))
 
         inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.step.engine.job.network}
-        return self.step.step_cache.once(f"test wheel {wheel.name}", inputs, install_and_report)
+        return self.step.step_cache.run_or_reuse(f"test wheel {wheel.name}", inputs, install_and_report)
 
-    def _install_test(self, wheel: WheelName, display: ReportedStep) -> TestReport:
+    def _install_test_report(self, wheel: WheelName, display: ReportedStep) -> TestReport:
         """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
         if self.config.is_cross:
             note = f"not tested: it is cross-compiled, for {self.config.platform}"
@@ -85,13 +87,13 @@ class WheelCollector:
         job = self.step.engine.job
         prefix = Path((self.step.folder / "prefix").read_text(encoding="utf-8").strip())
         interpreter = wheel_install_test.wheel_interpreter(
-            wheel, interpreters(prefix, self.python), environment=os.environ
+            wheel, candidate_interpreters(prefix, self.python), environment=os.environ
         )
         if interpreter is None:
             note = f"not tested: no interpreter for {wheel.python} found"
             return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
         step = wheel_install_test.plan(wheel.path, python=interpreter, folder=job.folder / "venv", network=job.network)
-        with remove_on_failure(job, step.folder):
+        with remove_folders_on_failure(job, step.folder):
             return wheel_install_test.execute(
                 step,
                 environment=os.environ,
@@ -103,16 +105,16 @@ class WheelCollector:
     @property
     def python(self) -> str | None:
         """The minor version of Python that the config is for, ``3.11``; None when it has none, or several."""
-        versions = pythons_of(self.config)
+        versions = python_versions_of(self.config)
         return next(iter(versions)) if len(versions) == 1 else None
 
 
-def wheels_of(compiled: StepResult) -> tuple[Path, ...]:
+def compiled_wheels(compiled: StepResult) -> tuple[Path, ...]:
     """Return the wheels of a compile, in the folder where every output's script finds them."""
     return tuple(sorted(Path(compiled.detail["work"], "dist").glob("*.whl")))
 
 
-def interpreters(prefix: Path, python: str | None) -> tuple[Path, ...]:
+def candidate_interpreters(prefix: Path, python: str | None) -> tuple[Path, ...]:
     """Return the paths where an interpreter for a wheel may be: in the compile's prefix, or on PATH."""
     program = shutil.which(f"python{python}" if python else "python3")
     return (prefix / "bin" / "python", *([Path(program)] if program else []))

@@ -53,12 +53,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def remove(caches: DiskCaches, options: argparse.Namespace) -> int:
     """Remove the selected caches and return the freed bytes."""
     if options.to is not None:
-        return caches.trim(options.to)
+        return caches.trim_to_size(options.to)
     if not (options.clean or options.all):
         return 0
     entries = caches.all_caches()
     newest = {entry.label: entry.key for entry in reversed(entries)}  # the most recently used one of each kind
-    return sum(caches.remove(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
+    return sum(caches.remove_cache(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
 
 
 def as_text(entries: list[DiskCache], root: Path, freed: int) -> str:

@@ -91,10 +91,10 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
 
 def default_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
     """Return the config that the menu offers: the CPU config of the running Python, or the first one."""
-    from kiln.builder.rehearsal_input_choice import cpu_config
+    from kiln.builder.rehearsal_input_choice import cpu_config_for_python
 
     try:
-        return cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name
+        return cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name
     except KilnError:
         return names[0]
 

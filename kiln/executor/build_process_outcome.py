@@ -44,6 +44,6 @@ def build_process_error(task: JobContext, name: str, exit_code: int, tail: str) 
     For another engine it is that engine's own error.
     """
     if task.uses_other_engine and exit_code > 0:
-        return conda_build_run.engine_error(task.job.options.engine, exit_code, tail, Path(task.job.log))
-    kind = engine_failures.kind("", tail)
+        return conda_build_run.error_from_build_log(task.job.options.engine, exit_code, tail, Path(task.job.log))
+    kind = engine_failures.classify_failure("", tail)
     return kind.error(f"{name} ended with exit code {exit_code}", why=f"it said\n{with_margin(tail)}", hint=kind.hint)

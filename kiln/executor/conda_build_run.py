@@ -12,7 +12,7 @@ from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.executor import conda_forge_env
 from kiln.job.required_channels_and_network import channel_sources
-from kiln.job.untrusted_build_results import open_beneath
+from kiln.job.untrusted_build_results import open_file_beneath
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.names import existing_subdirs
 from kiln.serialization import to_json
@@ -36,7 +36,7 @@ RECORD = "urls.txt"  # conda takes only a folder that has this file for a packag
 INDEXES = "cache"  # where conda keeps the indexes of channels, in its first package cache
 
 
-def write_script(task: JobContext, executor: Executor) -> tuple[str, ...]:
+def write_engine_script(task: JobContext, executor: Executor) -> tuple[str, ...]:
     """Write the script that runs a job's engine, with its input files, into a fresh folder; return its command line.
 
     For a job with ``debug``, an output's pattern or an empty text, the script prepares that output and opens a shell
@@ -46,7 +46,7 @@ def write_script(task: JobContext, executor: Executor) -> tuple[str, ...]:
     inside, config = executor.path_inside, rendered.config.name
     files.remove(folder)
     conda = expand.conda_settings(feedstock.conda_forge_yml)
-    call = conda_build_command.Call(
+    call = conda_build_command.CondaBuildCall(
         engine=task.job.options.engine,
         recipe=inside(feedstock.recipe),
         variant_file=inside(feedstock.config_folder / f"{config}.yaml"),
@@ -65,14 +65,14 @@ def write_script(task: JobContext, executor: Executor) -> tuple[str, ...]:
         cross=rendered.config.is_cross,
         subdir=rendered.config.build_platform,
     )
-    make_caches(folder, cache)
+    create_package_caches(folder, cache)
     files.write_text(folder / f"clobber_{config}.yaml", conda_build_command.clobber_file_text(rendered))
-    files.write_text(folder / "condarc", conda_build_command.condarc(call), mode=0o600)
-    files.write_text(folder / "build.sh", conda_build_command.script(call, debug=task.job.options.debug))
+    files.write_text(folder / "condarc", conda_build_command.condarc_content(call), mode=0o600)
+    files.write_text(folder / "build.sh", conda_build_command.engine_bash_script(call, debug=task.job.options.debug))
     return ("bash", str(inside(folder / "build.sh")))
 
 
-def make_caches(folder: Path, cache: Path) -> None:
+def create_package_caches(folder: Path, cache: Path) -> None:
     """Make the config's folder with a separate package cache, whose channel indexes are shared by all configs.
 
     conda-build puts the packages that it made into the first cache to test them, and first removes packages of the
@@ -103,9 +103,9 @@ def share_fetched_packages(folder: Path, cache: Path) -> None:
                     file.rename(cache / SHARED / file.name)
 
 
-def engine_error(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
+def error_from_build_log(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
     """Return the error of an engine, from the end of the config's log, or from ``tail`` without a log."""
-    return conda_build_command.engine_error(engine, exit_code, _log_tail(log) or tail)
+    return conda_build_command.error_from_engine_output(engine, exit_code, _log_tail(log) or tail)
 
 
 def _log_tail(log: Path) -> str:
@@ -127,12 +127,12 @@ def failure_lines(error: KilnError | None, log: Path) -> list[str]:
     return [line.strip(" |") for line in error.why.splitlines()]
 
 
-def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[str, Any]]:
+def built_package_reports(folder: Path, config: str, *, tested: bool = True) -> list[dict[str, Any]]:
     """Return the engine's finished packages, as JSON values; those with failed tests are in another folder."""
     croot = folder / "croot"
     packages = [file for subdir in existing_subdirs(croot) for file in sorted((croot / subdir).glob("*.conda"))]
     for file in packages:
-        open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
+        open_file_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
     return [to_json(_package_report(file, folder, config, tested=tested)) for file in packages]
 
 

@@ -42,7 +42,9 @@ PROCESSES = 16_384  # threads count; a JVM along with a compiler for each core h
 MAIN = "import sys; from kiln.{module} import main; main(*sys.argv[1:])"
 
 
-def variables(feedstock: Feedstock, config: str, *, caller: Mapping[str, str], cores: int, uid: int) -> dict[str, str]:
+def conda_forge_variables(
+    feedstock: Feedstock, config: str, *, caller: Mapping[str, str], cores: int, uid: int
+) -> dict[str, str]:
     """Return conda-forge's variables; ``caller`` is the caller's environment."""
     return {
         "CONFIG": config,

@@ -15,7 +15,7 @@ from kiln.container import Container, Engine, engine_workarounds
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
 from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, message_mark
-from kiln.executor.mounts import Folders
+from kiln.executor.mounts import MountedFolders
 from kiln.job.messages import StepReporter
 from kiln.job.required_channels_and_network import needs_network
 from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
@@ -88,7 +88,7 @@ class ContainerExecutor:
         main = conda_forge_env.MAIN.format(module="builder.job_main")
         return ("sh", "-c", START, "kiln", str(self.path_inside(job_file)), main)
 
-    def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
+    def run_program(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
         """Run a program in a container to its end.
 
         Raises:
@@ -97,13 +97,13 @@ class ContainerExecutor:
         job = self.task.job
         assert job.engine_data is not None, "the run has chosen an engine"
         engine = engine_workarounds.mark_as_workable(Engine.from_json(job.engine_data, environment=os.environ))
-        folders = self.folders(reads)
-        outcome = self._run_containers(engine, self.plan(engine, words, folders), log)
+        folders = self.mounted_folders(reads)
+        outcome = self._run_containers(engine, self.plan_container(engine, words, folders), log)
         if outcome.exit_code == conda_build_command.NO_ENGINE and (
             python := engine_injection.python_of_image(outcome.tail)
         ):
             outcome = self._run_containers(
-                engine, self.plan(engine, words, folders, self._injected_engine_mount(python)), log
+                engine, self.plan_container(engine, words, folders, self._injected_engine_mount(python)), log
             )
         if outcome.exit_code == conda_build_command.NO_ENGINE:
             package = conda_build_command.PACKAGES.get(job.options.engine, "py-rattler-build")
@@ -116,7 +116,7 @@ class ContainerExecutor:
         job = self.task.job
         engine = container.choose(job.container, env=os.environ, executable=job.options.executable).engine
         assert engine is not None, "an engine was requested"
-        plan = self.plan(engine, words, self.folders())
+        plan = self.plan_container(engine, words, self.mounted_folders())
         environment = {**plan.environment, **(terminal or {})}
         plan = dataclasses.replace(plan, interactive=True, terminal=terminal is not None, environment=environment)
         with Container(engine, plan) as running:
@@ -124,11 +124,13 @@ class ContainerExecutor:
 
     def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
         return (
-            self._run_with_scripts(engine, plan, log) if self.script_queue else self._run_container(engine, plan, log)
+            self._run_with_script_container(engine, plan, log)
+            if self.script_queue
+            else self._run_container(engine, plan, log)
         )
 
     def _run_container(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
-        return run_and_remove(Container(engine, plan), log, mark=message_mark(self.task))
+        return run_and_remove_container(Container(engine, plan), log, mark=message_mark(self.task))
 
     def _injected_engine_mount(self, python: str) -> Mount:
         """Return the mount of kiln's own engine for an image's Python, fetched if it is missing."""
@@ -141,10 +143,14 @@ class ContainerExecutor:
                 StepReporter().step(title) as step,
                 build_cache.hold_lock(layout.lock("engines"), seconds=build_cache.LONG),
             ):
-                engine_injection.fetch(python, layout.engines, subdir, env=os.environ, on_line=step.pass_on_line)
+                engine_injection.fetch_engine_wheels(
+                    python, layout.engines, subdir, env=os.environ, on_line=step.pass_on_line
+                )
         return Mount(source=folder, target=conda_forge_env.ENGINE_INSIDE)
 
-    def plan(self, engine: Engine, words: tuple[str, ...], folders: Folders, *more: Mount) -> ContainerRun:
+    def plan_container(
+        self, engine: Engine, words: tuple[str, ...], folders: MountedFolders, *more: Mount
+    ) -> ContainerRun:
         """Return the container in which a program of the config's runs, with ``more`` mounts."""
         task, job = self.task, self.task.job
         assert job.image is not None, "a container has an image"
@@ -173,16 +179,16 @@ class ContainerExecutor:
             ),
         )
 
-    def folders(self, reads: tuple[Path, ...] = ()) -> Folders:
+    def mounted_folders(self, reads: tuple[Path, ...] = ()) -> MountedFolders:
         """Return the folders that the container uses, and create missing ones; a rehearsal has no compile cache."""
         task, key = self.task, self.task.job.cache_key
         if task.job.options.rehearsal:
-            return Folders(
+            return MountedFolders(
                 work=task.folder, packages=self.package_cache, wheels=RehearsalLayout(config=task.folder).wheels
             )
         caches = task.layout.compile_caches
         caches.create_folder(key)
-        return Folders(
+        return MountedFolders(
             work=task.folder,
             packages=self.package_cache,
             compile_cache=caches.folder(key),
@@ -190,13 +196,13 @@ class ContainerExecutor:
             shared_packages=reads,
         )
 
-    def _run_with_scripts(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+    def _run_with_script_container(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
         """Run the engine's container, and in parallel one without the network for the scripts."""
         queue = self.script_queue
         assert queue is not None, "scripts run in a container of their own"
         with network_isolation.shared_script_queue(queue) as close, ThreadPoolExecutor(1) as pool:
             script_container = Container(engine, self._script_container(plan, queue))
-            scripts = pool.submit(run_and_remove, script_container)
+            scripts = pool.submit(run_and_remove_container, script_container)
             scripts.add_done_callback(lambda _: close())  # else the engine would wait forever for its script
             try:
                 outcome = self._run_container(engine, plan, log)
@@ -210,8 +216,8 @@ class ContainerExecutor:
 
     def _script_container(self, plan: ContainerRun, queue: Path) -> ContainerRun:
         """Return the container of the scripts: without the network, and without the engine's packages."""
-        script_mounts = mounts.script_container_mounts(self.task.feedstock, self.task.rendered, self.folders())
-        loop = network_isolation.isolated_command(self.path_inside(queue))  # each script has its own variables
+        script_mounts = mounts.script_container_mounts(self.task.feedstock, self.task.rendered, self.mounted_folders())
+        loop = network_isolation.script_loop_command(self.path_inside(queue))  # each script has its own variables
         return dataclasses.replace(plan, network=False, mounts=script_mounts, argv=loop, secrets={})
 
 
@@ -222,7 +228,7 @@ def combined_outcome(engine: ContainerResult, scripts: ContainerResult) -> Conta
     return dataclasses.replace(engine, peak_memory=max(peaks, default=None), memory_kills=kills)
 
 
-def run_and_remove(container: Container, log: BuildLog | None = None, *, mark: str = "") -> ContainerResult:
+def run_and_remove_container(container: Container, log: BuildLog | None = None, *, mark: str = "") -> ContainerResult:
     """Run a container to its end, and remove it."""
     with container as running:
         return running.run(on_line=None if log is None else log.record_line, own=mark)

@@ -33,7 +33,7 @@ def python_of_image(output: str) -> str | None:
     return match and match[1]
 
 
-def wheel_machine(subdir: str) -> str:
+def wheel_machine_name(subdir: str) -> str:
     """Return the name of a platform's machine, as in the tags of wheels: ``aarch64``."""
     architecture = subdir.partition("-")[2]
     return MACHINES.get(architecture, architecture)
@@ -43,7 +43,7 @@ def locked_requirements(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
     from packaging.markers import Marker  # most images have the engine
 
-    machine = wheel_machine(subdir)
+    machine = wheel_machine_name(subdir)
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -61,24 +61,26 @@ def locked_requirements(lock: str, python: str, subdir: str) -> str:
     return "\n".join(entries)
 
 
-def pip_command(python: str, target: Path, lock: Path, subdir: str) -> tuple[str, ...]:
+def pip_install_command(python: str, target: Path, lock: Path, subdir: str) -> tuple[str, ...]:
     """Return the command line of kiln's own pip, for wheels of another Python, perhaps of another platform."""
     return (
         *(sys.executable, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
         *("--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile", "--implementation=cp"),
         f"--python-version={python}",
-        *(f"--platform={tag}_{wheel_machine(subdir)}" for tag in TAGS),
+        *(f"--platform={tag}_{wheel_machine_name(subdir)}" for tag in TAGS),
         *("--target", str(target), "--requirement", str(lock)),
     )
 
 
 def engine_folder(python: str, engines: Path, subdir: str) -> Path:
     """Return the folder of the engine for a Python of a platform; each lock of the wheels has its own."""
-    machine = "" if subdir == "linux-64" else f"-{wheel_machine(subdir)}"
+    machine = "" if subdir == "linux-64" else f"-{wheel_machine_name(subdir)}"
     return engines / f"cp{python.replace('.', '')}{machine}-{files.sha256(REQUIREMENTS)[:16]}"
 
 
-def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on_line: Callable[[str], None]) -> None:
+def fetch_engine_wheels(
+    python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on_line: Callable[[str], None]
+) -> None:
     """Fetch the engine for a Python of a platform, once for all configs and runs; ``env`` is pip's.
 
     Callers hold a lock.
@@ -95,7 +97,7 @@ def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on
     lock = engines / f"{folder.name}.txt"
     files.write_text(lock, locked_requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
     with files.full_disk_as_error(engines), files.replacing(folder) as part:
-        result = process_runner.run(pip_command(python, part, lock, subdir), env=env, on_line=on_line)
+        result = process_runner.run(pip_install_command(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:
             raise DownloadFailed(
                 f"kiln's own engine for Python {python}, which the image lacks, cannot be fetched",

@@ -87,7 +87,7 @@ class HostExecutor:
         """Return the command that runs a job file."""
         return (sys.executable, "-c", conda_forge_env.MAIN.format(module="builder.job_main"), str(job_file))
 
-    def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:  # noqa: ARG002
+    def run_program(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:  # noqa: ARG002
         """Run a program to its end.
 
         Raises:

@@ -40,7 +40,7 @@ PUBLISHED = ".kiln/index"  # the index of a channel that kiln has published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
+class MountedFolders:
     """The folders of this machine that a config's build uses, along with the feedstock's.
 
     ``work`` is the config's, ``packages`` the cache of fetched packages, ``compile_cache`` Bazel's, ``distdir`` the
@@ -55,7 +55,9 @@ class Folders:
     shared_packages: tuple[Path, ...] = ()
 
 
-def script_container_mounts(feedstock: Feedstock, rendered: RenderedConfig, folders: Folders) -> tuple[Mount, ...]:
+def script_container_mounts(
+    feedstock: Feedstock, rendered: RenderedConfig, folders: MountedFolders
+) -> tuple[Mount, ...]:
     """Return the mounts of every container of a config; a container of scripts has only these.
 
     Raises:
@@ -70,7 +72,7 @@ def script_container_mounts(feedstock: Feedstock, rendered: RenderedConfig, fold
         **_paths_outside_recipe(feedstock, rendered),
     }
     for path in (feedstock.recipe, feedstock.config_folder):
-        _require_inside(path.resolve(), feedstock, str(path.relative_to(feedstock.root)), rendered.file)
+        _require_inside_feedstock(path.resolve(), feedstock, str(path.relative_to(feedstock.root)), rendered.file)
     cache = folders.compile_cache
     return (
         *(Mount(source=source, target=str(target)) for target, source in read_only.items()),
@@ -79,7 +81,7 @@ def script_container_mounts(feedstock: Feedstock, rendered: RenderedConfig, fold
     )
 
 
-def engine_container_mounts(feedstock: Feedstock, config: BuildConfig, folders: Folders) -> tuple[Mount, ...]:
+def engine_container_mounts(feedstock: Feedstock, config: BuildConfig, folders: MountedFolders) -> tuple[Mount, ...]:
     """Return the further mounts of the engine's container: packages and channels."""
     packages = folders.packages
     return (
@@ -100,7 +102,7 @@ def _paths_outside_recipe(feedstock: Feedstock, rendered: RenderedConfig) -> dic
     for name in _paths_of_recipe(rendered):
         place = (recipe / name).resolve()
         if not place.is_relative_to(recipe) and place.exists():
-            _require_inside(place, feedstock, name, rendered.file)
+            _require_inside_feedstock(place, feedstock, name, rendered.file)
             places |= {ROOT / path.relative_to(root): path for path in _visible_entries(place, root)}
     return places
 
@@ -122,7 +124,7 @@ def _paths_of_recipe(rendered: RenderedConfig) -> Iterator[str]:
             yield from (*test.files, *([] if test.script.file is None else [test.script.file]))
 
 
-def _require_inside(place: Path, feedstock: Feedstock, name: str, file: str) -> None:
+def _require_inside_feedstock(place: Path, feedstock: Feedstock, name: str, file: str) -> None:
     """Refuse a path outside the feedstock, or in a hidden folder."""
     root = feedstock.root.resolve()
     if place.is_relative_to(root) and not HIDDEN.intersection(place.relative_to(root).parts[:1]):
@@ -154,7 +156,7 @@ def _local_channel_mounts(feedstock: Feedstock, config: BuildConfig) -> Iterator
         inside = folder.is_relative_to(ROOT)  # a path in the container
         place = feedstock.root / folder.relative_to(ROOT) if inside else folder
         for part in (*existing_subdirs(place), PUBLISHED):
-            if _is_channel(place) and (place / part).is_dir() and not (place / part).is_symlink():
+            if _is_channel_folder(place) and (place / part).is_dir() and not (place / part).is_symlink():
                 yield Mount(source=place / part, target=str(folder / part))
 
 
@@ -165,5 +167,5 @@ def _local_channel_folder(channel: str) -> Path | None:
     return Path(os.path.normpath(channel)) if channel.startswith("/") else None
 
 
-def _is_channel(folder: Path) -> bool:
+def _is_channel_folder(folder: Path) -> bool:
     return any(next((folder / subdir).glob("repodata*.json*"), None) for subdir in existing_subdirs(folder))

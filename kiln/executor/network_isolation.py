@@ -112,7 +112,7 @@ def shared_script_queue(queue: Path) -> Iterator[Callable[[], None]]:
         os.close(folder)
 
 
-def isolated_command(queue: Path) -> tuple[str, ...]:
+def script_loop_command(queue: Path) -> tuple[str, ...]:
     """Return the command of the container without the network; ``queue`` is the folder as that container sees it."""
     return (BASH, "-c", LOOP, "kiln", str(queue))
 
@@ -137,7 +137,7 @@ def isolated_script_count(queue: Path) -> int:
     return len(list(queue.glob("*/code")))
 
 
-def require_isolated(queue: Path, before: int, step: str) -> None:
+def require_isolated_script_run(queue: Path, before: int, step: str) -> None:
     """Refuse the result of a script that was run by another bash, and so with the network.
 
     Raises:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.bazel.disk_cache_folders import action_count
+from kiln.bazel.disk_cache_folders import cached_action_count
 from kiln.console.text import duration
 from kiln.errors import BudgetSpent
 
@@ -83,8 +83,8 @@ class BudgetMonitor:
         """Start the thread, where there is a budget."""
         files.remove(self.stop)
         if self.options.has_budget:
-            self._before = action_count(self.cache)
-            self._thread = threading.Thread(target=self._watch, name="budget", daemon=True)
+            self._before = cached_action_count(self.cache)
+            self._thread = threading.Thread(target=self._watch_budget, name="budget", daemon=True)
             self._thread.start()
         return self
 
@@ -94,11 +94,11 @@ class BudgetMonitor:
         if self._thread is not None:
             self._thread.join()
 
-    def error(self) -> BudgetSpent:
+    def stopped_build_error(self) -> BudgetSpent:
         """Return the error of a build that was stopped."""
         return BudgetSpent(f"stopped before it was finished: {self.spent}", hint=CONTINUE)
 
-    def _watch(self) -> None:
+    def _watch_budget(self) -> None:
         while not self.spent:
             if self._over.wait(LOOK if self.options.action_limit is None else ACTIONS_LOOK):
                 return
@@ -114,7 +114,7 @@ class BudgetMonitor:
         limit, deadline, notice = self.options.action_limit, self.options.deadline, self.options.notice
         if notice is not None and (end := termination_time(notice)) is not None:
             return f"the machine is taken back in {duration(max(0.0, end - now))}"
-        if limit is not None and (done := action_count(self.cache) - before) >= limit:
+        if limit is not None and (done := cached_action_count(self.cache) - before) >= limit:
             return f"{done} actions of Bazel are finished, and --budget allows {limit}"
         if deadline is None:
             return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import json_messages
 from kiln.console.progress_lines import ProgressLog
-from kiln.job.messages import MARK, parse_message, send
+from kiln.job.messages import MARK, parse_message, send_message
 from kiln.job.untrusted_build_results import is_valid_message
 from kiln.ledger import run_json_conversion
 from kiln.masking import masked
@@ -42,28 +42,28 @@ class BuildLog:
         message = parse_message(line)
         if message is None or not is_valid_message(message):  # a script can write into the same stream
             text = masked(line) if line.startswith(MARK) else line  # all other lines were masked when they were read
-            self.write(text)
+            self.write_line(text)
             json_messages.write_line(sys.stdout, text.lstrip(MARK))
             return
-        message = {**message, **{name: _masked(message[name]) for name in TEXTS & message.keys()}}
+        message = {**message, **{name: _masked_texts(message[name]) for name in TEXTS & message.keys()}}
         if message["kind"] == "step":
-            self.write(f"=== {message.get('title')}")
+            self.write_line(f"=== {message.get('title')}")
         elif message["kind"] == "done":
-            self.write(f"--- {message.get('title')}: {message.get('seconds')} s")
+            self.write_line(f"--- {message.get('title')}: {message.get('seconds')} s")
             for note in message.get("notes", ()):
-                self.write(f"    {note}")
+                self.write_line(f"    {note}")
         elif message["kind"] == "progress" and (
             progress := self.journal.line_for(run_json_conversion.progress_from_json(message))
         ):
-            self.write(f"    {progress}")
-        send(**message)
+            self.write_line(f"    {progress}")
+        send_message(**message)
 
-    def write(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Write a line of the log."""
         now = datetime.now().astimezone()
         with contextlib.suppress(OSError):  # the build reports a full disk itself
             self.file.write(f"{now:%Y-%m-%d %H:%M:%S} {line}\n")
 
 
-def _masked(text: str | list[str]) -> str | list[str]:
+def _masked_texts(text: str | list[str]) -> str | list[str]:
     return masked(text) if isinstance(text, str) else [masked(part) for part in text]

@@ -31,7 +31,7 @@ STATES = {
 }
 
 
-def send(kind: str, **fields: Any) -> None:
+def send_message(kind: str, **fields: Any) -> None:
     """Print a message."""
     json_messages.write_line(sys.stdout, f"{MARK}{json_messages.encode({'kind': kind, **fields})}")
 
@@ -64,9 +64,9 @@ class ReportedStep:
         """Pass on a line of the step's output."""
         json_messages.write_line(sys.stdout, text.lstrip(MARK))
 
-    def progress(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         """Report the progress of the step's compile."""
-        send("progress", **to_json(progress))
+        send_message("progress", **to_json(progress))
 
     def record_compile_report(self, report: CompileReport) -> None:
         """Record the report of the step's compile."""
@@ -86,7 +86,7 @@ class StepReporter:
         """Report a step's start and end, with its time."""
         start = time.monotonic()
         step = ReportedStep()
-        send("step", title=title)
+        send_message("step", title=title)
         try:
             yield step
         except BaseException:
@@ -103,7 +103,7 @@ class StepReporter:
                 failed=self.failed == title,
             )
             self.steps.append(report)
-            send("done", **to_json(report))
+            send_message("done", **to_json(report))
 
 
 def error_as_json(error: KilnError, *, step: str | None = None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def step_names(rendered: RenderedConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(every))
 
 
-def require_step(feedstock: Feedstock, configs: Iterable[BuildConfig], step: str, *, engine: str) -> None:
+def require_known_step(feedstock: Feedstock, configs: Iterable[BuildConfig], step: str, *, engine: str) -> None:
     """Refuse to start at a step that a config does not have.
 
     Raises:

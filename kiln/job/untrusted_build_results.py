@@ -34,7 +34,7 @@ LARGEST_NUMBER = 1e15
 _BENEATH = os.O_RDONLY | file_operations.NO_LINK
 
 
-def is_number(value: object) -> bool:
+def is_printable_number(value: object) -> bool:
     """Return whether a value is a printable number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
 
@@ -48,31 +48,31 @@ def is_error_name(value: object) -> bool:
 # Shapes of JSON values: a type, a function of a value, a list of one shape, a tuple of alternatives, or a mapping by
 # its keys.
 NULL = type(None)
-SCALARS = {str: str, Path: str, bool: bool, int: is_number, float: is_number, NULL: NULL}
+SCALARS = {str: str, Path: str, bool: bool, int: is_printable_number, float: is_printable_number, NULL: NULL}
 
 
-def shape_of(kind: Any) -> Any:
+def json_shape_of_type(kind: Any) -> Any:
     """Return the shape of the JSON values of a type; a record's have all of its fields."""
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = type_hints(kind, KINDS)
-        return {field.name: shape_of(hints[field.name]) for field in dataclasses.fields(kind)}
+        return {field.name: json_shape_of_type(hints[field.name]) for field in dataclasses.fields(kind)}
     if get_origin(kind) is tuple:
-        return [shape_of(get_args(kind)[0])]
+        return [json_shape_of_type(get_args(kind)[0])]
     if alternatives := get_args(kind):
-        return tuple(map(shape_of, alternatives))
+        return tuple(map(json_shape_of_type, alternatives))
     if issubclass(kind, Enum):
         return [item.value for item in kind].__contains__
     return SCALARS[kind]
 
 
-STEP = shape_of(StepReport)
-TESTS = {**shape_of(TestReport), "log": NULL}  # the log is written outside of the build
-PACKAGE = {**shape_of(PackageReport), "tests": TESTS}
+STEP = json_shape_of_type(StepReport)
+TESTS = {**json_shape_of_type(TestReport), "log": NULL}  # the log is written outside of the build
+PACKAGE = {**json_shape_of_type(PackageReport), "tests": TESTS}
 ERROR = {"type": is_error_name, "what": str, "why": str, "hint": str}
 MESSAGES = {
     "step": {"kind": str, "title": str},
     "done": {"kind": str, **STEP},
-    "progress": {"kind": str, **shape_of(Progress)},
+    "progress": {"kind": str, **json_shape_of_type(Progress)},
 }
 BUILT = {
     "packages": [PACKAGE],
@@ -84,24 +84,24 @@ PLACES = dict.fromkeys(("work", "script", "environment", "host", "build", "name"
 RESULT = (BUILT, {**BUILT, "debug": PLACES})
 
 
-def conforms(value: object, shape: Any) -> bool:
+def conforms_to_shape(value: object, shape: Any) -> bool:
     """Return whether a JSON value has a shape."""
     if isinstance(shape, tuple):
-        return any(conforms(value, alternative) for alternative in shape)
+        return any(conforms_to_shape(value, alternative) for alternative in shape)
     if isinstance(shape, list):
-        return isinstance(value, list) and all(conforms(item, shape[0]) for item in value)
+        return isinstance(value, list) and all(conforms_to_shape(item, shape[0]) for item in value)
     if isinstance(shape, dict):
         same = isinstance(value, dict) and value.keys() == shape.keys()
-        return same and all(conforms(value[key], item_shape) for key, item_shape in shape.items())  # type: ignore[index]
+        return same and all(conforms_to_shape(value[key], item_shape) for key, item_shape in shape.items())  # type: ignore[index]
     return isinstance(value, shape) if isinstance(shape, type) else bool(shape(value))
 
 
 def is_valid_message(message: Mapping[str, Any]) -> bool:
     """Return whether a message is valid for a build process, and not reserved for the config's process."""
-    return isinstance(message["kind"], str) and conforms(message, MESSAGES.get(message["kind"], ()))
+    return isinstance(message["kind"], str) and conforms_to_shape(message, MESSAGES.get(message["kind"], ()))
 
 
-def open_beneath(folder: Path, path: str) -> IO[bytes]:
+def open_file_beneath(folder: Path, path: str) -> IO[bytes]:
     """Open a regular file below a folder for reading; no link in its path is followed.
 
     Raises:
@@ -130,7 +130,7 @@ def _open_without_links(folder: Path, path: PurePosixPath) -> int:
         return os.open(name, _BENEATH, dir_fd=place)
 
 
-def read_result(folder: Path, name: str) -> dict[str, Any] | None:
+def read_build_result(folder: Path, name: str) -> dict[str, Any] | None:
     """Return the result of the build process; None when it wrote none.
 
     Raises:
@@ -138,13 +138,13 @@ def read_result(folder: Path, name: str) -> dict[str, Any] | None:
     """
     if not os.path.lexists(folder / name):
         return None
-    with open_beneath(folder, name) as file:
+    with open_file_beneath(folder, name) as file:
         data = file.read(LARGEST_RESULT)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
         value = None
-    if not conforms(value, RESULT):
+    if not conforms_to_shape(value, RESULT):
         raise BuildFailed(
             f"invalid result of the build: {folder / name}",
             hint="a script of the recipe must have written it; read the recipe before it is built again",
@@ -178,7 +178,7 @@ def _accept_package(
     if ".." in PurePosixPath(place).parts or not expected(place):
         raise BuildFailed(f"the build left {place}, which is not a package of this recipe")
     file = folder / path if into is None else into / place
-    with open_beneath(folder, path) as source:
+    with open_file_beneath(folder, path) as source:
         sha256 = _copy_and_hash(source, None if into is None else file)
     if sha256 != artifact["sha256"]:
         raise BuildFailed(f"{place} is not the package that was built and tested", why="its hash is another")

@@ -190,7 +190,7 @@ def _components(
     """
     files = bundled_third_party_components.bazel_files(info)
     carried = limits.run_bounded(lambda: repository_declarations.external_repositories(files)) if files else ()
-    valid = [item for item in declared if repository_declarations.is_valid(item)]
+    valid = [item for item in declared if repository_declarations.is_valid_repository(item)]
     names = {item.name for item in valid}
     return bundled_third_party_components.components(
         licenses, [*valid, *(item for item in carried if item.name not in names)]

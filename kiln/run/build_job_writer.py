@@ -29,7 +29,7 @@ def write_job_input(
 ) -> tuple[str, ...]:
     """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
     if task.uses_other_engine:
-        return conda_build_run.write_script(task, executor)
+        return conda_build_run.write_engine_script(task, executor)
     task.folder.mkdir(parents=True, exist_ok=True)
     executor.package_cache.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"

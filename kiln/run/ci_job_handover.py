@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.bazel.disk_cache_folders import action_count, entries_of
+from kiln.bazel.disk_cache_folders import cache_entries, cached_action_count
 from kiln.console.text import duration, quantity
 from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
 from kiln.model.handover import ChainLink, ChainState, HandoverRecord
@@ -99,7 +99,7 @@ class ContinuedBuild:
                 self.record = None
             elif self.record is not None and self.record.archive is not None:
                 notes += self._unpack(self.record, plan)
-            self.actions = action_count(self._compile_cache_folder)
+            self.actions = cached_action_count(self._compile_cache_folder)
         if self.record is None:
             return plan, tuple(notes)
         if self.record.links:  # what is only on this disk, by a job that was killed, is not handed on yet
@@ -131,7 +131,7 @@ class ContinuedBuild:
         try:
             rejected = unfinished_build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
             self.layout.compile_caches.create_folder(self.key)
-            for name, source in entries_of(part / unfinished_build_handover.CACHE):
+            for name, source in cache_entries(part / unfinished_build_handover.CACHE):
                 _move_if_absent(source, self._compile_cache_folder / name)
             work = self.layout.work(self.config)
             if (part / unfinished_build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
@@ -168,7 +168,7 @@ class ContinuedBuild:
             return None, ()
         number = 1 + (len(self.record.links) if self.record else 0)
         with files.locked(self.layout.lock(self.config)):
-            actions = action_count(self._compile_cache_folder)
+            actions = cached_action_count(self._compile_cache_folder)
             if actions <= self.actions and set(steps) <= set(self.steps):
                 return self._no_progress_error(number, actions), ()
             entries, notes = self._files_to_hand_over(steps)
@@ -225,7 +225,9 @@ class ContinuedBuild:
     ) -> None:
         """Replace the record, with this job as the last of the chain."""
         link = ChainLink(
-            seconds=round(time.time() - self.began, 3), actions=action_count(self._compile_cache_folder), steps=steps
+            seconds=round(time.time() - self.began, 3),
+            actions=cached_action_count(self._compile_cache_folder),
+            steps=steps,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         record = HandoverRecord(

@@ -27,7 +27,7 @@ from kiln.job.budget_monitor import BudgetMonitor
 from kiln.job.job_context import JobContext
 from kiln.job.job_descriptions import ConfigJob
 from kiln.job.log import BuildLog
-from kiln.job.messages import MARK, StepReporter, error_from_json, failed_config_result, send
+from kiln.job.messages import MARK, StepReporter, error_from_json, failed_config_result, send_message
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
 from kiln.names import is_channel_folder
@@ -53,7 +53,7 @@ def main() -> None:
     """Build the config of the job on standard input, and report its result as the last line."""
     job = ConfigJob.parse(sys.stdin.read())
     signals.die_with_parent(signal.SIGTERM, parent=job.parent)
-    send("hello", pid=os.getpid())
+    send_message("hello", pid=os.getpid())
     with signals.termination_as_interrupt():
         try:
             with files.full_disk_as_error(Path(job.root)):
@@ -66,7 +66,7 @@ def main() -> None:
             if (refusal := files.os_error_as_kiln_error(error)) is None:
                 raise
             result = failed_config_result(refusal)
-    send("result", **result)
+    send_message("result", **result)
     os._exit(0)
 
 
@@ -177,7 +177,7 @@ class ConfigBuild:
                 log.record_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
             shared_packages = build_job_writer.reusable_packages(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
-            outcome = self.executor.run(
+            outcome = self.executor.run_program(
                 build_job_writer.write_job_input(task, self.executor, shared_packages), log, reads=reads
             )
             if task.uses_other_engine:
@@ -194,7 +194,7 @@ class ConfigBuild:
         from kiln.store.rehearsal_layout import RehearsalLayout
 
         layout, job = RehearsalLayout(config=self.task.folder), self.task.job
-        wheels = rehearsal.plan_of(job)
+        wheels = rehearsal.rehearsal_plan_of_job(job)
         if job.container == HOST and job.python is None and wheels.python:
             rehearse.find_interpreter(wheels.python, env=os.environ)  # refuse before anything is fetched
         layout.wheels.mkdir(parents=True, exist_ok=True)
@@ -205,20 +205,24 @@ class ConfigBuild:
         result = (
             None
             if self.task.uses_other_engine
-            else untrusted_build_results.read_result(self.task.folder, build_job_writer.RESULT)
+            else untrusted_build_results.read_build_result(self.task.folder, build_job_writer.RESULT)
         )
         if result is not None:
             return result
         succeeded = self.task.uses_other_engine and outcome.error is None
         tested = not self.task.rendered.config.is_cross
         packages = (
-            conda_build_run.packages_of(self.task.folder, self.task.job.config, tested=tested) if succeeded else []
+            conda_build_run.built_package_reports(self.task.folder, self.task.job.config, tested=tested)
+            if succeeded
+            else []
         )
         if succeeded and not packages:
             job = self.task.job
             raise BuildFailed(f"{job.options.engine} succeeded, but made no package", hint=f"read {job.log}")
         for package in packages:
-            secret_leaks.require_none(self.task.folder / package["artifact"]["path"], self.task.caller_script_variables)
+            secret_leaks.require_no_leaked_secrets(
+                self.task.folder / package["artifact"]["path"], self.task.caller_script_variables
+            )
         return {"steps": [], "error": None, "packages": packages}
 
     @contextlib.contextmanager
@@ -237,7 +241,7 @@ class ConfigBuild:
         except KeyboardInterrupt:
             if not monitor.terminated:
                 raise
-            raise monitor.error() from None
+            raise monitor.stopped_build_error() from None
 
     def publish(self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool) -> tuple[PackageReport, ...]:
         """Put the packages into the channel, record the config, and remove its folder.

@@ -112,7 +112,7 @@ def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str,
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.uses_other_engine:
-        return executor.run_on_terminal(conda_build_run.write_script(task, executor), terminal)
+        return executor.run_on_terminal(conda_build_run.write_engine_script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, shell_startup_lines(places))
     return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.path_inside(entered))), terminal)

@@ -75,7 +75,7 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple
             return run.execute(), run.errors
         finally:
             if used := {job.cache_key for job in planned.jobs_of.values()}:
-                layout.compile_caches.trim(planned.options.cache_bound, keep=used)
+                layout.compile_caches.trim_to_size(planned.options.cache_bound, keep=used)
 
 
 def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:

@@ -165,7 +165,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         image_platform=run_inputs.places[config.name].platform,
         cores=share.cores,
         memory=options.memory if run_inputs.engine is None else share.memory,
-        variables=conda_forge_env.variables(
+        variables=conda_forge_env.conda_forge_variables(
             run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=users.uid()
         ),
         environment=dict(run_inputs.machine.environment),

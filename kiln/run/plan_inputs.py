@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import conda_forge_yml, expand, limits, render
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
-from kiln.job.step_and_output_names import require_step
+from kiln.job.step_and_output_names import require_known_step
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
@@ -81,7 +81,7 @@ def look_up(
     share = resource_check.divide_resources(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
     configs = expand.read_all(feedstock, options.configs)
     if options.build.from_step is not None:
-        require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
+        require_known_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
     platforms.require(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
     notes_on_recipe = limits.run_bounded(lambda: _preflight_notes(feedstock, configs, options))
@@ -159,7 +159,7 @@ def _look_up_rehearsals(
         on_host=on_host,
         env={**machine.environment, **options.client},
     )
-    return rehearsal_input_choice.require_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
+    return rehearsal_input_choice.require_rehearsal_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
 
 
 def _preflight_notes(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:

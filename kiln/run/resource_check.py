@@ -110,14 +110,14 @@ def require_enough(
     used = ledger.last_build_disk_use()
     disk = disk_needed(used, configs, jobs=options.jobs)
     if options.fetch:
-        layout.compile_caches.make_room(disk, keep=set(caches))
+        layout.compile_caches.free_disk_space(disk, keep=set(caches))
     files.require_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
     return disk
 
 
 def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
     # A build needs neither, and they import much.
-    from kiln.builder.rehearsal_input_choice import missing_wheels_size, rehearsal_disk
+    from kiln.builder.rehearsal_input_choice import missing_wheels_size, rehearsal_disk_bytes
     from kiln.store.rehearsal_layout import RehearsalLayout
 
     missing_bytes = missing_wheels_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)
@@ -125,7 +125,7 @@ def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, Reh
         0 if rehearsal.wheels.upstream is None else rehearsal.wheels.upstream.size for rehearsal in rehearsals.values()
     )
     jobs = min(jobs, len(rehearsals))
-    disk = rehearsal_disk(missing_bytes, upstream, jobs=jobs) + (0 if upstream else jobs * LEAST_DISK)
+    disk = rehearsal_disk_bytes(missing_bytes, upstream, jobs=jobs) + (0 if upstream else jobs * LEAST_DISK)
     fetched = f" with {files.size_text(missing_bytes)} to fetch" if missing_bytes else ""
     files.require_space(layout.root, disk, for_what=f"rehearsing {', '.join(rehearsals)}{fetched}")
     return disk

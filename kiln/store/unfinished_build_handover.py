@@ -164,7 +164,7 @@ def _add_link(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_res
 
 def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
-    entries = [(_file_status(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.entries_of(folder)]
+    entries = [(_file_status(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.cache_entries(folder)]
     entries.sort(key=lambda entry: -entry[0].time)
     newest, size = [], 0
     for status, name, path in entries:
@@ -319,7 +319,9 @@ def _resolves_inside(link: Path, root: Path) -> bool:
 def _write_verified(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
     """Write a file; remove it again and return False when its content is not the one that its name says."""
     expected = (
-        disk_cache_folders.expected_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None
+        disk_cache_folders.expected_entry_hash(member.name.removeprefix(CACHE))
+        if member.name.startswith(CACHE)
+        else None
     )
     digest = hashlib.sha256()
     place.parent.mkdir(parents=True, exist_ok=True)

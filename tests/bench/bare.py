@@ -17,9 +17,9 @@ from rattler.index import index_fs
 
 from kiln import build, feedstock_loader, render
 from kiln import rehearse as parts
-from kiln.build.rattler_build_worker import run_engine
-from kiln.builder.rehearsal_input_choice import cpu_config
-from kiln.builder.rehearsal_planning import python_of
+from kiln.build.rattler_build_worker import run_rattler_build
+from kiln.builder.rehearsal_input_choice import cpu_config_for_python
+from kiln.builder.rehearsal_planning import single_python_version
 from kiln.local_channel import SUBDIRS
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -36,7 +36,7 @@ def main(root: Path) -> None:
     rehearsed, steps = planned(root, bare)
     channel = copied_channel(rehearsed, bare / "channel", without={step.output.name for step in steps})
     for step in steps:
-        (built,) = run_engine(dict(step.recipe), step.folder, [channel.as_uri()], step.platforms).packages
+        (built,) = run_rattler_build(dict(step.recipe), step.folder, [channel.as_uri()], step.platforms).packages
         shutil.move(built, channel / "linux-64")
         shutil.rmtree(step.folder)
         asyncio.run(index_fs(channel))
@@ -47,14 +47,14 @@ def main(root: Path) -> None:
 def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
     feedstock = feedstock_loader.load(root)
-    config = cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
+    config = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
     shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work(config.name))
     return shop.channel.root, build.plan_rehearsal(
         render.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=bare / "work",
         channels=((bare / "channel").as_uri(),),
-        wheel=parts.upstream_wheel(parts.plan_from_locks(python=python_of(config)), shop.wheels),
+        wheel=parts.upstream_wheel(parts.plan_from_locks(python=single_python_version(config)), shop.wheels),
     )
 
 

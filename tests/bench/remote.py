@@ -63,7 +63,7 @@ def built(pool: Pool, folder: Path, workers: int) -> CompileReport:
     )
     assert ended.returncode == 0, ended.stderr
     file = EventFile(folder / "events.json")
-    file.read()
+    file.read_new_events()
     report = file.compile_report()
     assert report is not None
     return report

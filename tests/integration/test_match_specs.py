@@ -71,7 +71,7 @@ def test_a_recipe_may_use_any_form(channel: Channel, tmp_path: Path) -> None:
     )
     lines: list[str] = []
     environment = {**os.environ, "RATTLER_CACHE_DIR": str(tmp_path / "cache")}
-    package = build.execute(step, environment=environment, on_line=lines.append)
+    package = build.build_package(step, environment=environment, on_line=lines.append)
     index = read_json(package, "index.json")
     exported = {"small >=1.2", "named >=2", "numbered >=1"}
     assert set(index["depends"]) - exported == {

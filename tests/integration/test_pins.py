@@ -162,7 +162,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def test_each_pin_has_the_bounds_that_conda_build_writes(tmp_path: Path) -> None:
     step = step_of(tmp_path, [row.v0 for row in ROWS])
-    package = build.execute(step, environment=environment(tmp_path))
+    package = build.build_package(step, environment=environment(tmp_path))
     wanted = [row.wanted for row in ROWS]
     require_bounds(read_json(package, "index.json"), read_json(package, "run_exports.json"), wanted)
 
@@ -200,7 +200,7 @@ def require_bounds(index: Mapping[str, Any], exports: Mapping[str, Any], wanted:
 def test_a_pin_to_a_package_that_host_lacks_fails_before_the_script_runs(tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(BuildFailed, match="nowhere"):
-        build.execute(step_of(tmp_path, ["'nowhere'"]), environment=environment(tmp_path), on_line=lines.append)
+        build.build_package(step_of(tmp_path, ["'nowhere'"]), environment=environment(tmp_path), on_line=lines.append)
     assert not any("share/pinned" in line for line in lines)
 
 
@@ -211,7 +211,7 @@ def test_rattler_build_alone_gives_the_same_bounds_but_where_its_rules_differ(tm
     recipe = {**step.recipe, "requirements": requirements}
     (tmp_path / "job.json").write_text(json.dumps(recipe))
     alone = type(step)(**{**{name: getattr(step, name) for name in step.__slots__}, "recipe": recipe, "pins": ()})
-    package = build.execute(alone, environment=environment(tmp_path))
+    package = build.build_package(alone, environment=environment(tmp_path))
     depends = set(read_json(package, "index.json")["depends"])
     bounds = {row.rattler or row.wanted for row in ROWS if row.v1 != "'trail'"}
     assert bounds <= depends

@@ -152,7 +152,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         for package in build.plan_outputs(
             plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
         ):
-            rattler_build_worker.copy_test_files(
+            rattler_build_worker.copy_packed_test_files(
                 package.packed, recipe, tmp_path / "step" / rattler_build_worker.RECIPE
             )
             recipes.append(engine_secrets.recipe_with_merged_secrets(package))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import feedstock_loader, rehearse, render
-from kiln.builder.rehearsal_input_choice import cpu_config
+from kiln.builder.rehearsal_input_choice import cpu_config_for_python
 from kiln.conda_package.reader import read_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read
@@ -271,7 +271,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
 @pytest.mark.once
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
-    config = cpu_config(feedstock_loader.load(feedstock), PYTHON).name
+    config = cpu_config_for_python(feedstock_loader.load(feedstock), PYTHON).name
     lock = feedstock / "build_artifacts" / "locks" / f"rehearsal-{config}.lock"
     lock.parent.mkdir(parents=True)
     holder = (
@@ -300,7 +300,7 @@ def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
         "--python-channel",
         "http://127.0.0.1:9/channel",
     )
-    ended = kiln(feedstock, *words, cpu_config(feedstock_loader.load(feedstock), python).name, env=env)
+    ended = kiln(feedstock, *words, cpu_config_for_python(feedstock_loader.load(feedstock), python).name, env=env)
     assert ended.returncode == UnsupportedPython.exit_code, ended.stderr
     assert f"no usable Python {python} on this machine, and the download failed" in ended.stderr
     assert "\n  try: " in ended.stderr
@@ -315,4 +315,4 @@ def test_an_unsupported_python_is_refused(executable: str, tmp_path: Path) -> No
 
 
 def test_the_config_of_a_rehearsal_is_the_running_pythons() -> None:
-    assert f"python{PYTHON}" in cpu_config(feedstock_loader.load(ROOT), PYTHON).name
+    assert f"python{PYTHON}" in cpu_config_for_python(feedstock_loader.load(ROOT), PYTHON).name

@@ -73,7 +73,7 @@ def packaged(
         wheel=file,
     )
     environment = {**os.environ, "RATTLER_CACHE_DIR": str(folder / "cache")}
-    return output, build.execute(step, environment=environment)
+    return output, build.build_package(step, environment=environment)
 
 
 def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) -> str:

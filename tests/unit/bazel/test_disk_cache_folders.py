@@ -44,7 +44,7 @@ def test_caches_are_told_with_what_they_are_for(caches: DiskCaches) -> None:
 
 
 def test_whole_caches_go_the_least_used_first(caches: DiskCaches) -> None:
-    freed = caches.trim(5 * MB)
+    freed = caches.trim_to_size(5 * MB)
     assert keys(caches) == ["a", "b"]
     assert freed >= 2 * MB
     assert not (caches.root / "c").exists()
@@ -52,21 +52,21 @@ def test_whole_caches_go_the_least_used_first(caches: DiskCaches) -> None:
 
 def test_a_cache_in_use_stays_whole(caches: DiskCaches) -> None:
     with caches.locked_folder("c", "for c"):
-        assert caches.trim(3 * MB) >= 2 * MB
+        assert caches.trim_to_size(3 * MB) >= 2 * MB
         assert "c" in keys(caches)
-        assert caches.remove(next(entry for entry in caches.all_caches() if entry.key == "c")) == 0
+        assert caches.remove_cache(next(entry for entry in caches.all_caches() if entry.key == "c")) == 0
         assert len(list((caches.root / "c" / "cas").iterdir())) == 2
 
 
 def test_of_a_cache_that_stays_the_oldest_entries_go(caches: DiskCaches) -> None:
-    caches.trim(MB + MB // 2, keep={"a", "b", "c"})
+    caches.trim_to_size(MB + MB // 2, keep={"a", "b", "c"})
     left = sorted(str(file.relative_to(caches.root)) for file in caches.root.rglob("cas/*"))
     assert left == ["a/cas/1"]
 
 
 def test_room_is_made_of_what_the_run_does_not_use(caches: DiskCaches) -> None:
-    assert caches.make_room(0, keep=()) == 0
-    caches.make_room(1 << 60, keep={"b"})
+    assert caches.free_disk_space(0, keep=()) == 0
+    caches.free_disk_space(1 << 60, keep={"b"})
     assert keys(caches) == ["b"]
 
 
@@ -87,8 +87,8 @@ def test_no_more_is_removed_than_needed() -> None:
 
 def test_a_cache_that_another_process_has_removed_meanwhile_is_passed_over(caches: DiskCaches) -> None:
     seen = caches.all_caches()
-    assert caches.remove(seen[1]) > 0
-    assert caches.remove(seen[1]) == 0
+    assert caches.remove_cache(seen[1]) > 0
+    assert caches.remove_cache(seen[1]) == 0
     assert not (caches.root / "b.json").exists()
     assert keys(caches) == ["a", "c"]
 
@@ -97,4 +97,4 @@ def test_two_users_of_a_new_cache_keep_what_it_is_for(tmp_path: Path) -> None:
     caches = DiskCaches(root=tmp_path)
     with caches.locked_folder("k", "cuda12.9"), caches.locked_folder("k", "cuda12.9"):
         assert [entry.label for entry in caches.all_caches()] == ["cuda12.9"]
-        assert caches.trim(0) == 0
+        assert caches.trim_to_size(0) == 0

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.bazel.events import BazelBuild, action_seconds, critical_path, process_counts
+from kiln.bazel.events import BazelBuildState, parse_critical_path, parse_process_counts, total_action_seconds
 from kiln.model.compile_report import CompileReport, sum_of_reports
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
 
 
-def built(name: str) -> BazelBuild:
+def built(name: str) -> BazelBuildState:
     """A build whose whole event file was read."""
-    build = BazelBuild()
+    build = BazelBuildState()
     for line in (EVENTS / f"{name}.json").read_bytes().splitlines():
         build.handle_event_line(line)
     return build
@@ -42,7 +42,7 @@ def test_a_newer_bazel_counts_in_its_metrics() -> None:
     counts = {"total": 12, "disk cache hit": 5, "remote cache hit": 1, "internal": 2, "processwrapper-sandbox": 4}
     rows = [{"name": name, "count": count, "execKind": "Local"} for name, count in counts.items()]
     metrics = {"actionSummary": {"runnerCount": rows}, "timingMetrics": {"wallTimeInMs": "2500"}}
-    build = BazelBuild()
+    build = BazelBuildState()
     build.handle_event_line(json.dumps({"id": {"buildMetrics": {}}, "buildMetrics": metrics}).encode())
     assert build.compile_report() == CompileReport(hits=6, misses=4, internal=2, seconds=2.5)
 
@@ -55,7 +55,7 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
     )
     logs = {"process stats": "11 processes: 1 internal, 1 processwrapper-sandbox, 9 remote.", "critical path": path}
     log = [{"name": name, "contents": base64.b64encode(text.encode()).decode()} for name, text in logs.items()]
-    build = BazelBuild()
+    build = BazelBuildState()
     build.handle_event_line(json.dumps({"id": {"buildToolLogs": {}}, "buildToolLogs": {"log": log}}).encode())
     report = build.compile_report()
     assert report is not None
@@ -68,12 +68,12 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
     twice = sum_of_reports([report, report])
     assert (twice.remote, twice.critical, twice.work) == (18, 20.0, None)
     assert twice.queued == pytest.approx(14.188)
-    assert critical_path("Critical Path: 0.35s") == (0.35, None)
-    assert critical_path("no such text") == (None, None)
+    assert parse_critical_path("Critical Path: 0.35s") == (0.35, None)
+    assert parse_critical_path("no such text") == (None, None)
 
 
 def test_no_report_before_bazel_has_counted() -> None:
-    build = BazelBuild()
+    build = BazelBuildState()
     for line in (EVENTS / "first.json").read_bytes().splitlines()[:-1]:
         build.handle_event_line(line)
     assert build.compile_report() is None
@@ -89,7 +89,7 @@ def test_what_an_action_said_is_read_from_where_bazel_put_it(tmp_path: Path) -> 
     said = tmp_path / "std err"
     noise = "1795.1: src/main/tools/linux-sandbox.cc:233: child exited normally"
     said.write_text(f"{noise}\nbad.cc:1:21: error: 'nothing' was not declared\n")
-    build = BazelBuild()
+    build = BazelBuildState()
     action = {"type": "CppCompile", "label": "//:bad", "exitCode": 1, "stderr": {"uri": said.as_uri()}}
     build.handle_event_line(json.dumps({"id": {"actionCompleted": {}}, "action": action}).encode())
     assert [failure.text for failure in build.failures] == ["bad.cc:1:21: error: 'nothing' was not declared"]
@@ -110,7 +110,7 @@ def test_a_build_that_never_begins_leaves_its_complaints() -> None:
     ],
 )
 def test_the_count_of_processes(text: str, counts: dict[str, int]) -> None:
-    assert process_counts(text) == counts
+    assert parse_process_counts(text) == counts
 
 
 def test_the_time_of_all_actions_comes_from_the_profile(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_the_time_of_all_actions_comes_from_the_profile(tmp_path: Path) -> None:
     rows = [("action processing", 1_500_000), ("action processing", 500_000), ("skyframe evaluator", 9_000_000)]
     events = [{"cat": cat, "dur": duration, "ph": "X"} for cat, duration in rows]
     profile.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    assert action_seconds(profile) == 2.0
+    assert total_action_seconds(profile) == 2.0
     profile.write_bytes(b"no gzip")
-    assert action_seconds(profile) is None
+    assert total_action_seconds(profile) is None
 
 
 NAMES = ("id", "progress", "actionCompleted", "action", "buildMetrics", "buildToolLogs", "stderr", "log")
@@ -130,7 +130,7 @@ JSON = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.list
 
 @given(st.lists(JSON.map(lambda value: json.dumps(value).encode()) | st.binary()))
 def test_no_line_of_a_broken_file_stops_the_reading(lines: list[bytes]) -> None:
-    build = BazelBuild()
+    build = BazelBuildState()
     for line in lines:
         build.handle_event_line(line)
     build.handle_event_line(b'{"id": {"started": {}}, "started": {"serverPid": 7}}')

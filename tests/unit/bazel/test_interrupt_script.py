@@ -32,7 +32,7 @@ def test_bazels_client_is_interrupted_and_its_shutdown_is_not(tmp_path: Path) ->
     script = tmp_path / "script"
     calls = f"bazel() {{ (exec -a bazel bash {client} $1); }}\ntrap 'bazel shutdown' EXIT\nbazel build\n"
     build = f"{calls}echo $? >>$REPORT\nwait\n"
-    script.write_text(interrupt_script.interrupt_lines(tmp_path / "stop") + build)
+    script.write_text(interrupt_script.interrupt_bazel_lines(tmp_path / "stop") + build)
     process = subprocess.Popen(("bash", str(script)), env={"REPORT": str(report), "PATH": "/usr/bin:/bin"})
     waiting.until(lambda: report.exists() and "build began" in report.read_text(), "the build began", process)
     (tmp_path / "stop").touch()
@@ -45,6 +45,6 @@ def test_bazels_client_is_interrupted_and_its_shutdown_is_not(tmp_path: Path) ->
 
 @pytest.mark.processes
 def test_the_lines_hold_neither_the_scripts_output_nor_its_wait(tmp_path: Path) -> None:
-    script = f"set -eux\n{interrupt_script.interrupt_lines(tmp_path / 'stop')}wait\necho done\n"
+    script = f"set -eux\n{interrupt_script.interrupt_bazel_lines(tmp_path / 'stop')}wait\necho done\n"
     ended = subprocess.run(("bash", "-c", script), capture_output=True, text=True, timeout=10, check=True)
     assert ended.stdout == "done\n"

@@ -99,8 +99,8 @@ def test_module_files_declare_modules_with_their_overrides() -> None:
 )
 def test_a_forged_repository_is_invalid(changes: dict[str, str]) -> None:
     fields = {"name": "a", "version": "1", "url": "https://a.example/a.zip", "registry": bazel.CENTRAL_REGISTRY}
-    assert bazel.is_valid(ExternalRepository(**fields))
-    assert not bazel.is_valid(ExternalRepository(**{**fields, **changes}))
+    assert bazel.is_valid_repository(ExternalRepository(**fields))
+    assert not bazel.is_valid_repository(ExternalRepository(**{**fields, **changes}))
 
 
 @pytest.mark.parametrize("integrity", ["sha256-?", "sha384-q6ur", "sha256-q6ur", ""])

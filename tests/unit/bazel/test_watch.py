@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.watch import BuildWatch, EventFile, RemainingTime, StallDetector, awaited_processes, watched
+from kiln.bazel.watch import BuildWatch, EventFile, RemainingTimeEstimate, StallDetector, awaited_processes, watch_build
 from kiln.errors import BuildFailed
 from kiln.process_table import parse, with_descendants
 from tests.unit.bazel.test_events import EVENTS
@@ -30,13 +30,13 @@ def watch_of(name: str, told: list[Progress] | None = None) -> BuildWatch:
 def test_a_file_is_read_as_it_grows_whole_lines_alone(tmp_path: Path) -> None:
     content, path = (EVENTS / "first.json").read_bytes(), tmp_path / "events.json"
     file = EventFile(path)
-    file.read()
+    file.read_new_events()
     assert file.build.events == 0
     seen = []
     with path.open("wb", buffering=0) as growing:
         for start in range(0, len(content), 1000):
             growing.write(content[start : start + 1000])
-            file.read()
+            file.read_new_events()
             seen.append(file.build.done)
     assert seen == sorted(seen)
     assert seen[-1] == 8
@@ -48,11 +48,11 @@ def test_a_second_call_of_bazel_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "events.json"
     file = EventFile(path)
     path.write_bytes((EVENTS / "failed.json").read_bytes())
-    file.read()
+    file.read_new_events()
     assert file.build.failures
     path.unlink()
     path.write_bytes((EVENTS / "again.json").read_bytes())
-    file.read()
+    file.read_new_events()
     assert not file.build.failures
 
 
@@ -61,7 +61,7 @@ def test_the_report_counts_the_actions_of_earlier_calls_that_were_put_aside(tmp_
     for name in ("events.json.wheel", "events.json"):
         shutil.copy(EVENTS / "again.json", tmp_path / name)
     once = EventFile(EVENTS / "again.json")
-    once.read()
+    once.read_new_events()
     single = once.build.compile_report()
     both = BuildWatch(file=EventFile(path), on_progress=print, stall=StallDetector(60)).compile_report()
     assert single is not None
@@ -79,7 +79,7 @@ def test_progress_is_told_once_and_only_when_it_has_changed() -> None:
 
 
 def test_the_pace_of_the_last_minutes_counts() -> None:
-    pace = RemainingTime()
+    pace = RemainingTimeEstimate()
     assert pace.remaining_seconds(0.0, 0, None) is None
     assert pace.remaining_seconds(10.0, 100, 1000) == pytest.approx(90.0)
     later = [pace.remaining_seconds(float(second), 100 + second // 10, 1000) for second in range(20, 800, 10)]
@@ -106,7 +106,7 @@ def test_a_server_that_only_waits_does_not_count_as_work() -> None:
 
 def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
     watch = watch_of("refused")
-    watch.file.read()
+    watch.file.read_new_events()
     error = watch.explained_error(BuildFailed("the script failed", why="the end of the log"))
     assert error.what.startswith("the compile failed: download failed\n")
     assert "Connection refused" in error.what
@@ -126,7 +126,7 @@ def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known(
 
 def test_what_bazel_writes_last_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "events.json"
-    with watched(path, on_progress=lambda _: None, stall=60.0) as watch:
+    with watch_build(path, on_progress=lambda _: None, stall=60.0) as watch:
         path.write_bytes((EVENTS / "again.json").read_bytes())
         report = watch.compile_report()
     assert report is not None

@@ -38,7 +38,7 @@ def collected(folder: Path, **about: str | tuple[str, ...]) -> tuple[Ended, dict
     lines = about_files_in_info.copy_about_files_lines(output(**about), folder / "recipe", folder / "place")
     argv = ("bash", "-e", "-c", "\n".join(lines))
     ended = subprocess.run(argv, cwd=folder / "work", capture_output=True, text=True, check=False)
-    found = collected_info_files.collected([{"to": ".", "tree": str(folder / "place"), "patterns": ["*"]}])
+    found = collected_info_files.collect_info_files([{"to": ".", "tree": str(folder / "place"), "patterns": ["*"]}])
     return ended, {name: file.data for name, file in found.items()}
 
 

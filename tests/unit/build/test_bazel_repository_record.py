@@ -26,8 +26,8 @@ def step_folder(tmp_path: Path) -> Path:
 
 
 def test_the_repositories_of_a_step_are_recorded(step_folder: Path) -> None:
-    bazel_repository_record.record(step_folder)
-    (repository,) = bazel_repository_record.recorded(step_folder)
+    bazel_repository_record.write_repository_record(step_folder)
+    (repository,) = bazel_repository_record.read_repository_record(step_folder)
     assert (repository["name"], repository["url"]) == (
         "eigen_archive",
         "https://github.com/libeigen/eigen/archive/3.4.0.zip",
@@ -35,8 +35,8 @@ def test_the_repositories_of_a_step_are_recorded(step_folder: Path) -> None:
 
 
 def test_sources_without_bazels_files_declare_nothing(tmp_path: Path) -> None:
-    bazel_repository_record.record(tmp_path)
-    assert bazel_repository_record.recorded(tmp_path) == []
+    bazel_repository_record.write_repository_record(tmp_path)
+    assert bazel_repository_record.read_repository_record(tmp_path) == []
 
 
 def test_a_source_beyond_the_limits_is_a_line_in_the_log(
@@ -46,11 +46,11 @@ def test_a_source_beyond_the_limits_is_a_line_in_the_log(
         raise UnsafeTemplate("it needs more than 10 s")
 
     monkeypatch.setattr(repository_declarations, "external_repositories", refuse)
-    bazel_repository_record.record(step_folder)
+    bazel_repository_record.write_repository_record(step_folder)
     assert "not recorded: it needs more than 10 s" in capsys.readouterr().out
-    assert bazel_repository_record.recorded(step_folder) == []
+    assert bazel_repository_record.read_repository_record(step_folder) == []
 
 
 def test_of_several_steps_the_first_repository_of_a_name_counts() -> None:
     own, of_compile = [{"name": "a", "version": "1"}], [{"name": "a", "version": "2"}, {"name": "b", "version": "3"}]
-    assert bazel_repository_record.combined(own, of_compile) == [*own, of_compile[1]]
+    assert bazel_repository_record.merged_repositories(own, of_compile) == [*own, of_compile[1]]

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from kiln.build.conda_build_command import Call, argv, clobber_file_text, condarc, engine_error, environment, script
+from kiln.build.conda_build_command import (
+    CondaBuildCall,
+    build_command_line,
+    clobber_file_text,
+    conda_build_environment,
+    condarc_content,
+    engine_bash_script,
+    error_from_engine_output,
+)
 from kiln.errors import (
     BuildFailed,
     DiskFull,
@@ -22,7 +30,7 @@ from kiln.errors import (
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig
 
-CALL = Call(
+CALL = CondaBuildCall(
     engine="conda-build",
     recipe=Path("/home/conda/recipe_root"),
     variant_file=Path("/f/.ci_support/linux_64_.yaml"),
@@ -42,7 +50,7 @@ CALL = Call(
 
 
 def test_the_command_line_is_conda_forges() -> None:
-    assert argv(CALL) == (
+    assert build_command_line(CALL) == (
         "conda-build",
         "/home/conda/recipe_root",
         "-m",
@@ -58,48 +66,50 @@ def test_the_command_line_is_conda_forges() -> None:
 
 
 def test_cross_compiled_packages_are_not_tested() -> None:
-    assert argv(dataclasses.replace(CALL, cross=True)) == (*argv(CALL), "--no-test")
+    assert build_command_line(dataclasses.replace(CALL, cross=True)) == (*build_command_line(CALL), "--no-test")
 
 
 def test_mambabuild_has_the_same_arguments() -> None:
     mamba = dataclasses.replace(CALL, engine="mambabuild")
-    assert argv(mamba) == ("conda-mambabuild", *argv(CALL)[1:])
-    assert "command -v conda-mambabuild >/dev/null || exit 97" in script(mamba)
-    assert "'remote_url=https://g/a b'" in script(mamba)
+    assert build_command_line(mamba) == ("conda-mambabuild", *build_command_line(CALL)[1:])
+    assert "command -v conda-mambabuild >/dev/null || exit 97" in engine_bash_script(mamba)
+    assert "'remote_url=https://g/a b'" in engine_bash_script(mamba)
 
 
 def test_a_shell_is_opened_where_conda_debug_has_made_an_output_ready() -> None:
-    lines = script(CALL, debug="libsmall-*").splitlines()
+    lines = engine_bash_script(CALL, debug="libsmall-*").splitlines()
     assert "command -v conda-debug >/dev/null || exit 97" in lines
     variant = "-m /f/.ci_support/linux_64_.yaml"
     clobbered = "--clobber-file /w/clobber_linux_64_.yaml"
     ready = f"conda debug /home/conda/recipe_root {variant} --output-id 'libsmall-*' {clobbered} </dev/null"
     enter = ['cd "$CONDA_BLD_PATH"/debug_*/work', "set +euo pipefail; . ./build_env_setup.sh"]
     assert lines[-4:] == [ready, *enter, "if [ -t 0 ]; then exec bash -i; else exec bash -s; fi"]
-    assert "--output-id" not in script(CALL, debug="")
+    assert "--output-id" not in engine_bash_script(CALL, debug="")
 
 
 def test_condas_settings_have_the_folders_and_the_channels() -> None:
-    told = json.loads(condarc(CALL))
+    told = json.loads(condarc_content(CALL))
     assert told["conda-build"] == {"root-dir": "/w/croot", "pkg_format": "2", "zstd_compression_level": "16"}
     assert told["pkgs_dirs"] == ["/w/fetched", "/a/cache", "/opt/conda/pkgs"]
     assert told["channels"] == ["conda-forge", "other"]
     assert told["channel_priority"] == "strict"
     assert "solver" not in told
-    assert json.loads(condarc(dataclasses.replace(CALL, solver="classic")))["solver"] == "classic"
+    assert json.loads(condarc_content(dataclasses.replace(CALL, solver="classic")))["solver"] == "classic"
 
 
 def test_a_build_for_cuda_counts_on_a_driver_on_every_machine() -> None:
-    assert not [name for name in environment(CALL) if "CUDA" in name]
+    assert not [name for name in conda_build_environment(CALL) if "CUDA" in name]
     for_cuda = dataclasses.replace(CALL, cuda="12.9", cuda_arch="9.0")
-    assert environment(for_cuda)["CONDA_OVERRIDE_CUDA"] == "12.9"
-    assert environment(for_cuda)["CONDA_OVERRIDE_CUDA_ARCH"] == "9.0"
-    assert "export CONDA_OVERRIDE_CUDA=12.9" in script(for_cuda).splitlines()
+    assert conda_build_environment(for_cuda)["CONDA_OVERRIDE_CUDA"] == "12.9"
+    assert conda_build_environment(for_cuda)["CONDA_OVERRIDE_CUDA_ARCH"] == "9.0"
+    assert "export CONDA_OVERRIDE_CUDA=12.9" in engine_bash_script(for_cuda).splitlines()
 
 
 def test_the_engine_finds_nothing_of_kilns_own_python() -> None:
-    lines = script(CALL).splitlines()
-    assert lines.index("unset PYTHONPATH PYTHONDONTWRITEBYTECODE") < lines.index(f"exec {shlex.join(argv(CALL))}")
+    lines = engine_bash_script(CALL).splitlines()
+    assert lines.index("unset PYTHONPATH PYTHONDONTWRITEBYTECODE") < lines.index(
+        f"exec {shlex.join(build_command_line(CALL))}"
+    )
 
 
 CALLS = """\
@@ -135,7 +145,7 @@ Traceback (most recent call last):
     ],
 )
 def test_an_engines_last_exception_decides_the_error(last: str, error: type[KilnError]) -> None:
-    result = engine_error("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
+    result = error_from_engine_output("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
     assert type(result) is error
     assert "conda-build ended with exit code 1" in result.what
     assert "the compiler's last word\n" in result.why
@@ -145,12 +155,12 @@ def test_an_engines_last_exception_decides_the_error(last: str, error: type[Kiln
 
 def test_a_scripts_own_traceback_is_shown() -> None:
     own = 'Traceback (most recent call last):\n  File "setup.py", line 1\nValueError: the script\'s own\n'
-    result = engine_error("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
+    result = error_from_engine_output("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
     assert "ValueError: the script's own" in result.why
 
 
 def test_output_without_a_traceback_is_shown_as_it_is() -> None:
-    result = engine_error("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
+    result = error_from_engine_output("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
     assert (type(result), result.what) == (BuildFailed, "mambabuild ended with exit code 2")
     assert "no such argument" in result.why
 
@@ -165,17 +175,17 @@ def test_output_without_a_traceback_is_shown_as_it_is() -> None:
     ],
 )
 def test_the_last_line_of_an_engine_that_exits_without_an_exception_decides(last: str, error: type[KilnError]) -> None:
-    result = engine_error("conda-build", 1, f"the test's last word\n{last}\n")
+    result = error_from_engine_output("conda-build", 1, f"the test's last word\n{last}\n")
     assert (type(result), result.why.count(last)) == (error, 1)
 
 
 def test_each_engine_runs_in_a_folder_of_its_own() -> None:
-    lines = script(CALL).splitlines()
-    assert lines[-2:] == ["cd /w", f"exec {shlex.join(argv(CALL))}"]
+    lines = engine_bash_script(CALL).splitlines()
+    assert lines[-2:] == ["cd /w", f"exec {shlex.join(build_command_line(CALL))}"]
 
 
 def test_conda_does_not_update_itself() -> None:
-    told = json.loads(condarc(CALL))
+    told = json.loads(condarc_content(CALL))
     assert not told["auto_update_conda"]
     assert not told["add_pip_as_python_dependency"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.depends_simplified import simplified
+from kiln.build.depends_simplified import simplified_depends
 from kiln.errors import RecipeFault
 
 
@@ -22,9 +22,9 @@ from kiln.errors import RecipeFault
     ],
 )
 def test_an_exact_pin_and_a_version_count_before_less(specs: list[str], expected: list[str]) -> None:
-    assert simplified(specs) == expected
+    assert simplified_depends(specs) == expected
 
 
 def test_two_exact_pins_that_differ_are_refused() -> None:
     with pytest.raises(RecipeFault, match="a is required in two exact builds"):
-        simplified(["a 1 h_0", "a 1 h_1"])
+        simplified_depends(["a 1 h_0", "a 1 h_1"])

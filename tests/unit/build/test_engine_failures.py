@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.engine_failures import ABSENT, NETWORK, is_permanent_download_failure, kind, readable_message
+from kiln.build.engine_failures import (
+    ABSENT,
+    NETWORK,
+    classify_failure,
+    is_permanent_download_failure,
+    readable_engine_message,
+)
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -31,8 +37,8 @@ from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, Kil
         ("Cannot solve the request because of: No candidates were found for x", "", SolveFailed),
     ],
 )
-def test_a_failure_has_its_kind(reason: str, tail: str, error: type[KilnError]) -> None:
-    assert kind(reason, tail).error is error
+def test_a_failure_has_its_classify_failure(reason: str, tail: str, error: type[KilnError]) -> None:
+    assert classify_failure(reason, tail).error is error
 
 
 @pytest.mark.parametrize(
@@ -49,7 +55,7 @@ def test_a_failure_has_its_kind(reason: str, tail: str, error: type[KilnError]) 
     ],
 )
 def test_an_engines_message_is_shown_without_its_exceptions_name(reason: str, tail: str, said: str) -> None:
-    assert readable_message(reason, tail) == said
+    assert readable_engine_message(reason, tail) == said
 
 
 @pytest.mark.parametrize(
@@ -68,9 +74,9 @@ def test_an_engines_message_is_shown_without_its_exceptions_name(reason: str, ta
 def test_an_answer_that_would_not_change_is_told_from_a_fault_that_may_pass(messages: str, final: bool) -> None:
     assert is_permanent_download_failure(messages) == final
     if messages.startswith("Failed"):
-        assert kind(messages, "") is (ABSENT if final else NETWORK)
+        assert classify_failure(messages, "") is (ABSENT if final else NETWORK)
 
 
 def test_missing_license_files_are_a_fault_of_the_recipe_that_is_named() -> None:
-    assert "about/license_file" in kind("PyRattlerBuildError: No license files were copied", "").hint
-    assert kind("Script failed with status 2", "No license files were copied").hint == ""
+    assert "about/license_file" in classify_failure("PyRattlerBuildError: No license files were copied", "").hint
+    assert classify_failure("Script failed with status 2", "No license files were copied").hint == ""

@@ -65,5 +65,5 @@ def test_the_missing_files_are_named(tmp_path: Path, entries: object, names: str
 @pytest.mark.parametrize("entries", [["licenses/*.txt"], ["/etc/x"], ["${{ SRC_DIR }}/x"], None])
 def test_where_none_is_missing_the_engines_words_stay(tmp_path: Path, entries: object) -> None:
     step = a_step(tmp_path, entries)
-    assert missing_licenses.message(step) == ""
+    assert missing_licenses.missing_licenses_message(step) == ""
     assert engine_run.build_step_error(step, REASON, "").what == "a could not be built: No license files were copied"

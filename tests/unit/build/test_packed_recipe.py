@@ -10,8 +10,8 @@ import yaml
 
 from kiln import expand, feedstock_loader, render
 from kiln.build import plan_outputs
-from kiln.build.collected_info_files import collected
-from kiln.build.metadata_rewrite import rewrite_package
+from kiln.build.collected_info_files import collect_info_files
+from kiln.build.metadata_rewrite import rewrite_package_metadata
 from kiln.build.packed_recipe import variant_without_credentials
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
@@ -99,7 +99,7 @@ def stamped(folder: Path, step: BuildStep, **info: object) -> dict[str, bytes]:
         **info,
     }
     old = conda_package(folder / "old.conda", engines, payload={"share/x": b"x"})
-    rewrite_package(
+    rewrite_package_metadata(
         old, folder / "new.conda", index=step.index, edits=json.loads(json.dumps(step.edits)), pins=step.pins, epoch=7
     )
     return reader.info_files(folder / "new.conda")
@@ -217,22 +217,22 @@ def test_a_link_out_of_the_recipe_is_left_out(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "secret").write_text("secret")
     (recipe / "out").symlink_to(tmp_path / "secret")
     (recipe / "in").symlink_to("run.sh")
-    files = collected([{"to": "recipe", "tree": str(recipe), "patterns": ["*"]}])
+    files = collect_info_files([{"to": "recipe", "tree": str(recipe), "patterns": ["*"]}])
     assert {name: file.mode for name, file in files.items()} == {"recipe/run.sh": 0o755, "recipe/in": 0o755}
     assert "out is left out" in capsys.readouterr().out
-    assert not collected(
+    assert not collect_info_files(
         [{"to": "test", "tree": str(recipe), "patterns": ["../secret", "/etc/hostname"], "below": True}]
     )
 
 
 def test_invalid_files_of_the_metadata_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BuildFailed, match="outside the package's metadata"):
-        collected([{"to": "recipe/../../x", "parts": ["text"]}])
+        collect_info_files([{"to": "recipe/../../x", "parts": ["text"]}])
     with pytest.raises(BuildFailed, match="absent, for info/test/a, cannot be read"):
-        collected([{"to": "test/a", "parts": [{"file": str(tmp_path / "absent"), "within": str(tmp_path)}]}])
+        collect_info_files([{"to": "test/a", "parts": [{"file": str(tmp_path / "absent"), "within": str(tmp_path)}]}])
     monkeypatch.setattr("kiln.build.collected_info_files.LARGEST", 3)
     with pytest.raises(BuildFailed, match="more than 3 bytes"):
-        collected([{"to": "test/a", "parts": ["four"]}])
+        collect_info_files([{"to": "test/a", "parts": ["four"]}])
 
 
 @pytest.mark.parametrize("name", ["run_test.sh", "folder/run_test.sh"])
@@ -245,7 +245,7 @@ def test_a_file_that_is_a_link_out_of_the_recipe_is_refused(tmp_path: Path, name
     (recipe / "folder").symlink_to(secrets)
     entry = {"to": "test/run_test.sh", "parts": [{"file": str(recipe / name), "within": str(recipe)}]}
     with pytest.raises(BuildFailed, match=r"run_test\.sh, for info/test/run_test\.sh, is outside the recipe"):
-        collected([entry])
+        collect_info_files([entry])
 
 
 def test_a_large_file_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_large_file_is_refused_without_reading_all_of_it(tmp_path: Path) -> No
         {"to": "recipe/large", "parts": [{"file": str(recipe / "large"), "within": str(recipe)}]},
     ):
         with pytest.raises(BuildFailed, match="info/recipe/large and the files before it have more than"):
-            collected([entry])
+            collect_info_files([entry])
 
 
 def test_values_of_a_variant_keep_their_types() -> None:

@@ -22,7 +22,7 @@ from kiln.build.engine_secrets import (
     UNPACK,
     engine_environment,
     recipe_with_merged_secrets,
-    secret_names,
+    secret_names_of_step,
     source_fetch_environment,
 )
 from kiln.errors import BuildFailed
@@ -284,7 +284,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
         "content": [*UNPACK, *content],
         "secrets": [HANDED_OVER],
     }
-    value = engine_environment(secret_names(step), {"REMOTE": "it's\nhere", "PATH": "/bin"})
+    value = engine_environment(secret_names_of_step(step), {"REMOTE": "it's\nhere", "PATH": "/bin"})
     assert value == {"PATH": "/bin", HANDED_OVER: "export REMOTE='it'\"'\"'s\nhere'"}
     lib, app = planned(rendered, compiled=Path("/c"))
     assert "source" not in lib.recipe

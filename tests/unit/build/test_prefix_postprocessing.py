@@ -72,13 +72,13 @@ REMOVED = (
 @pytest.mark.parametrize("noarch", [None, "generic"])
 def test_what_no_package_has_is_removed(tmp_path: Path, noarch: str | None) -> None:
     written(tmp_path, *KEPT, *REMOVED, "a.pyc")
-    assert run(tmp_path, prefix_postprocessing.excluded_file_removal_lines(output(noarch=noarch))).returncode == 0
+    assert run(tmp_path, prefix_postprocessing.remove_excluded_files_lines(output(noarch=noarch))).returncode == 0
     assert left(tmp_path) == {*KEPT, *(() if noarch else ("a.pyc",))}
 
 
 def test_packages_of_a_recipe_yaml_have_what_the_engine_packs() -> None:
     settings = BuildSettings(by_engine=True)
-    assert prefix_postprocessing.excluded_file_removal_lines(output(settings=settings)) == ()
+    assert prefix_postprocessing.remove_excluded_files_lines(output(settings=settings)) == ()
     assert prefix_postprocessing.unpack_eggs_lines(output(settings=settings)) == ()
 
 

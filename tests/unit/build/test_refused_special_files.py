@@ -43,7 +43,9 @@ def test_a_prefix_without_special_files_passes_without_a_trace(prefix: Path, tmp
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "after\n", "")
     assert (
-        unpackable_prefix_files.listed_special_files(tmp_path) == () == unpackable_prefix_files.special_files([prefix])
+        unpackable_prefix_files.special_files_listed_by_script(tmp_path)
+        == ()
+        == unpackable_prefix_files.find_special_files([prefix])
     )
 
 
@@ -54,8 +56,8 @@ def test_special_files_end_the_script_and_are_named(prefix: Path, tmp_path: Path
     named = ("a socket (socket)", "bin/two\nlines (FIFO)")
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert unpackable_prefix_files.listed_special_files(tmp_path) == named
-    assert unpackable_prefix_files.special_files([prefix]) == named
+    assert unpackable_prefix_files.special_files_listed_by_script(tmp_path) == named
+    assert unpackable_prefix_files.find_special_files([prefix]) == named
 
 
 def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
@@ -69,11 +71,13 @@ def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
     rattler_build_worker.main(str(tmp_path / "job.json"))
     reason = json.loads((tmp_path / "result.json").read_text())["error"]
     assert reason == "the script left in its prefix what no package can contain: pipe (FIFO)"
-    kind = engine_failures.kind(reason.replace("pipe", "failed to download"), "")
+    kind = engine_failures.classify_failure(reason.replace("pipe", "failed to download"), "")
     assert kind.error is BuildFailed, "the name of a file is not the engine's message"
     assert "when it runs" in kind.hint
 
 
 def test_of_many_files_a_few_are_named() -> None:
-    text = unpackable_prefix_files.message(unpackable_prefix_files.SPECIAL, [f"{number} (FIFO)" for number in range(7)])
+    text = unpackable_prefix_files.message_naming_files(
+        unpackable_prefix_files.SPECIAL, [f"{number} (FIFO)" for number in range(7)]
+    )
     assert text.endswith("4 (FIFO) and 2 more")

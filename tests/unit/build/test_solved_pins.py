@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build.engine_recipe import output_recipe
-from kiln.build.metadata_rewrite import rewrite_package
+from kiln.build.metadata_rewrite import rewrite_package_metadata
 from kiln.build.solved_pins import (
+    packages_in_rendered_recipe,
     pin_placeholder,
     pinnable_packages,
     pins_to_solve,
-    recorded_packages,
-    with_solved_pins,
+    replace_pin_placeholders,
 )
 from kiln.conda_package.reader import read_json
 from kiln.errors import RecipeFault
@@ -106,22 +106,22 @@ def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) ->
     ],
 )
 def test_placeholders_become_bounds(specs: list[str], pins: list[Pin], wanted: list[str]) -> None:
-    assert with_solved_pins(specs, pins, SOLVED) == wanted
+    assert replace_pin_placeholders(specs, pins, SOLVED) == wanted
 
 
 def test_a_pin_to_a_package_that_is_not_solved_is_refused() -> None:
     with pytest.raises(RecipeFault, match="zlib is not in the host environment"):
-        with_solved_pins(["zlib >=0"], [Pin(name="zlib", subpackage=False)], SOLVED)
+        replace_pin_placeholders(["zlib >=0"], [Pin(name="zlib", subpackage=False)], SOLVED)
 
 
 def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -> None:
     index = {"name": "p", "depends": ["numpy >=0", "lib ==1"], "constrains": ["short >=0"]}
     info = {"index.json": index, "run_exports.json": {"strong": ["numpy >=0"]}, "recipe/rendered_recipe.yaml": RENDERED}
     old = conda_package(tmp_path / "old.conda", info)
-    assert pinnable_packages(recorded_packages(RENDERED.encode())) == SOLVED
+    assert pinnable_packages(packages_in_rendered_recipe(RENDERED.encode())) == SOLVED
     short = Pin(name="short", subpackage=False, exact=True)
     pins = (("run", NUMPY), ("run_constrained", short), ("run_exports/strong", NUMPY))
-    rewrite_package(old, tmp_path / "new.conda", index={}, pins=pins)
+    rewrite_package_metadata(old, tmp_path / "new.conda", index={}, pins=pins)
     changed = read_json(tmp_path / "new.conda", "index.json")
     assert changed["depends"] == ["numpy >=2.4.6,<3.0a0", "lib 1"]
     assert changed["constrains"] == ["short 5 h_1"]
@@ -130,4 +130,4 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
 
 def test_without_a_host_environment_the_build_environment_counts() -> None:
     text = RENDERED[: RENDERED.index("  host:")] + "  host: null\n"
-    assert pinnable_packages(recorded_packages(text.encode())) == {"gcc": ("14", "0")}
+    assert pinnable_packages(packages_in_rendered_recipe(text.encode())) == {"gcc": ("14", "0")}

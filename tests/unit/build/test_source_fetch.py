@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.build import sources_fetched_by_engine_or_kiln
-from kiln.build.engine_recipe import source as engine_entry
-from kiln.build.source_checkout import check_out
-from kiln.build.source_fetch import SourceFetch
+from kiln.build.engine_recipe import source_entry as engine_entry
+from kiln.build.source_checkout import check_out_repository
+from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.build.unpacked_source_content_hash import content_hash
 from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
@@ -50,7 +50,7 @@ class Fetch:
         """Return the entries that the engine gets for sources."""
         self.steps += 1
         planned = [engine_entry(item, self.recipe) for item in sources if not item.linked]
-        fetch = SourceFetch(
+        fetch = SourceFetcher(
             folder=self.folder / f"step-{self.steps}",
             origins=SourceMirrors(kept=self.cache, **self.origins),
             env={},
@@ -205,7 +205,7 @@ def test_links_are_made_and_made_again_and_over_nothing(tmp_path: Path) -> None:
 def test_a_value_of_a_recipe_is_no_option(program: str, field: str, tmp_path: Path) -> None:
     checkout = dataclasses.replace(Checkout(program=program, url="https://a.org"), **{field: "--config=x"})  # type: ignore[arg-type]
     with pytest.raises(RecipeFault, match="is an option"):
-        check_out(checkout, tmp_path / "new", env={})
+        check_out_repository(checkout, tmp_path / "new", env={})
 
 
 @pytest.mark.processes
@@ -216,7 +216,9 @@ def test_a_revision_is_no_file_of_the_repository(revision: str, tmp_path: Path) 
     for words in (("init", "-q"), ("add", "docs"), ("commit", "-qm", "first")):
         subprocess.run((*git, *words), check=True)
     with pytest.raises(RecipeFault, match=f"has no revision '{revision}'"):
-        check_out(Checkout(program="git", url=str(tmp_path), revision=revision), tmp_path / "new", env=dict(os.environ))
+        check_out_repository(
+            Checkout(program="git", url=str(tmp_path), revision=revision), tmp_path / "new", env=dict(os.environ)
+        )
 
 
 @pytest.mark.processes
@@ -226,7 +228,7 @@ def test_a_password_is_in_no_argument(tmp_path: Path) -> None:
     (tmp_path / "svn").chmod(0o755)
     checkout = Checkout(program="svn", url="https://a.org", user="me", password="swordfish", externals=False)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    assert check_out(checkout, tmp_path / "new", env=env) == "7"
+    assert check_out_repository(checkout, tmp_path / "new", env=env) == "7"
     arguments = (tmp_path / "args").read_text().split()
     assert (tmp_path / "input").read_text() == "swordfish"
     assert "swordfish" not in repr(checkout)
@@ -242,7 +244,7 @@ def test_names_of_files_are_utf8(tmp_path: Path) -> None:
     (tmp_path / "svn").chmod(0o755)
     (tmp_path / "new").mkdir()
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LC_ALL": "C"}
-    assert check_out(Checkout(program="svn", url="https://a.org"), tmp_path / "new", env=env) == "7"
+    assert check_out_repository(Checkout(program="svn", url="https://a.org"), tmp_path / "new", env=env) == "7"
 
 
 @pytest.mark.processes
@@ -250,5 +252,7 @@ def test_a_repository_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "hg").write_text("#!/bin/sh\necho 'abort: connection refused'; exit 255\n")
     (tmp_path / "hg").chmod(0o755)
     with pytest.raises(DownloadFailed, match=r"https://a\.org cannot be checked out") as caught:
-        check_out(Checkout(program="hg", url="https://a.org"), tmp_path / "new", env={"PATH": f"{tmp_path}:/bin"})
+        check_out_repository(
+            Checkout(program="hg", url="https://a.org"), tmp_path / "new", env={"PATH": f"{tmp_path}:/bin"}
+        )
     assert caught.value.why == "abort: connection refused"

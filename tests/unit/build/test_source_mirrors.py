@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.source_mirrors import SourceMirrors, with_mirrors
+from kiln.build.source_mirrors import SourceMirrors, recipe_with_mirror_urls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,9 @@ def test_a_fetched_source_of_the_same_hash_comes_before_the_users_folder(folder:
     (folder / "fetched" / SHA / "v1.0.tar.gz").touch()
     origins = SourceMirrors(folder=folder, by_hash=folder / "fetched")
     users = f"file://{folder}/v1.0.tar.gz"
-    result = with_mirrors({"source": [{"url": [URL], "sha256": SHA}, {"url": [URL], "sha256": "1" * 64}]}, origins)
+    result = recipe_with_mirror_urls(
+        {"source": [{"url": [URL], "sha256": SHA}, {"url": [URL], "sha256": "1" * 64}]}, origins
+    )
     assert result["source"][0]["url"] == [f"file://{folder}/fetched/{SHA}/v1.0.tar.gz", users, URL]
     assert result["source"][1]["url"] == [users, URL]
 
@@ -67,9 +69,9 @@ def test_a_name_never_leads_outside_the_folder(folder: Path) -> None:
 
 def test_only_sources_with_a_hash_come_from_a_mirror(folder: Path) -> None:
     hashed, plain, local = {"url": [URL], "sha256": "0" * 64}, {"url": [URL]}, {"path": "/src"}
-    result = with_mirrors({"source": [hashed, plain, local], "build": {}}, SourceMirrors(folder=folder))
+    result = recipe_with_mirror_urls({"source": [hashed, plain, local], "build": {}}, SourceMirrors(folder=folder))
     assert result == {
         "source": [{"url": [f"file://{folder}/v1.0.tar.gz", URL], "sha256": "0" * 64}, plain, local],
         "build": {},
     }
-    assert with_mirrors({"build": {}}, SourceMirrors(folder=folder)) == {"build": {}}
+    assert recipe_with_mirror_urls({"build": {}}, SourceMirrors(folder=folder)) == {"build": {}}

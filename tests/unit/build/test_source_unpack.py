@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.source_unpack import unpack
+from kiln.build.source_unpack import unpack_source
 from kiln.errors import BuildFailed, MissingTool
 from kiln.zstd import FAST, packing_file
 
@@ -73,7 +73,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("name", sorted(MAKERS))
 @pytest.mark.parametrize("hoist", [True, False])
 def test_an_archive(name: str, hoist: bool, tmp_path: Path) -> None:
-    tree = unpack(MAKERS[name](tmp_path / name), name, tmp_path / "new", hoist=hoist, env={})
+    tree = unpack_source(MAKERS[name](tmp_path / name), name, tmp_path / "new", hoist=hoist, env={})
     assert tree == (tmp_path / "new" / "top" if hoist else tmp_path / "new")
     top = tmp_path / "new" / "top"
     status = (top / "run.sh").stat()
@@ -87,15 +87,17 @@ def test_an_archive(name: str, hoist: bool, tmp_path: Path) -> None:
 
 def test_several_entries_at_the_top_stay(tmp_path: Path) -> None:
     archive = tar(tmp_path / "a.tgz", *ENTRIES, ("other", tarfile.REGTYPE, b"", ""))
-    tree = unpack(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
+    tree = unpack_source(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
     assert sorted(path.name for path in tree.iterdir()) == ["other", "top"]
 
 
 def test_a_wheel_is_copied_and_unpacked_and_a_file_is_copied(tmp_path: Path) -> None:
     wheel = of_zip(tmp_path / "a.whl")
-    tree = unpack(wheel, "a.whl", tmp_path / "wheel", hoist=True, env={})
+    tree = unpack_source(wheel, "a.whl", tmp_path / "wheel", hoist=True, env={})
     assert {path.name for path in tree.iterdir()} == {"a.whl", "top"}
-    assert [path.name for path in unpack(wheel, "a.bin", tmp_path / "file", hoist=True, env={}).iterdir()] == ["a.bin"]
+    assert [path.name for path in unpack_source(wheel, "a.bin", tmp_path / "file", hoist=True, env={}).iterdir()] == [
+        "a.bin"
+    ]
 
 
 OUT = ("link", tarfile.SYMTYPE, b"", "..")
@@ -122,7 +124,7 @@ def test_nothing_is_made_outside_of_the_folder(entries: list[Entry], why: str, t
     (tmp_path / "secret").write_text("secret")
     archive = tar(tmp_path / "a.tgz", *entries)
     with pytest.raises(BuildFailed, match=why) as caught:
-        unpack(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
+        unpack_source(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
     assert why in f"{caught.value.what} {caught.value.why}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tgz", "new", "secret"]
     assert (tmp_path / "secret").stat().st_nlink == 1
@@ -131,7 +133,7 @@ def test_nothing_is_made_outside_of_the_folder(entries: list[Entry], why: str, t
 def test_a_later_member_replaces_a_link_and_writes_not_through_it(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     archive = tar(tmp_path / "a.tgz", ("x", tarfile.SYMTYPE, b"", "../secret"), ("x", tarfile.REGTYPE, b"new", ""))
-    tree = unpack(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
+    tree = unpack_source(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
     assert (tree / "x").read_text() == "new"
     assert (tmp_path / "secret").read_text() == "secret"
 
@@ -140,14 +142,14 @@ def test_a_later_member_replaces_a_link_and_writes_not_through_it(tmp_path: Path
 def test_a_damaged_archive(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x1f\x8b\x08no archive")
     with pytest.raises(BuildFailed, match=f"{name} cannot be unpacked"):
-        unpack(tmp_path / name, name, tmp_path / "new", hoist=True, env={})
+        unpack_source(tmp_path / name, name, tmp_path / "new", hoist=True, env={})
 
 
 @pytest.mark.parametrize("name", ["a.rpm", "a.deb", "a.7z", "a.tar.z"])
 def test_the_package_of_a_missing_program_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(MissingTool, match="bsdtar"):
-        unpack(tmp_path / name, name, tmp_path / "new", hoist=True, env={"PATH": str(tmp_path)})
+        unpack_source(tmp_path / name, name, tmp_path / "new", hoist=True, env={"PATH": str(tmp_path)})
 
 
 @pytest.mark.processes
@@ -157,13 +159,15 @@ def test_a_pipe_that_another_program_has_unpacked(tmp_path: Path) -> None:
     (tmp_path / "bsdtar").chmod(0o755)
     (tmp_path / "a.rpm").write_bytes(b"")
     with pytest.raises(BuildFailed, match=r"a\.rpm is not unpacked: it has 'top/pipe'"):
-        unpack(tmp_path / "a.rpm", "a.rpm", tmp_path / "new", hoist=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        unpack_source(
+            tmp_path / "a.rpm", "a.rpm", tmp_path / "new", hoist=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        )
 
 
 def test_members_of_a_zip_file_without_a_date(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr(zipfile.ZipInfo("top/a", (1980, 0, 0, 0, 0, 0)), b"x")
-    tree = unpack(tmp_path / "a.zip", "a.zip", tmp_path / "new", hoist=True, env={})
+    tree = unpack_source(tmp_path / "a.zip", "a.zip", tmp_path / "new", hoist=True, env={})
     assert ((tree / "a").read_bytes(), (tree / "a").stat().st_mtime) == (b"x", 315532800)
 
 
@@ -173,7 +177,7 @@ def test_a_time_that_no_file_can_have(tmp_path: Path) -> None:
         member.pax_headers = {"mtime": "1e300"}
         archive.addfile(member, io.BytesIO())
     with pytest.raises(BuildFailed, match=r"a\.tar cannot be unpacked"):
-        unpack(tmp_path / "a.tar", "a.tar", tmp_path / "new", hoist=True, env={})
+        unpack_source(tmp_path / "a.tar", "a.tar", tmp_path / "new", hoist=True, env={})
 
 
 def test_a_link_in_a_zip_file_is_not_read_beyond_what_a_link_can_be(tmp_path: Path) -> None:
@@ -184,7 +188,7 @@ def test_a_link_in_a_zip_file_is_not_read_beyond_what_a_link_can_be(tmp_path: Pa
     tracemalloc.start()
     try:
         with pytest.raises(BuildFailed, match=r"a\.zip cannot be unpacked"):
-            unpack(tmp_path / "a.zip", "a.zip", tmp_path / "new", hoist=True, env={})
+            unpack_source(tmp_path / "a.zip", "a.zip", tmp_path / "new", hoist=True, env={})
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from kiln.build import engine_failures, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
-from kiln.build.rattler_build_worker import require_accepted_files
+from kiln.build.rattler_build_worker import refuse_files_conda_build_rejects
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def prefix_of(step: Path) -> Path:
 
 
 def test_good_files_are_no_fault(step: Path) -> None:
-    require_accepted_files(step, RECIPE)
+    refuse_files_conda_build_rejects(step, RECIPE)
 
 
 def test_a_record_of_another_version_is_refused(step: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_record_of_another_version_is_refused(step: Path) -> None:
     with pytest.raises(
         ValueError, match=r"App-0\.9\.dist-info/METADATA is of version 0\.9, the package of version 1\.0"
     ):
-        require_accepted_files(step, RECIPE)
+        refuse_files_conda_build_rejects(step, RECIPE)
 
 
 def test_a_record_of_another_package_does_not_count(step: Path) -> None:
@@ -53,13 +53,13 @@ def test_a_record_of_another_package_does_not_count(step: Path) -> None:
     (prefix / "conda-meta").mkdir()
     record = {"files": [f"{SITE}/app-0.9.dist-info/METADATA"]}
     (prefix / "conda-meta" / "app-0.json").write_text(json.dumps(record))
-    require_accepted_files(step, RECIPE)
+    refuse_files_conda_build_rejects(step, RECIPE)
 
 
 def test_files_that_the_recipe_does_not_choose_do_not_count(step: Path) -> None:
     """The prefix of an output with ``files`` has all that the shared step has installed."""
     (prefix_of(step) / "share" / "other").symlink_to(step.parent / "compile" / "work" / "file")
-    require_accepted_files(step, {**RECIPE, "build": {"files": ["share/x"]}})
+    refuse_files_conda_build_rejects(step, {**RECIPE, "build": {"files": ["share/x"]}})
 
 
 @pytest.mark.parametrize("place", ["bld/rattler-build_app/work", "../compile/work"])
@@ -69,12 +69,14 @@ def test_a_link_to_a_folder_of_the_build_is_refused(step: Path, place: str) -> N
     file.touch()
     (prefix_of(step) / "share" / "link").symlink_to(file)
     with pytest.raises(ValueError, match=r"share/link is a link to .*/work/file in the build's folder") as caught:
-        require_accepted_files(step, RECIPE)
-    failure = engine_failures.kind(str(caught.value), "")
+        refuse_files_conda_build_rejects(step, RECIPE)
+    failure = engine_failures.classify_failure(str(caught.value), "")
     assert failure.error is BuildFailed
     assert "copy files in place of links" in failure.hint
 
 
 def test_faults_are_separated_from_how_many_more_there_are() -> None:
-    text = unpackable_prefix_files.message(unpackable_prefix_files.UNUSABLE, list("abcdefg"), separator="; ")
+    text = unpackable_prefix_files.message_naming_files(
+        unpackable_prefix_files.UNUSABLE, list("abcdefg"), separator="; "
+    )
     assert text == "the package would not work: a; b; c; d; e; and 2 more"

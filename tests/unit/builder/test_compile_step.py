@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, render
-from kiln.builder.config_build import Builder, step_cache_of
+from kiln.builder.config_build import ConfigBuilder, config_step_cache
 from kiln.builder.engine_calls import EngineCalls
 from kiln.errors import BuildFailed, KilnError, SystemFault
 from kiln.job.job_descriptions import BuildJob, BuildOptions
@@ -33,7 +33,7 @@ outputs:
 """
 
 
-def builder_in(tmp_path: Path) -> Builder:
+def builder_in(tmp_path: Path) -> ConfigBuilder:
     source = feedstock(tmp_path / "feedstock", RECIPE)
     folder = tmp_path / "work"
     folder.mkdir()
@@ -49,13 +49,13 @@ def builder_in(tmp_path: Path) -> Builder:
         channel=folder / "channel",
     )
     rendered = render.close_static_pins(render.render(source, expand.read(source, job.config)))
-    return Builder(
+    return ConfigBuilder(
         job=job,
         rendered=rendered,
         channel=Channel(root=folder / "channel"),
         sources=("file:///channel",),
         engine=EngineCalls.for_config(job, rendered),
-        step_cache=step_cache_of(job, rendered, reporter := StepReporter()),
+        step_cache=config_step_cache(job, rendered, reporter := StepReporter()),
         reporter=reporter,
     )
 
@@ -65,8 +65,8 @@ def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_pat
     (staging,) = builder.rendered.stagings
 
     def key(dependencies: tuple[str, ...] | None) -> str:
-        compile_ = dataclasses.replace(builder, dependencies=dependencies).shared_compile(staging)
-        return digest(compile_.inputs(compile_.plan(compile_.folder)))
+        compile_ = dataclasses.replace(builder, dependencies=dependencies).shared_compile_runner(staging)
+        return digest(compile_.cache_key_inputs(compile_.plan(compile_.folder)))
 
     assert key(("gxx-12-0.conda", "cython-3.1-0.conda")) == key(("cython-3.1-0.conda", "gxx-12-0.conda"))
     assert len({key(("gxx-12-0.conda",)), key(("gxx-13-0.conda",)), key(None)}) == 3
@@ -89,7 +89,7 @@ def test_a_compile_whose_bazel_server_did_not_start_runs_once_more(
 ) -> None:
     builder, left = builder_in(tmp_path), list(failures)
     (staging,) = builder.rendered.stagings
-    compile_ = dataclasses.replace(builder, dependencies=None).shared_compile(staging)
+    compile_ = dataclasses.replace(builder, dependencies=None).shared_compile_runner(staging)
 
     def execute(_: EngineCalls, step: CompileStep, display: ReportedStep) -> Path:
         if left:
@@ -102,7 +102,7 @@ def test_a_compile_whose_bazel_server_did_not_start_runs_once_more(
         package.touch()
         return package
 
-    monkeypatch.setattr(EngineCalls, "execute", execute)
+    monkeypatch.setattr(EngineCalls, "build_package_with_retries", execute)
     if error is None:
         assert [path.name for path in compile_.run().paths] == ["s.conda"]
         return

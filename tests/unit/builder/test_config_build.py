@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, render
 from kiln.build.script_variables import variant_variables
-from kiln.builder.config_build import with_emulator
+from kiln.builder.config_build import config_with_emulator
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ def test_scripts_of_cross_compiled_configs_find_qemu_user_if_it_is_here(tmp_path
     qemu.parent.mkdir()
     qemu.touch(mode=0o755)
     environment = {"PATH": str(qemu.parent)}
-    variables = variant_variables(with_emulator(cross, environment))
+    variables = variant_variables(config_with_emulator(cross, environment))
     assert variables["CROSSCOMPILING_EMULATOR"] == variables["CMAKE_CROSSCOMPILING_EMULATOR"] == str(qemu)
-    assert with_emulator(cross, environment).outputs == cross.outputs, "neither hash nor name of the package change"
-    assert with_emulator(native, environment) is native
-    assert with_emulator(cross, {"PATH": str(tmp_path)}) is cross
+    assert config_with_emulator(cross, environment).outputs == cross.outputs, (
+        "neither hash nor name of the package change"
+    )
+    assert config_with_emulator(native, environment) is native
+    assert config_with_emulator(cross, {"PATH": str(tmp_path)}) is cross

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln import solve_and_install, virtual_packages
-from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, call_with_retries, explained_solve_error
+from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, call_with_download_retries, explained_solve_error
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.messages import StepReporter
 from kiln.model.build_steps import BuildStep, CompileStep, FetchedSource
@@ -36,7 +36,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *errors: str) -> int:
 
     with StepReporter().step("build") as display:
         try:
-            call_with_retries(do, display)
+            call_with_download_retries(do, display)
         except DownloadFailed:
             return -len(calls)
     return len(calls)

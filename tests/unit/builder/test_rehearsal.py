@@ -59,7 +59,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
         channel=tmp_path / "channel",
     )
     reporter = StepReporter()
-    monkeypatch.setattr(rehearsal, "Builder", CapturedBuilder)
+    monkeypatch.setattr(rehearsal, "ConfigBuilder", CapturedBuilder)
     monkeypatch.setattr(Rehearsal, "fill_channel", lambda *_: None)  # another process indexes it
     values = Rehearsal(
         job=job,

@@ -10,12 +10,12 @@ import pytest
 
 from kiln import expand, rehearse
 from kiln.builder import rehearsal_input_choice
-from kiln.builder.rehearsal import config_for_one_python, find_python
+from kiln.builder.rehearsal import config_for_one_python, find_rehearsal_python
 from kiln.builder.rehearsal_input_choice import (
     RehearsalInputs,
     cpu_config_for_machine,
     missing_wheels_size,
-    rehearsal_disk,
+    rehearsal_disk_bytes,
 )
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.host_environment_and_python import HostMachine
@@ -72,7 +72,7 @@ def test_wheels_that_several_configs_need_are_fetched_once(tmp_path: Path) -> No
     upstream = WHEELS.wheels[0]
     (tmp_path / upstream.file).touch()
     assert missing_wheels_size({"a": means}, tmp_path) == size - upstream.size
-    assert rehearsal_disk(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
+    assert rehearsal_disk_bytes(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
 
 
 def test_stand_ins_are_part_of_a_rehearsals_key() -> None:
@@ -131,7 +131,7 @@ def test_an_image_without_the_configs_python_is_reported_with_both(
         image="localhost/base:1",
     )
     with pytest.raises(UnsupportedPython, match=r"the image localhost/base:1 has no Python 3\.12 for some_config"):
-        find_python("3.12", job)
+        find_rehearsal_python("3.12", job)
 
 
 CONFIGS = {python: f"cpu_{python}" for python in rehearse.PYTHONS}
@@ -208,7 +208,9 @@ def test_another_interpreter_than_the_calling_one_is_noted(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_input_choice.require_inputs(configs(feedstock, "3.12"), pythons(tmp_path), on_host=True)
+    means, notes = rehearsal_input_choice.require_rehearsal_inputs(
+        configs(feedstock, "3.12"), pythons(tmp_path), on_host=True
+    )
     assert means[CONFIGS["3.12"]].interpreter == here["3.12"]
     assert notes == ("rehearsing with Python 3.12.9, /py/bin/python3.12",)
 
@@ -220,14 +222,14 @@ def test_a_named_python_that_cannot_be_used_is_not_replaced(
     own, machine = pythons(tmp_path), replace(MACHINE, insists=True)
     named = replace(own, machine=machine)
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
-        rehearsal_input_choice.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
     monkeypatch.setattr(rehearse, "probe", lambda *_, **__: interpreter_of("3.11"))
     with pytest.raises(UnsupportedPython, match="/calling cannot be used for this rehearsal") as caught:
-        rehearsal_input_choice.require_inputs(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
     assert caught.value.why == "it is Python 3.11, the rehearsal requires Python 3.12"
     both = configs(feedstock, "3.11", "3.12")
-    assert len(rehearsal_input_choice.require_inputs(both, named, on_host=True)[0]) == 2
-    assert len(rehearsal_input_choice.require_inputs(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
+    assert len(rehearsal_input_choice.require_rehearsal_inputs(both, named, on_host=True)[0]) == 2
+    assert len(rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
 
 
 def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
@@ -241,7 +243,7 @@ def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
 
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_input_choice.require_inputs(
+    means, notes = rehearsal_input_choice.require_rehearsal_inputs(
         configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True
     )
     (request,) = requests
@@ -258,21 +260,25 @@ def test_some_missing_pythons_are_noted_and_all_are_an_error(
 
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     with pytest.raises(UnsupportedPython, match=r"no Python 3\.13 can be had"):
-        rehearsal_input_choice.require_inputs(configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True)
+        rehearsal_input_choice.require_rehearsal_inputs(
+            configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True
+        )
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_input_choice.require_inputs(
+    means, notes = rehearsal_input_choice.require_rehearsal_inputs(
         configs(feedstock, "3.12", "3.13"), pythons(tmp_path), on_host=True
     )
     assert means[CONFIGS["3.13"]].interpreter is None
     assert notes[1:] == ("no Python 3.13 can be had: get it",)
-    means, notes = rehearsal_input_choice.require_inputs(configs(feedstock, "3.13"), pythons(tmp_path), on_host=False)
+    means, notes = rehearsal_input_choice.require_rehearsal_inputs(
+        configs(feedstock, "3.13"), pythons(tmp_path), on_host=False
+    )
     assert (means[CONFIGS["3.13"]].interpreter, notes) == (None, ()), "a container may have one"
 
 
 def test_a_dry_run_notes_the_pythons_to_fetch(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
-    _, notes = rehearsal_input_choice.require_inputs(
+    _, notes = rehearsal_input_choice.require_rehearsal_inputs(
         configs(feedstock, "3.13"), pythons(tmp_path, fetch=False), on_host=True
     )
     assert notes == ("Python 3.13 not found on this machine: it would be fetched from the-channel, or by uv",)
@@ -287,4 +293,4 @@ def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
     monkeypatch.setattr(rehearse, "fetch_python", fetch)
     pythons_here = replace(pythons(tmp_path, fetch=False), channel=rehearse.NO_CHANNEL)
     with pytest.raises(UnsupportedPython, match="nothing from none"):
-        rehearsal_input_choice.require_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)
+        rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)

@@ -26,7 +26,7 @@ def fetched(folder: Path, package: str, *, whole: bool = True) -> None:
 
 def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> None:
     config, cache = tmp_path / "work" / "config", tmp_path / "cache"
-    conda_build_run.make_caches(config, cache)
+    conda_build_run.create_package_caches(config, cache)
     for package in ("python-3.11-0", "own-1-0", "failed-1-0"):
         fetched(config, package)
     fetched(config, "half-1-0", whole=False)
@@ -43,7 +43,7 @@ def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> 
 def test_the_first_config_that_has_fetched_a_package_shares_it(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     for name in ("first", "second"):
-        conda_build_run.make_caches(tmp_path / name, cache)
+        conda_build_run.create_package_caches(tmp_path / name, cache)
         fetched(tmp_path / name, "python-3.11-0")
         (tmp_path / name / "fetched" / "python-3.11-0.conda").write_text(name)
         conda_build_run.share_fetched_packages(tmp_path / name, cache)
@@ -51,7 +51,7 @@ def test_the_first_config_that_has_fetched_a_package_shares_it(tmp_path: Path) -
 
 
 def test_configs_share_the_indexes_of_channels(tmp_path: Path) -> None:
-    conda_build_run.make_caches(tmp_path / "work" / "one", tmp_path / "cache")
+    conda_build_run.create_package_caches(tmp_path / "work" / "one", tmp_path / "cache")
     (tmp_path / "work" / "one" / "fetched" / "cache" / "1.json").write_text("{}")
     tmp_path.rename(tmp_path.with_name("seen-elsewhere"))  # as a container sees it
     assert (tmp_path.with_name("seen-elsewhere") / "work" / "one" / "fetched" / "cache" / "1.json").is_file()
@@ -66,7 +66,7 @@ def logged(folder: Path, *lines: str) -> Path:
 
 def test_why_an_engine_failed_stands_at_the_end_of_its_log(tmp_path: Path) -> None:
     log = logged(tmp_path, "the test's last word", TRACEBACK, "BuildError: TESTS FAILED: a-1")
-    result = conda_build_run.engine_error("conda-build", 1, "", log)
+    result = conda_build_run.error_from_build_log("conda-build", 1, "", log)
     assert isinstance(result, TestsFailed)
     assert "| the test's last word\n" in result.why
 
@@ -75,7 +75,7 @@ def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
     log = logged(
         tmp_path, "the test's last word", TRACEBACK, "  File 'conda-build', line 6", "BuildError: TESTS FAILED: a-1"
     )
-    failure = conda_build_run.engine_error("conda-build", 1, "", log)
+    failure = conda_build_run.error_from_build_log("conda-build", 1, "", log)
     last_words = ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
     assert conda_build_run.failure_lines(failure, log) == last_words
     assert not conda_build_run.failure_lines(None, log)
@@ -83,18 +83,21 @@ def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
 
 def test_a_reason_that_is_at_the_logs_end_is_not_repeated(tmp_path: Path) -> None:
     log = logged(tmp_path, "the test's last word", "TESTS FAILED: a-1.conda")
-    failure = conda_build_run.engine_error("conda-build", 1, "", log)
+    failure = conda_build_run.error_from_build_log("conda-build", 1, "", log)
     assert isinstance(failure, TestsFailed)
     assert not conda_build_run.failure_lines(failure, log)
 
 
 def test_the_shared_cache_is_one_that_conda_reads(tmp_path: Path) -> None:
-    conda_build_run.make_caches(tmp_path / "config", tmp_path / "cache")
+    conda_build_run.create_package_caches(tmp_path / "config", tmp_path / "cache")
     assert (tmp_path / "cache" / "conda" / "urls.txt").is_file()
 
 
 def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:
-    assert "no space left" in conda_build_run.engine_error("conda-build", 1, "no space left", tmp_path / "none.log").why
+    assert (
+        "no space left"
+        in conda_build_run.error_from_build_log("conda-build", 1, "no space left", tmp_path / "none.log").why
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,6 @@ def test_packages_of_any_platform_are_collected_with_whether_they_were_tested(
 ) -> None:
     release_package(tmp_path / "croot" / "linux-aarch64", "app", subdir="linux-aarch64")
     release_package(tmp_path / "croot" / "broken", "bad")
-    (package,) = conda_build_run.packages_of(tmp_path, "config", tested=tested)
+    (package,) = conda_build_run.built_package_reports(tmp_path, "config", tested=tested)
     assert (package["artifact"]["name"], package["artifact"]["subdir"]) == ("app", "linux-aarch64")
     assert (package["tests"]["verdict"], package["tests"]["notes"]) == (verdict, [note])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.executor.conda_forge_env import variables
+from kiln.executor.conda_forge_env import conda_forge_variables
 from kiln.model.feedstock import Feedstock
 
 FEEDSTOCK = Feedstock(root=Path("/f/some-feedstock"))
 
 
 def test_the_variables_are_conda_forges() -> None:
-    assert variables(
+    assert conda_forge_variables(
         FEEDSTOCK, "linux_64_", caller={"CI": "1", "sha": "abc", "TOKEN": "hidden"}, cores=4, uid=1000
     ) == {
         "CONFIG": "linux_64_",
@@ -24,4 +24,4 @@ def test_the_variables_are_conda_forges() -> None:
         "sha": "abc",
     }
     said = {"CPU_COUNT": "2", "FEEDSTOCK_NAME": "other"}
-    assert variables(FEEDSTOCK, "c", caller=said, cores=4, uid=0).items() >= said.items()
+    assert conda_forge_variables(FEEDSTOCK, "c", caller=said, cores=4, uid=0).items() >= said.items()

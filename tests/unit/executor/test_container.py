@@ -49,7 +49,7 @@ def test_a_config_finds_conda_forges_variables_in_its_container(tmp_path: Path) 
     )
     executor = ContainerExecutor(task=task)
     engine = Engine(kind=EngineKind.DOCKER, executable="docker", version="27", environment={})
-    plan = executor.plan(engine, executor.job_command(task.folder / "job.json"), executor.folders())
+    plan = executor.plan_container(engine, executor.job_command(task.folder / "job.json"), executor.mounted_folders())
     assert plan.argv[-2] == "/home/conda/feedstock_root/build_artifacts/work/c/job.json"
     assert (plan.environment["CONFIG"], plan.environment["HOME"]) == ("c", "/home/conda")
     assert "TOKEN" not in plan.environment

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kiln.executor.engine_injection import PRINT_OFFER, engine_folder, locked_requirements, pip_command, python_of_image
+from kiln.executor.engine_injection import (
+    PRINT_OFFER,
+    engine_folder,
+    locked_requirements,
+    pip_install_command,
+    python_of_image,
+)
 
 
 @pytest.mark.processes
@@ -42,14 +48,14 @@ def test_requirements_of_other_pythons_are_omitted(python: str, *, has: bool) ->
 
 
 def test_wheels_alone_are_fetched_by_their_hashes_for_that_python() -> None:
-    words = pip_command("3.12", Path("/engines/part"), Path("/run.txt"), "linux-64")
+    words = pip_install_command("3.12", Path("/engines/part"), Path("/run.txt"), "linux-64")
     assert {"--require-hashes", "--only-binary=:all:", "--no-deps", "--python-version=3.12"} <= set(words)
     assert "--platform=manylinux_2_28_x86_64" in words
     assert words[-4:] == ("--target", "/engines/part", "--requirement", "/run.txt")
 
 
 def test_an_emulated_image_gets_the_wheels_of_its_platform() -> None:
-    words = pip_command("3.12", Path("/engines/part"), Path("/run.txt"), "linux-aarch64")
+    words = pip_install_command("3.12", Path("/engines/part"), Path("/run.txt"), "linux-aarch64")
     platforms = [word for word in words if word.startswith("--platform=")]
     assert platforms == [f"--platform={tag}_aarch64" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
     engines = Path("/engines")

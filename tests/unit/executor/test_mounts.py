@@ -10,7 +10,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.executor.conda_forge_env import PACKAGE_ROOT
-from kiln.executor.mounts import Folders, engine_container_mounts, script_container_mounts
+from kiln.executor.mounts import MountedFolders, engine_container_mounts, script_container_mounts
 from kiln.model.build_config import BuildConfig
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock
@@ -45,10 +45,10 @@ def rendered(*paths: str, script: str | None = None) -> RenderedConfig:
     return RenderedConfig(config=config(), stagings=(Staging(sources=sources, script=Script(file=script)),))
 
 
-def folders(feedstock: Feedstock, **more: Path | tuple[Path, ...]) -> Folders:
+def folders(feedstock: Feedstock, **more: Path | tuple[Path, ...]) -> MountedFolders:
     artifacts = feedstock.artifacts
     value = {"work": artifacts / "work" / "c", "packages": artifacts / "container-cache", **more}
-    return Folders(**value)  # type: ignore[arg-type]
+    return MountedFolders(**value)  # type: ignore[arg-type]
 
 
 def test_containers_see_files_and_repositories_that_the_recipe_names(feedstock: Feedstock) -> None:

@@ -25,7 +25,7 @@ def queue(tmp_path: Path) -> Iterator[Path]:
     environment = {**os.environ, "LOOPS_OWN": "1"}
     with (
         network_isolation.shared_script_queue(folder) as close,
-        subprocess.Popen(network_isolation.isolated_command(folder), env=environment) as loop,
+        subprocess.Popen(network_isolation.script_loop_command(folder), env=environment) as loop,
     ):
         yield folder
         close()
@@ -48,7 +48,7 @@ def test_a_recipes_script_runs_in_the_loop_as_it_would_have_here(queue: Path, tm
     assert ended.stdout == f"1,,it's\n'mine',{tmp_path}\nerror\none within another\n"
     assert ended.returncode == 1
     assert network_isolation.isolated_script_count(queue) == 1
-    network_isolation.require_isolated(queue, 0, "compile")
+    network_isolation.require_isolated_script_run(queue, 0, "compile")
 
 
 def test_other_scripts_run_here(queue: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_other_scripts_run_here(queue: Path, tmp_path: Path) -> None:
     ended = bash(queue, script)
     assert (ended.stdout, ended.returncode) == ("here\n", 4)
     with pytest.raises(BuildFailed, match="build small ran its script outside the container without the network"):
-        network_isolation.require_isolated(queue, 0, "build small")
+        network_isolation.require_isolated_script_run(queue, 0, "build small")
 
 
 def test_a_background_process_of_a_script_does_not_delay_the_engine(queue: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_build_that_goes_on_regardless_is_terminated(tmp_path: Path, monkeypat
         while not signals:
             assert time.monotonic() < until
     assert monitor.terminated
-    assert "stopped before it was finished" in monitor.error().what
+    assert "stopped before it was finished" in monitor.stopped_build_error().what
 
 
 def test_a_link_in_the_place_of_the_file_does_not_keep_a_build_going(

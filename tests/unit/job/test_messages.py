@@ -12,13 +12,13 @@ from kiln.job.messages import (
     error_from_json,
     failed_config_result,
     parse_message,
-    send,
+    send_message,
 )
 from kiln.model.run import ConfigState
 
 
 def test_a_message_is_parsed_and_a_builds_line_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    send("step", title="build ü")
+    send_message("step", title="build ü")
     (line,) = capsys.readouterr().out.split("\n")[:-1]
     assert parse_message(line) == {"kind": "step", "title": "build ü"}
     assert parse_message("gcc -c a.c") is None

@@ -114,11 +114,11 @@ def test_a_package_that_is_not_of_the_recipe_or_called_otherwise_is_refused(fold
 
 
 def test_a_result_is_read(tmp_path: Path) -> None:
-    assert untrusted_build_results.read_result(tmp_path, "result.json") is None
+    assert untrusted_build_results.read_build_result(tmp_path, "result.json") is None
     error = {"type": "BuildFailed", "what": "a", "why": "b", "hint": "c", "step": "compile"}
     for told in (RESULT, {**RESULT, "packages": [BUILT]}, {**RESULT, "error": error}):
         (tmp_path / "result.json").write_text(json.dumps(told))
-        assert untrusted_build_results.read_result(tmp_path, "result.json") == told
+        assert untrusted_build_results.read_build_result(tmp_path, "result.json") == told
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_a_result_is_read(tmp_path: Path) -> None:
 def test_a_result_that_a_script_made_up_is_refused(tmp_path: Path, told: str) -> None:
     (tmp_path / "result.json").write_text(told)
     with pytest.raises(BuildFailed, match="invalid result of the build"):
-        untrusted_build_results.read_result(tmp_path, "result.json")
+        untrusted_build_results.read_build_result(tmp_path, "result.json")
 
 
 def test_a_result_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text(json.dumps(RESULT))
     (tmp_path / "result.json").symlink_to("outside")
     with pytest.raises(BuildFailed, match="file not found"):
-        untrusted_build_results.read_result(tmp_path, "result.json")
+        untrusted_build_results.read_build_result(tmp_path, "result.json")
 
 
 def test_of_messages_only_those_of_a_building_process_count() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import expand, render
-from kiln.builder.rehearsal_planning import specs_of_tests
+from kiln.builder.rehearsal_planning import required_specs_of_tests
 from kiln.rehearse.required_packages import Section, required_packages
 from tests.feedstocks import written
 
@@ -50,7 +50,7 @@ def rendered(folder: Path) -> RenderedConfig:
 
 def test_each_requirement_has_its_section_and_its_output(tmp_path: Path) -> None:
     config = rendered(tmp_path)
-    entries = required_packages(config, test_specs=specs_of_tests(config))
+    entries = required_packages(config, test_specs=required_specs_of_tests(config))
     assert {(entry.name, entry.version_constraint, entry.section, entry.output) for entry in entries} == {
         ("make", "", Section.BUILD, "parent"),
         ("zstd", "1.5.*", Section.HOST, "parent"),
