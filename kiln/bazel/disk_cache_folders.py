@@ -79,10 +79,10 @@ class DiskCaches:
 
     def all_caches(self) -> tuple[DiskCache, ...]:
         """Return all caches, the one used last first."""
-        entries = (self._cache_of_note(note) for note in self.root.glob("*.json"))
+        entries = (self._read_cache_note(note) for note in self.root.glob("*.json"))
         return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
-    def _cache_of_note(self, note: Path) -> DiskCache | None:
+    def _read_cache_note(self, note: Path) -> DiskCache | None:
         """Return the cache of a note; None when another process has removed it meanwhile."""
         key = note.stem
         try:

@@ -229,7 +229,7 @@ def _literal_text(node: Any, names: Mapping[str, str]) -> str:
             first, second = _literal_text(left, names), _literal_text(right, names)
             text = first + second if first and second else ""
         case ast.BinOp(op=ast.Mod(), left=left, right=right):
-            text = _percent_formatted(
+            text = _percent_formatted_text(
                 _literal_text(left, names), right.elts if isinstance(right, ast.Tuple) else [right], names
             )
         case ast.Call(func=ast.Attribute(value=value, attr="format"), args=args, keywords=keywords):
@@ -242,7 +242,7 @@ def _literal_text(node: Any, names: Mapping[str, str]) -> str:
     return text if len(text) <= LONGEST_TEXT and text.isprintable() else ""
 
 
-def _percent_formatted(pattern: str, items: list[ast.expr], names: Mapping[str, str]) -> str:
+def _percent_formatted_text(pattern: str, items: list[ast.expr], names: Mapping[str, str]) -> str:
     """Return a text with its ``%s`` filled, when all values are known."""
     parts, values = pattern.split("%s"), [_literal_text(item, names) for item in items]
     if len(parts) != len(values) + 1 or not all(values) or "%" in "".join(parts):

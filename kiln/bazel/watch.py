@@ -33,7 +33,7 @@ SHOWN = 3  # processes
 MESSAGE = 15  # lines of a failed action's output that are reported
 
 
-class EventFile:
+class BuildEventFile:
     """Reads whole events from a file that another process writes; another call of Bazel begins a new file."""
 
     def __init__(self, path: Path) -> None:
@@ -123,7 +123,7 @@ class BuildWatch:
     Its processes are only inspected if they run in the same container (``same_container``) as this one.
     """
 
-    file: EventFile
+    file: BuildEventFile
     on_progress: Callable[[Progress], None]
     stall: StallDetector
     pace: RemainingTimeEstimate = field(default_factory=RemainingTimeEstimate)
@@ -131,21 +131,21 @@ class BuildWatch:
     same_container: bool = True
 
     @property
-    def build(self) -> BazelBuildState:
+    def build_state(self) -> BazelBuildState:
         """The state of the build."""
         return self.file.build
 
     def poll_events(self, now: float) -> None:
         """Read new events, and report changed progress."""
         self.file.read_new_events()
-        progress = self.progress(now)
+        progress = self.current_progress(now)
         if progress is not None and progress != self.reported:
             self.reported = progress
             self.on_progress(progress)
 
-    def progress(self, now: float) -> Progress | None:
+    def current_progress(self, now: float) -> Progress | None:
         """Return the progress of the build, None before it begins."""
-        build = self.build
+        build = self.build_state
         stalled = self.stall_description(now)
         if build.events == 0 and not stalled:
             return None
@@ -160,15 +160,15 @@ class BuildWatch:
     def stall_description(self, now: float) -> str:
         """Describe a stall and the processes that run; empty while there is progress."""
         if not self.same_container:
-            idle = self.stall.stalled_seconds(now, self.build.events, lambda: 0.0)
+            idle = self.stall.stalled_seconds(now, self.build_state.events, lambda: 0.0)
             return "" if idle is None else f"no output of Bazel for {idle / 60:.0f} min"
-        roots = {os.getpid(), *({self.build.server} if self.build.server else ())}
+        roots = {os.getpid(), *({self.build_state.server} if self.build_state.server else ())}
 
         def busy_seconds() -> float:
             # Inspecting processes takes time as well, which is not the build's.
             return sum(process.busy for process in process_table.with_descendants(*roots) if process.pid != os.getpid())
 
-        idle = self.stall.stalled_seconds(now, self.build.events, busy_seconds)
+        idle = self.stall.stalled_seconds(now, self.build_state.events, busy_seconds)
         if idle is None:
             return ""
         names = awaited_processes(process_table.with_descendants(*roots), without=roots)
@@ -177,7 +177,7 @@ class BuildWatch:
     def compile_report(self) -> CompileReport | None:
         """Return the origin of the actions of all calls of Bazel, None when it has not counted them."""
         self.file.read_new_events()
-        earlier = [EventFile(path) for path in earlier_event_files(self.file.path)]
+        earlier = [BuildEventFile(path) for path in earlier_event_files(self.file.path)]
         for file in earlier:
             file.read_new_events()
         reports = [report for file in (*earlier, self.file) if (report := file.compile_report())]
@@ -186,7 +186,7 @@ class BuildWatch:
     def explained_error(self, error: KilnError) -> KilnError:
         """Return an error with the action that failed and its cause, as far as they are known."""
         self.file.read_new_events()
-        failures, complaints = self.build.failures, self.build.complaints
+        failures, complaints = self.build_state.failures, self.build_state.complaints
         output = failures[0].text if failures else "\n".join(complaints)
         cause = known_failures.cause_of_failed_compile(
             "\n".join([*(failure.text for failure in failures), *complaints, error.why])
@@ -221,15 +221,15 @@ def watch_build(
 ) -> Iterator[BuildWatch]:
     """Follow the build whose event file is ``path`` during the block; ``stall`` is in seconds."""
     watch = BuildWatch(
-        file=EventFile(path), on_progress=on_progress, stall=StallDetector(stall), same_container=same_container
+        file=BuildEventFile(path), on_progress=on_progress, stall=StallDetector(stall), same_container=same_container
     )
     over = threading.Event()
 
-    def follow() -> None:
+    def poll_events_until_over() -> None:
         while not over.wait(LOOK):
             watch.poll_events(time.monotonic())
 
-    thread = threading.Thread(target=follow, name="Bazel's events", daemon=True)
+    thread = threading.Thread(target=poll_events_until_over, name="Bazel's events", daemon=True)
     thread.start()
     try:
         yield watch

@@ -68,7 +68,7 @@ def _file_made_of_parts(entry: dict[str, Any]) -> Iterator[tuple[str, list[str |
                 hint="put the file itself into the recipe's folder",
             )
         parts.append(part if file is None else file)
-    yield _checked_info_name(entry["to"]), parts
+    yield _validated_info_name(entry["to"]), parts
 
 
 def _files_of_tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
@@ -89,7 +89,7 @@ def _files_of_tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path
                     text = f"info/{entry['to']}: {place} is left out, a link that leads out of the folder\n"
                     sys.stdout.write(text)
                     continue
-                yield _checked_info_name(f"{entry['to']}/{place.as_posix()}"), [file]
+                yield _validated_info_name(f"{entry['to']}/{place.as_posix()}"), [file]
 
 
 def _glob_inside_folder(folder: Path, pattern: str, *, below: bool) -> list[Path]:
@@ -106,7 +106,7 @@ def _normalized_file_mode(file: Path) -> int:
     return 0o755 if file.stat().st_mode & 0o111 else 0o644
 
 
-def _checked_info_name(text: str) -> str:
+def _validated_info_name(text: str) -> str:
     """Return the name of a file below ``info/``.
 
     Raises:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from kiln.build import sources_fetched_by_engine_or_kiln
 from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.rattler_build_output_settings import (
-    binary_settings,
+    file_selection_settings,
     ignored_run_exports,
-    packing_settings,
+    linking_and_prefix_settings,
     python_package_settings,
     requirements_merged_into_host,
 )
@@ -175,9 +175,9 @@ def _build_section(output: Output, script: list[str], *, as_it_is: bool) -> dict
         "number": output.build_number,
         "string": output.build_string,
         "script": {"content": script, **script_secrets_entry(output.script_env)},
-        **(AS_IT_IS if as_it_is else binary_settings(output)),
+        **(AS_IT_IS if as_it_is else linking_and_prefix_settings(output)),
         "python": {**python_package_settings(output), "entry_points": list(output.entry_points)},
-        **packing_settings(output),
+        **file_selection_settings(output),
     }
     if output.noarch:
         build["noarch"] = output.noarch
@@ -192,17 +192,20 @@ def _requirements_section(output: Output, left_out: Container[str]) -> dict[str,
     )
     pins = {(field, index): pin for field, index, pin in output.pins}
 
-    def specs(field: str, texts: Iterable[str]) -> list[str]:
+    def specs_or_pin_placeholders(field: str, texts: Iterable[str]) -> list[str]:
         places = ((pins.get((field, index)), text) for index, text in enumerate(texts))
         return [pin_placeholder(pin) if pin else strict(text) for pin, text in places]
 
     return {
-        "build": specs("build", needs.specs_to_solve("build")),
-        "host": specs("host" if needs is output.requirements else "build", needs.specs_to_solve("host")),
-        "run": specs("run", needs.run),
-        "run_constraints": specs("run_constrained", needs.run_constrained),
+        "build": specs_or_pin_placeholders("build", needs.specs_to_solve("build")),
+        "host": specs_or_pin_placeholders(
+            "host" if needs is output.requirements else "build", needs.specs_to_solve("host")
+        ),
+        "run": specs_or_pin_placeholders("run", needs.run),
+        "run_constraints": specs_or_pin_placeholders("run_constrained", needs.run_constrained),
         "run_exports": {
-            RUN_EXPORTS[kind]: specs(f"run_exports/{kind}", texts) for kind, texts in output.run_exports.items()
+            RUN_EXPORTS[kind]: specs_or_pin_placeholders(f"run_exports/{kind}", texts)
+            for kind, texts in output.run_exports.items()
         },
         **({"ignore_run_exports": ignored} if (ignored := ignored_run_exports(output.settings)) else {}),
     }

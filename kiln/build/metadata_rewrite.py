@@ -59,10 +59,10 @@ def rewrite_package_metadata(
     new = PackageMetadata(old=old, fields=index, edits=edits or {}, pins=pins, epoch=epoch).rewritten_info_files()
     added = {name: file for name, file in new.items() if name not in old}
 
-    def edit(name: str, _: bytes) -> bytes | None:
+    def replacement_content(name: str, _: bytes) -> bytes | None:
         return new[name].data if name in new else None
 
-    rewriter.rewrite_info(package, target, edit, added=added, mtime=epoch, level=level)
+    rewriter.rewrite_info(package, target, replacement_content, added=added, mtime=epoch, level=level)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,10 +33,12 @@ def test_file_entries(output: Output, recipe_folder: Path, sources: Path) -> lis
 
     An entry is a file of parts, which are texts and other files, or a tree of files that match patterns.
     """
-    return [entry for test in output.tests for entry in _entries_of_test(test, output, recipe_folder, sources)]
+    return [entry for test in output.tests for entry in _file_entries_of_test(test, output, recipe_folder, sources)]
 
 
-def _entries_of_test(test: OutputTest, output: Output, recipe_folder: Path, sources: Path) -> Iterator[dict[str, Any]]:
+def _file_entries_of_test(
+    test: OutputTest, output: Output, recipe_folder: Path, sources: Path
+) -> Iterator[dict[str, Any]]:
     if test.requires:
         yield _test_file_entry("test_time_dependencies.json", [json.dumps(list(test.requires))])
     scripts = {name: recipe_folder / file for name, file in test.scripts.items()}

@@ -17,7 +17,7 @@ from kiln.build import (
     unpackable_prefix_files,
 )
 from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
-from kiln.build.metadata_edits import metadata_edits, recipe_and_test_edits
+from kiln.build.metadata_edits import about_and_hash_input_edits, recipe_and_test_edits
 from kiln.build.rattler_build_output_settings import index_json_entries
 from kiln.build.script_variables import (
     cuda_override_variable,
@@ -195,7 +195,7 @@ def plan_outputs(
     metadata, ``forge`` are the settings of conda-forge.yml.
     """
 
-    def step(output: Output) -> BuildStep:
+    def planned_build_step(output: Output) -> BuildStep:
         staging = rendered.staging_of(output)
         staged = None if staging is None else compiled[staging.name]
         place = folder / f"{output.name}-{output.build_string}"
@@ -232,7 +232,10 @@ def plan_outputs(
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _recipe_files_of_test(test)),
         )
 
-    return tuple(step(_with_overlinking_error(output, forge)) for output in outputs_in_build_order(rendered.outputs))
+    return tuple(
+        planned_build_step(_with_overlinking_error(output, forge))
+        for output in outputs_in_build_order(rendered.outputs)
+    )
 
 
 def _with_overlinking_error(output: Output, forge: PackageSettings) -> Output:
@@ -247,7 +250,9 @@ def _with_overlinking_error(output: Output, forge: PackageSettings) -> Output:
 def _package_metadata_edits(output: Output, folder: Path, recipe_folder: Path) -> dict[str, Any]:
     """Return the changes to the metadata of an output's package."""
     sources, about = test_sources_folder(folder, output), about_files_folder(folder, output)
-    return metadata_edits(output) | recipe_and_test_edits(output, recipe_folder, sources=sources, about=about)
+    return about_and_hash_input_edits(output) | recipe_and_test_edits(
+        output, recipe_folder, sources=sources, about=about
+    )
 
 
 def _recipe_files_of_test(test: OutputTest) -> tuple[str, ...]:

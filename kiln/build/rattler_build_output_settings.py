@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, Requirements
 
 
-def binary_settings(output: Output) -> dict[str, Any]:
+def linking_and_prefix_settings(output: Output) -> dict[str, Any]:
     """Return the settings for binaries with which the engine does what conda-build does, unless the recipe differs."""
     relocation = output.binary_relocation
     return {
@@ -41,8 +41,8 @@ def _dynamic_linking_settings(output: Output) -> dict[str, Any]:
         rpaths=list(settings.rpaths),
         missing_dso_allowlist=_allowed_missing_libraries(output),
         rpath_allowlist=list(allowed),
-        overlinking_behavior=_error_or_ignore(error=settings.error_overlinking),
-        overdepending_behavior=_error_or_ignore(error=settings.error_overdepending),
+        overlinking_behavior=_linking_error_behavior(error=settings.error_overlinking),
+        overdepending_behavior=_linking_error_behavior(error=settings.error_overdepending),
     )
 
 
@@ -61,7 +61,7 @@ def _library_name_under_rpath(glob: str) -> str:
     return name if folder and fnmatch.fnmatchcase("$RPATH", folder) else ""
 
 
-def _error_or_ignore(*, error: bool | None) -> str | None:
+def _linking_error_behavior(*, error: bool | None) -> str | None:
     return None if error is None else "error" if error else "ignore"
 
 
@@ -85,7 +85,7 @@ def python_package_settings(output: Output) -> dict[str, Any]:
     )
 
 
-def packing_settings(output: Output) -> dict[str, Any]:
+def file_selection_settings(output: Output) -> dict[str, Any]:
     """Return the settings of an output's files and environments."""
     settings = output.settings
     files: Any = list(output.files)

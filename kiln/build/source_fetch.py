@@ -19,7 +19,7 @@ from kiln.build.engine_failures import HASH
 from kiln.build.engine_recipe import local_source_entry
 from kiln.build.source_checkout import check_out_repository
 from kiln.build.source_unpack import unpack_source
-from kiln.build.unpacked_source_content_hash import content_hash
+from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault
 from kiln.model.rendered import Checkout
 
@@ -114,7 +114,7 @@ class SourceFetcher:
 
     def _cached_or_downloaded_file(self, source: Source, folder: Path) -> tuple[Path, str]:
         """Return the file of a source, and its SHA-256: one that was kept, if it has all hashes, or a new one."""
-        name, hashes = _checked_file_name(source), _checked_hashes(source)
+        name, hashes = _validated_file_name(source), _validated_hashes(source)
         place = _path_by_hash(self.download_folder, hashes) / name if hashes else folder / name
         if place.is_file():
             url, algorithms = place.absolute().as_uri(), (*hashes, "sha256")
@@ -162,14 +162,14 @@ def _checkout_of_source(source: Source) -> Checkout | None:
     return Checkout(program="git", url=source.git_url, revision=source.git_rev, depth=source.git_depth)
 
 
-def _checked_file_name(source: Source) -> str:
+def _validated_file_name(source: Source) -> str:
     name = sources_fetched_by_engine_or_kiln.source_file_name(source)
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise RecipeFault(f"source/fn: {name[:80]!r} is not the name of a file")
     return name
 
 
-def _checked_hashes(source: Source) -> dict[str, str]:
+def _validated_hashes(source: Source) -> dict[str, str]:
     """Return the hashes of a source's file, the strongest one first."""
     given = {**source.hashes, "sha256": source.sha256, "md5": source.md5}
     hashes = {name: text for name in ALGORITHMS if (text := given.get(name))}
@@ -192,7 +192,7 @@ def _first_mismatched_hash(hashes: Mapping[str, str], actual: Mapping[str, str])
 def _verify_content_hashes(source: Source, tree: Path, name: str) -> None:
     """Compare the hashes of unpacked files with the recipe's."""
     for algorithm, expected in source.content_hashes.items():
-        actual = content_hash(tree, algorithm, source.content_hash_skip)
+        actual = folder_content_hash(tree, algorithm, source.content_hash_skip)
         if actual != expected:
             raise HashMismatch(
                 f"the content of {name} is not the recipe's",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CHARACTERS = 1 << 20
 
 
-def content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
+def folder_content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
     """Return the hash of all paths below a folder, and of what they are and contain, in the order of the paths.
 
     Text has the line ends of Unix, a path slashes for backslashes; of a link counts what it leads to. ``skip`` are
@@ -32,7 +32,7 @@ def content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
     digest, skip = hashlib.new(algorithm), tuple(skip)
     for path in sorted(_relative_paths(folder)):
         name = path.replace("\\", "/")
-        if any(_is_skipped(name, item) for item in skip):
+        if any(_is_skipped_path(name, item) for item in skip):
             continue
         digest.update(os.fsencode(name))
         for part in _path_kind_and_content(folder / path, name):
@@ -47,7 +47,7 @@ def _relative_paths(folder: Path) -> Iterator[str]:
             yield Path(top, name).relative_to(folder).as_posix()
 
 
-def _is_skipped(name: str, item: str) -> bool:
+def _is_skipped_path(name: str, item: str) -> bool:
     return item in {name, f"{name}/"} or (item.endswith("/") and name.startswith(item))
 
 

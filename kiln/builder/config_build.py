@@ -23,8 +23,8 @@ from kiln.builder.job_main import package_test_environment, remove_folders_on_fa
 from kiln.builder.package_reports import package_report_as_json, step_file_hashes
 from kiln.builder.step_cache import StepCache, StepResult
 from kiln.builder.wheel_collection import WheelCollector
-from kiln.job.required_channels_and_network import needed_channels
-from kiln.job.step_and_output_names import find_output, find_staging, step_names
+from kiln.job.required_channels_and_network import channels_needed_by_config
+from kiln.job.step_and_output_names import find_matching_output, find_matching_staging, step_names
 from kiln.ledger import Ledger
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import package_name
@@ -82,7 +82,7 @@ class ConfigBuilder:
             job=job,
             rendered=rendered,
             channel=channel,
-            sources=needed_channels(rendered),
+            sources=channels_needed_by_config(rendered),
             engine=EngineCalls.for_config(job, rendered, secrets),
             step_cache=config_step_cache(job, rendered, reporter),
             reporter=reporter,
@@ -126,12 +126,12 @@ class ConfigBuilder:
     def prepare_for_debugging(self, pattern: str) -> dict[str, str]:
         """Make everything that one script needs, with the steps before it; return its paths."""
         rendered, folder = self.rendered, self.job.folder / "debug"
-        staging = find_staging(rendered, pattern)
+        staging = find_matching_staging(rendered, pattern)
         if staging is not None:
             compile_ = self.shared_compile_runner(staging)
             compile_.write_compile_settings()
             return self.prepare_step_script(staging.title, compile_.plan(folder))
-        output = find_output(rendered, pattern)
+        output = find_matching_output(rendered, pattern)
         compiled = self.run_compile_steps()
         for planned in self.plan_packages(compiled):
             result = compiled.get(planned.output.staging)
@@ -157,7 +157,7 @@ class ConfigBuilder:
         return tuple(dict.fromkeys((self.channel.url, *self.sources)))
 
     @property
-    def rehearsed_package_inputs(self) -> dict[str, Any]:
+    def rehearsal_packages_as_inputs(self) -> dict[str, Any]:
         """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
         return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
 
@@ -169,7 +169,7 @@ class ConfigBuilder:
             sources=self.sources,
             engine=self.engine,
             step_cache=self.step_cache,
-            solved_from=self.rehearsed_package_inputs,
+            solved_from=self.rehearsal_packages_as_inputs,
         )
 
     def run_compile_steps(self) -> dict[str | None, StepResult]:
@@ -223,7 +223,7 @@ class ConfigBuilder:
             "edits": step.edits,
             "compiled": sorted(compiled.paths.values()) if compiled else [],
             "needs": sorted(package_name(spec) for spec in step.output.requirements.host),
-            **self.rehearsed_package_inputs,
+            **self.rehearsal_packages_as_inputs,
         }
         return self.step_cache.run_or_reuse(
             f"build {step.output.name}", inputs, build_and_add, leaves=step.output.package_file_name
@@ -251,7 +251,7 @@ class ConfigBuilder:
         inputs = {
             **tester.test_inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
-            **self.rehearsed_package_inputs,
+            **self.rehearsal_packages_as_inputs,
             "package": step_file_hashes(package),
             "siblings": siblings,
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],

@@ -95,7 +95,7 @@ class Rehearsal:
         job_main.mask_script_secrets(rendered)
         wheels = rehearsal_plan_of_job(job)
         if wheels.upstream is not None:
-            rendered = without_unfillable_outputs(rendered, reporter)
+            rendered = config_without_unfillable_outputs(rendered, reporter)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
         layout.prepare_folders()
         return cls(
@@ -110,11 +110,11 @@ class Rehearsal:
     def run(self) -> dict[str, Any]:
         """Convert, build and test; return the packages as JSON values."""
         self.require_upstream_version_match()
-        dependencies = self.convert_to_conda_packages(
+        dependencies = self.make_dependency_packages(
             find_rehearsal_python(self.wheels.python, self.job) if self.wheels.python else None
         )
         if self.wheels.upstream is None:
-            return self.build_with_compile(dependencies)
+            return self.build_with_compile_step(dependencies)
         steps = self.plan_packages()
         self.fill_channel(dependencies, [step.output for step in steps])
         needed = [package.name for package in dependencies]
@@ -129,7 +129,7 @@ class Rehearsal:
         ]
         return {"packages": packages}
 
-    def build_with_compile(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
+    def build_with_compile_step(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
         """Build as without a rehearsal, but from the packages that were made for it."""
         rendered = config_for_one_python(self.rendered, self.wheels.python)
         self.fill_channel(dependencies, build.outputs_in_build_order(rendered.outputs))
@@ -159,7 +159,7 @@ class Rehearsal:
                 hint="rehearse a version whose wheels are locked, or update the locks in a clone of kiln",
             )
 
-    def convert_to_conda_packages(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:
+    def make_dependency_packages(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:
         """Make conda packages of the interpreter, the wheels and this machine's programs; existing ones are reused."""
         folder = self.layout.converted
         title = "package this machine's programs"
@@ -284,19 +284,19 @@ def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConf
     def matches_python(version: str) -> bool:
         return version == "*" or f"{python}.".startswith(f"{version.removesuffix('*').removesuffix('.')}.")
 
-    def with_one_python(test: OutputTest) -> OutputTest:
+    def test_with_one_python(test: OutputTest) -> OutputTest:
         return dataclasses.replace(test, pythons=tuple(python for _ in [0] if any(map(matches_python, test.pythons))))
 
     outputs = (
         dataclasses.replace(
-            output, tests=tuple(with_one_python(test) if test.pythons else test for test in output.tests)
+            output, tests=tuple(test_with_one_python(test) if test.pythons else test for test in output.tests)
         )
         for output in rehearse.outputs_for_python(rendered, python)
     )
     return dataclasses.replace(rendered, outputs=tuple(outputs))
 
 
-def without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
+def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
     """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
     gaps = rehearse.wheel_gaps(output.name for output in rendered.outputs if not output.skip)
     if gaps:

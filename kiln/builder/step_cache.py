@@ -72,7 +72,11 @@ class StepCache:
         with self.console.step(title) as step:
             if title in self.again:
                 self._forget_steps_to_repeat()
-            result = self._last_result(title, key, leaves) if title in self.settled else self._reusable_result(key)
+            result = (
+                self._last_result_of_settled_step(title, key, leaves)
+                if title in self.settled
+                else self._reusable_result(key)
+            )
             if result is not None:
                 step.mark_reused()
                 if result.outdated:
@@ -100,7 +104,7 @@ class StepCache:
             hint=f"--from-step {title!r}, or build without --from-step",
         )
 
-    def _last_result(self, title: str, key: str, leaves: str) -> StepResult:
+    def _last_result_of_settled_step(self, title: str, key: str, leaves: str) -> StepResult:
         """Return a step's last result."""
         for finished in self.ledger.latest_steps(title, self.config):
             result = self._reusable_result(finished.key)

@@ -85,7 +85,7 @@ def create_package_caches(folder: Path, cache: Path) -> None:
     (folder / FETCHED / INDEXES).symlink_to(os.path.relpath(indexes, folder / FETCHED))
 
 
-def share_fetched_packages(folder: Path, cache: Path) -> None:
+def move_fetched_packages_to_shared_cache(folder: Path, cache: Path) -> None:
     """Move the packages that the engine fetched to the shared cache; its own packages stay with the config.
 
     Only on the host, where builds may write there anyway. A package is complete once conda has written its record, and
@@ -117,7 +117,7 @@ def _log_tail(log: Path) -> str:
     return ""
 
 
-def failure_lines(error: KilnError | None, log: Path) -> list[str]:
+def failure_reason_lines(error: KilnError | None, log: Path) -> list[str]:
     """Return the reason of an engine's failure as lines for the end of its log, unless they are there already.
 
     After a traceback, which is long, they are repeated.

@@ -212,7 +212,7 @@ class ContainerExecutor:
                 close()
                 if not scripts.done():  # the engine has died while a script runs: the script ends with its container
                     script_container.stop()
-            return combined_outcome(outcome, scripts.result())
+            return combined_container_result(outcome, scripts.result())
 
     def _script_container(self, plan: ContainerRun, queue: Path) -> ContainerRun:
         """Return the container of the scripts: without the network, and without the engine's packages."""
@@ -221,7 +221,7 @@ class ContainerExecutor:
         return dataclasses.replace(plan, network=False, mounts=script_mounts, argv=loop, secrets={})
 
 
-def combined_outcome(engine: ContainerResult, scripts: ContainerResult) -> ContainerResult:
+def combined_container_result(engine: ContainerResult, scripts: ContainerResult) -> ContainerResult:
     """Return the result of two containers of one build: the engine's, with the memory of both."""
     peaks = [result.peak_memory for result in (engine, scripts) if result.peak_memory is not None]
     kills = engine.memory_kills + scripts.memory_kills

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import emulation, expand, files, limits, render
 from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
-from kiln.job.required_channels_and_network import needed_channels
+from kiln.job.required_channels_and_network import channels_needed_by_config
 from kiln.local_channel import Channel
 from kiln.names import is_channel_folder
 from kiln.package_test import PackageTester
@@ -57,7 +57,7 @@ def execute(
                 output,
                 feedstock,
                 folder=root,
-                channels=(staged.url, *channels_of(path), *(channels or needed_channels(rendered))),
+                channels=(staged.url, *channels_of(path), *(channels or channels_needed_by_config(rendered))),
                 machine=machine,
             )
             reports.append(tester.run(tester.plan(output), environment=environment))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import RenderedConfig
 
 
-def needed_channels(rendered: RenderedConfig) -> tuple[str, ...]:
+def channels_needed_by_config(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return the variant's channels, or conda-forge; empty when no package from outside is required."""
     own_names = {output.name for output in rendered.outputs}
     outputs = [output for output in rendered.outputs if not output.skip]
@@ -42,7 +42,7 @@ def python_versions_of(config: BuildConfig) -> frozenset[str]:
 
 def needs_network(rendered: RenderedConfig) -> bool:
     """Return whether a config's build needs packages or sources that are not on this machine."""
-    remote = [name for name in needed_channels(rendered) if not name.startswith(("file:", "/"))]
+    remote = [name for name in channels_needed_by_config(rendered) if not name.startswith(("file:", "/"))]
     return bool(
         remote
         or rendered.network

@@ -45,13 +45,13 @@ def require_known_step(feedstock: Feedstock, configs: Iterable[BuildConfig], ste
             )
 
 
-def find_staging(rendered: RenderedConfig, pattern: str) -> Staging | None:
+def find_matching_staging(rendered: RenderedConfig, pattern: str) -> Staging | None:
     """Return the build step that outputs share whose name matches a pattern; without one, the only or first one."""
     stagings = [staging for staging in rendered.stagings if fnmatchcase(staging.name, pattern or "*")]
     return stagings[0] if stagings else None
 
 
-def find_output(rendered: RenderedConfig, pattern: str) -> Output:
+def find_matching_output(rendered: RenderedConfig, pattern: str) -> Output:
     """Return the output whose name, or package's file name, matches a pattern; without one, the only output.
 
     Raises:

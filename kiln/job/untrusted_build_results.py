@@ -153,7 +153,7 @@ def read_build_result(folder: Path, name: str) -> dict[str, Any] | None:
     return document
 
 
-def accept_packages(
+def accept_built_packages(
     reports: Sequence[Mapping[str, Any]], folder: Path, *, expected: Callable[[str], bool], into: Path | None
 ) -> list[tuple[Path, dict[str, Any]]]:
     """Return the packages of a build, with their reports: copied ``into`` a folder, or in place.

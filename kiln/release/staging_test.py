@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import emulation, files
 from kiln.install.install_and_test import tester_of
-from kiln.job.required_channels_and_network import needed_channels
+from kiln.job.required_channels_and_network import channels_needed_by_config
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def staged_packages_test(
                 output,
                 feedstock,
                 folder=folder,
-                channels=(staged, *channels, *needed_channels(rendered)),
+                channels=(staged, *channels, *channels_needed_by_config(rendered)),
                 machine=machine,
             )
             if runs:

@@ -182,8 +182,8 @@ class ConfigBuild:
             )
             if task.uses_other_engine:
                 if self.executor.on_host:  # a container's downloads are not trusted
-                    conda_build_run.share_fetched_packages(task.folder, task.layout.cache)
-                for line in conda_build_run.failure_lines(outcome.error, Path(job.log)):
+                    conda_build_run.move_fetched_packages_to_shared_cache(task.folder, task.layout.cache)
+                for line in conda_build_run.failure_reason_lines(outcome.error, Path(job.log)):
                     log.record_line(line)
         return self.result(outcome), outcome
 
@@ -251,7 +251,7 @@ class ConfigBuild:
         """
         job, layout, folder = self.task.job, self.task.layout, self.task.folder
         staging = None if job.options.rehearsal else layout.staging(job.config)
-        archives = untrusted_build_results.accept_packages(
+        archives = untrusted_build_results.accept_built_packages(
             packages, folder, expected=self.is_expected_package, into=staging
         )
         inputs = BuildInputs(shared=job.shared, key=job.key)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, EventFile, StallDetector
+from kiln.bazel.watch import EVENTS, PROFILE, BuildEventFile, BuildWatch, StallDetector
 from kiln.container import choose
 from tests import small_tensorflow
 from tests.bench.timing import ROOT
@@ -116,6 +116,8 @@ def compile_config(scratch: Path, cuda: str, python: str, downloads: Path) -> Co
     )
     ended = subprocess.run(run, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
-    report = BuildWatch(file=EventFile(events), on_progress=lambda _: None, stall=StallDetector(0.0)).compile_report()
+    report = BuildWatch(
+        file=BuildEventFile(events), on_progress=lambda _: None, stall=StallDetector(0.0)
+    ).compile_report()
     assert report is not None
     return report

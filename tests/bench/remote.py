@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.bazel.watch import EventFile
+from kiln.bazel.watch import BuildEventFile
 from kiln.store import remote_executor_credentials
 from tests import remote_execution, shared_inputs, small_tensorflow
 from tests.bench.timing import ROOT
@@ -62,7 +62,7 @@ def built(pool: Pool, folder: Path, workers: int) -> CompileReport:
         (*words, small_tensorflow.IMAGE, "sh", "-c", script), cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    file = EventFile(folder / "events.json")
+    file = BuildEventFile(folder / "events.json")
     file.read_new_events()
     report = file.compile_report()
     assert report is not None

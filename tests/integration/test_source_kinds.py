@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.unpacked_source_content_hash import content_hash
+from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.conda_package import reader
 from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
 from tests.feedstocks import written
@@ -169,12 +169,12 @@ def test_content_hashes(tmp_path: Path) -> None:
     archive = tarball(tmp_path / "up" / "app-1.tar.gz")
     tree = unpacked(tmp_path / "tree")
     keys = ("content_sha256", "content_sha384", "content_sha512")
-    lines = "".join(f"    {key}: {content_hash(tree, key.removeprefix('content_'))}\n" for key in keys)
+    lines = "".join(f"    {key}: {folder_content_hash(tree, key.removeprefix('content_'))}\n" for key in keys)
     local = {f"recipe/src/{name}": data.decode("latin-1") for name, data in FILES.items() if name == "one.txt"}
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "one.txt").write_bytes(FILES["one.txt"])
     skipped = "    content_hash_skip:\n      - sub/\n      - link\n"
-    small = content_hash(tmp_path / "small", "sha256")
+    small = folder_content_hash(tmp_path / "small", "sha256")
     sources = {
         "archive": f"    url: {archive.as_uri()}\n{lines}",
         "part": f"    url: {archive.as_uri()}\n    content_sha256: {small}\n{skipped}",
@@ -184,7 +184,7 @@ def test_content_hashes(tmp_path: Path) -> None:
     assert found["part/sub/binary"][0] == FILES["sub/binary"]
     wrong = f"source:\n  url: {archive.as_uri()}\n  content_sha256: {small}\n"
     message = refused(tmp_path / "wrong", wrong, HashMismatch.exit_code)
-    assert f"content_sha256 is {content_hash(tree, 'sha256')}" in message
+    assert f"content_sha256 is {folder_content_hash(tree, 'sha256')}" in message
 
 
 def test_links_and_tops(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def small_hash(folder: Path) -> str:
     (tree / "lib").mkdir(parents=True)
     for name in ("one", "later"):
         (tree / f"{name}.txt").write_text(f"{name}\n")
-    return content_hash(tree, "sha256")
+    return folder_content_hash(tree, "sha256")
 
 
 @pytest.mark.needs("git")
@@ -293,7 +293,7 @@ def test_the_content_of_a_git_source(tmp_path: Path) -> None:
     repository.mkdir()
     (repository / "one.txt").write_text("one\n")
     identity = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
-    expected = content_hash(repository, "sha512")
+    expected = folder_content_hash(repository, "sha512")
     run(repository, ("git", "init", "-q"), ("git", "add", "."), (*identity, "commit", "-qm", "m"), ("git", "tag", "v1"))
     source = f"source:\n  git_url: {repository.as_uri()}\n  git_tag: v1\n  content_hash_skip:\n    - .git/\n"
     assert "one.txt" in compared(tmp_path, f"{source}  content_sha512: {expected}\n")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.watch import BuildWatch, EventFile, RemainingTimeEstimate, StallDetector, awaited_processes, watch_build
+from kiln.bazel.watch import (
+    BuildEventFile,
+    BuildWatch,
+    RemainingTimeEstimate,
+    StallDetector,
+    awaited_processes,
+    watch_build,
+)
 from kiln.errors import BuildFailed
 from kiln.process_table import parse, with_descendants
 from tests.unit.bazel.test_events import EVENTS
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 
 def watch_of(name: str, told: list[Progress] | None = None) -> BuildWatch:
     return BuildWatch(
-        file=EventFile(EVENTS / f"{name}.json"),
+        file=BuildEventFile(EVENTS / f"{name}.json"),
         on_progress=([] if told is None else told).append,
         stall=StallDetector(60),
     )
@@ -29,7 +36,7 @@ def watch_of(name: str, told: list[Progress] | None = None) -> BuildWatch:
 
 def test_a_file_is_read_as_it_grows_whole_lines_alone(tmp_path: Path) -> None:
     content, path = (EVENTS / "first.json").read_bytes(), tmp_path / "events.json"
-    file = EventFile(path)
+    file = BuildEventFile(path)
     file.read_new_events()
     assert file.build.events == 0
     seen = []
@@ -46,7 +53,7 @@ def test_a_file_is_read_as_it_grows_whole_lines_alone(tmp_path: Path) -> None:
 
 def test_a_second_call_of_bazel_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "events.json"
-    file = EventFile(path)
+    file = BuildEventFile(path)
     path.write_bytes((EVENTS / "failed.json").read_bytes())
     file.read_new_events()
     assert file.build.failures
@@ -60,10 +67,10 @@ def test_the_report_counts_the_actions_of_earlier_calls_that_were_put_aside(tmp_
     path = tmp_path / "events.json"
     for name in ("events.json.wheel", "events.json"):
         shutil.copy(EVENTS / "again.json", tmp_path / name)
-    once = EventFile(EVENTS / "again.json")
+    once = BuildEventFile(EVENTS / "again.json")
     once.read_new_events()
     single = once.build.compile_report()
-    both = BuildWatch(file=EventFile(path), on_progress=print, stall=StallDetector(60)).compile_report()
+    both = BuildWatch(file=BuildEventFile(path), on_progress=print, stall=StallDetector(60)).compile_report()
     assert single is not None
     assert both is not None
     assert (both.hits, both.misses) == (2 * single.hits, 2 * single.misses)
@@ -115,7 +122,7 @@ def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
 
 
 def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known() -> None:
-    watch = BuildWatch(file=EventFile(EVENTS / "none.json"), on_progress=print, stall=StallDetector(60))
+    watch = BuildWatch(file=BuildEventFile(EVENTS / "none.json"), on_progress=print, stall=StallDetector(60))
     unknown = BuildFailed("the script failed", why="no luck", hint="read the log")
     assert watch.explained_error(unknown) is unknown
     known = watch.explained_error(
@@ -152,7 +159,10 @@ def test_this_process_is_below_itself_and_at_work() -> None:
 
 def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) -> None:
     watch = BuildWatch(
-        file=EventFile(tmp_path / "none"), on_progress=lambda _: None, stall=StallDetector(60), same_container=False
+        file=BuildEventFile(tmp_path / "none"),
+        on_progress=lambda _: None,
+        stall=StallDetector(60),
+        same_container=False,
     )
     assert [watch.stall_description(now) for now in (0.0, 1.0, 30.0)] == [""] * 3
     assert watch.stall_description(130.0) == "no output of Bazel for 2 min"

@@ -17,7 +17,7 @@ from kiln.build.engine_recipe import source_entry as engine_entry
 from kiln.build.source_checkout import check_out_repository
 from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors
-from kiln.build.unpacked_source_content_hash import content_hash
+from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
 from kiln.model.rendered import Checkout, Source
 
@@ -168,7 +168,7 @@ def test_content_is_verified(fetch: Fetch) -> None:
     tree = fetch.folder / "tree"
     tree.mkdir()
     (tree / "one.txt").write_text("one\n")
-    hashes = {"sha256": content_hash(tree, "sha256"), "sha512": content_hash(tree, "sha512")}
+    hashes = {"sha256": folder_content_hash(tree, "sha256"), "sha512": folder_content_hash(tree, "sha512")}
     archive = Source(url=("a.zip",), content_hashes=hashes)
     (entry,) = fetch.entries(archive)
     assert (Path(entry["path"]) / "one.txt").is_file()

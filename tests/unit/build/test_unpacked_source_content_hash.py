@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.unpacked_source_content_hash import content_hash
+from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ PARTS = (b"aLb/nowhere-", b"bD-", b"b.binFtext\r\n\xff-", b"b/deepD-", b"b/deep/
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
 def test_the_bytes_of_a_hash(tree: Path, algorithm: str) -> None:
-    assert content_hash(tree, algorithm) == hashlib.new(algorithm, b"".join(PARTS)).hexdigest()
+    assert folder_content_hash(tree, algorithm) == hashlib.new(algorithm, b"".join(PARTS)).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -42,23 +42,23 @@ def test_the_bytes_of_a_hash(tree: Path, algorithm: str) -> None:
 )
 def test_skipped_paths(tree: Path, skip: tuple[str, ...], without: tuple[int, ...]) -> None:
     parts = (part for number, part in enumerate(PARTS) if number not in without)
-    assert content_hash(tree, "sha256", skip) == hashlib.sha256(b"".join(parts)).hexdigest()
+    assert folder_content_hash(tree, "sha256", skip) == hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def test_a_backslash_counts_as_a_slash(tmp_path: Path) -> None:
     (tmp_path / "a\\x2db.mount").write_bytes(b"1")  # as systemd names its files
     (tmp_path / "link").symlink_to("a\\x2db.mount")
     parts = b"a/x2db.mountF1-linkLa/x2db.mount-"
-    assert content_hash(tmp_path, "sha256") == hashlib.sha256(parts).hexdigest()
+    assert folder_content_hash(tmp_path, "sha256") == hashlib.sha256(parts).hexdigest()
 
 
 def test_text_longer_than_a_part_is_whole(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes("é\r\n".encode() * 800_000)
     expected = hashlib.sha256(b"longF" + "é\n".encode() * 800_000 + b"-").hexdigest()
-    assert content_hash(tmp_path, "sha256") == expected
+    assert folder_content_hash(tmp_path, "sha256") == expected
 
 
 def test_a_pipe_has_no_hash(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BuildFailed, match="'pipe' is not a file"):
-        content_hash(tmp_path, "sha256")
+        folder_content_hash(tmp_path, "sha256")

@@ -68,7 +68,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
         layout=layout,
         step_cache=StepCache(config=job.config, ledger=Ledger(tmp_path / "steps.sqlite"), console=reporter),
         reporter=reporter,
-    ).build_with_compile(())
+    ).build_with_compile_step(())
     assert values["job"].compile == job.compile
     urls = values["engine"].source_archive_mirrors.urls_to_try([URL], SHA)
     assert urls == [(layout.sources / SHA / "v1.0.tar.gz").as_uri(), (downloads / "v1.0.tar.gz").as_uri(), URL]

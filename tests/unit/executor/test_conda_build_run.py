@@ -33,7 +33,7 @@ def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> 
     for subdir, package in (("linux-64", "own-1-0"), ("broken", "failed-1-0")):
         (config / "croot" / subdir).mkdir(parents=True)
         (config / "croot" / subdir / f"{package}.conda").touch()
-    conda_build_run.share_fetched_packages(config, cache)
+    conda_build_run.move_fetched_packages_to_shared_cache(config, cache)
     assert {item.name for item in (cache / "conda").iterdir()} == {
         *("cache", "urls.txt", "python-3.11-0", "python-3.11-0.conda"),
     }
@@ -46,7 +46,7 @@ def test_the_first_config_that_has_fetched_a_package_shares_it(tmp_path: Path) -
         conda_build_run.create_package_caches(tmp_path / name, cache)
         fetched(tmp_path / name, "python-3.11-0")
         (tmp_path / name / "fetched" / "python-3.11-0.conda").write_text(name)
-        conda_build_run.share_fetched_packages(tmp_path / name, cache)
+        conda_build_run.move_fetched_packages_to_shared_cache(tmp_path / name, cache)
     assert (cache / "conda" / "python-3.11-0.conda").read_text() == "first"
 
 
@@ -77,15 +77,15 @@ def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
     )
     failure = conda_build_run.error_from_build_log("conda-build", 1, "", log)
     last_words = ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
-    assert conda_build_run.failure_lines(failure, log) == last_words
-    assert not conda_build_run.failure_lines(None, log)
+    assert conda_build_run.failure_reason_lines(failure, log) == last_words
+    assert not conda_build_run.failure_reason_lines(None, log)
 
 
 def test_a_reason_that_is_at_the_logs_end_is_not_repeated(tmp_path: Path) -> None:
     log = logged(tmp_path, "the test's last word", "TESTS FAILED: a-1.conda")
     failure = conda_build_run.error_from_build_log("conda-build", 1, "", log)
     assert isinstance(failure, TestsFailed)
-    assert not conda_build_run.failure_lines(failure, log)
+    assert not conda_build_run.failure_reason_lines(failure, log)
 
 
 def test_the_shared_cache_is_one_that_conda_reads(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from kiln.job.required_channels_and_network import needed_channels, needs_network, python_versions_of
+from kiln.job.required_channels_and_network import channels_needed_by_config, needs_network, python_versions_of
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Source
 from tests.unit.job.test_step_and_output_names import CONFIG, rendered
 
@@ -15,21 +15,21 @@ APP = dataclasses.replace(LIB, name="app", requirements=Requirements(run=("lib 1
 
 
 def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
-    assert needed_channels(rendered(LIB, APP)) == ()
+    assert channels_needed_by_config(rendered(LIB, APP)) == ()
     assert not needs_network(rendered(LIB, APP, sources=(Source(path="src"),)))
 
 
 def test_the_variants_channels_are_used_in_their_order() -> None:
     needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
-    assert needed_channels(rendered(needy)) == ("conda-forge",)
-    assert needed_channels(rendered(needy, channel_sources="a, b")) == ("a", "b")
+    assert channels_needed_by_config(rendered(needy)) == ("conda-forge",)
+    assert channels_needed_by_config(rendered(needy, channel_sources="a, b")) == ("a", "b")
     assert needs_network(rendered(needy))
     assert not needs_network(rendered(needy, channel_sources="file:///c"))
 
 
 def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
     skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
-    assert needed_channels(rendered(LIB, skipped)) == ()
+    assert channels_needed_by_config(rendered(LIB, skipped)) == ()
     assert needs_network(rendered(LIB, sources=(Source(url=("https://a",)),)))
     assert needs_network(rendered(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),)))
 

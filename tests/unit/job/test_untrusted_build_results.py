@@ -56,12 +56,12 @@ def package(folder: Path) -> Path:
 def test_a_package_is_copied_under_its_name_with_its_hash(folder: Path, package: Path, tmp_path: Path) -> None:
     told = report(package, folder)
     known = f"noarch/{package.name}"
-    assert untrusted_build_results.accept_packages([told], folder, expected=known.__eq__, into=tmp_path / "to") == [
-        (tmp_path / "to" / known, told)
-    ]
+    assert untrusted_build_results.accept_built_packages(
+        [told], folder, expected=known.__eq__, into=tmp_path / "to"
+    ) == [(tmp_path / "to" / known, told)]
     assert (tmp_path / "to" / known).read_bytes() == package.read_bytes()
     assert (tmp_path / "to" / known).stat().st_nlink == 1
-    assert untrusted_build_results.accept_packages([told], folder, expected=known.__eq__, into=None) == [
+    assert untrusted_build_results.accept_built_packages([told], folder, expected=known.__eq__, into=None) == [
         (package, told)
     ]
 
@@ -83,7 +83,7 @@ def test_only_a_regular_file_is_opened_and_no_link_followed(folder: Path, packag
     elif kind == "pipe":
         os.mkfifo(package)
     with pytest.raises(BuildFailed, match=r"file not found|not a regular file"):
-        untrusted_build_results.accept_packages([told], folder, expected=lambda _: True, into=None)
+        untrusted_build_results.accept_built_packages([told], folder, expected=lambda _: True, into=None)
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,21 @@ def test_a_report_that_differs_from_its_package_is_refused(
     folder: Path, package: Path, changes: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BuildFailed, match=message):
-        untrusted_build_results.accept_packages(
+        untrusted_build_results.accept_built_packages(
             [report(package, folder, **changes)], folder, expected=lambda _: True, into=None
         )
 
 
 def test_a_package_that_is_not_of_the_recipe_or_called_otherwise_is_refused(folder: Path, package: Path) -> None:
     with pytest.raises(BuildFailed, match="which is not a package of this recipe"):
-        untrusted_build_results.accept_packages([report(package, folder)], folder, expected=lambda _: False, into=None)
+        untrusted_build_results.accept_built_packages(
+            [report(package, folder)], folder, expected=lambda _: False, into=None
+        )
     renamed = package.rename(package.with_name("b-1-0.conda"))
     with pytest.raises(BuildFailed, match=r"the metadata of b-1-0\.conda names a-1-0"):
-        untrusted_build_results.accept_packages([report(renamed, folder)], folder, expected=lambda _: True, into=None)
+        untrusted_build_results.accept_built_packages(
+            [report(renamed, folder)], folder, expected=lambda _: True, into=None
+        )
 
 
 def test_a_result_is_read(tmp_path: Path) -> None:
