@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
 
 PROGRAMS = {"conda-build": "conda-build", "mambabuild": "conda-mambabuild"}
@@ -213,14 +212,10 @@ def clobber_file_text(rendered: RenderedConfig) -> str:
 
     Only conda-forge's old compilers had a decrement; a number below 1000 is theirs already, and stays.
     """
-    decrement = _build_number_decrement(rendered.config)
+    text = rendered.config.variant.get("build_number_decrement", ("0",))[0]
+    decrement = int(text) if text.isdecimal() else 0
     numbers = {output.build_number for output in rendered.outputs if not output.skip}
     if not decrement or len(numbers) != 1:
         return "{}\n"
     (number,) = numbers
     return json.dumps({"build": {"number": number - decrement if number >= MODERN else number}}) + "\n"
-
-
-def _build_number_decrement(config: BuildConfig) -> int:
-    decrement = config.variant.get("build_number_decrement", ("0",))[0]
-    return int(decrement) if decrement.isdecimal() else 0

@@ -126,25 +126,18 @@ def source_entry(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     elif definition.path is not None:
         path = (recipe_folder / definition.path).resolve()
         entry |= {"path": str(path), "use_gitignore": False} if definition.by_engine else local_source_entry(path)
-    fields = {
-        **({} if is_fetched else _source_identity_fields(definition)),
-        "target_directory": definition.folder,
-    }
-    entry |= {key: value for key, value in fields.items() if value is not None}
-    if definition.patches:
-        entry["patches"] = [str(recipe_folder / patch) for patch in definition.patches]
-    return {**entry, **definition.settings}
-
-
-def _source_identity_fields(definition: Source) -> dict[str, Any]:
-    """Return the keys that say which file or revision a source is, and its name in the work directory."""
-    return {
+    identity = {
         "rev": definition.git_rev,
         "depth": definition.git_depth,
         "sha256": definition.sha256,
         "md5": definition.md5,
         "file_name": definition.file_name,
     }
+    fields = {**({} if is_fetched else identity), "target_directory": definition.folder}
+    entry |= {key: value for key, value in fields.items() if value is not None}
+    if definition.patches:
+        entry["patches"] = [str(recipe_folder / patch) for patch in definition.patches]
+    return {**entry, **definition.settings}
 
 
 def local_source_entry(path: Path) -> dict[str, Any]:

@@ -47,14 +47,11 @@ def recipe_file_entries(output: Output, recipe_folder: Path) -> list[dict[str, A
         template = {"to": f"recipe/{TEMPLATE}", "parts": [file_part_within_folder(recipe_folder / META, recipe_folder)]}
         return [files, template, variant]
     files = {"to": "recipe/parent", "tree": str(recipe_folder), "patterns": ["*"]}
-    script = output.script.file
-    if not script:
-        return [files, variant]
-    return [
-        files,
-        {"to": f"recipe/{script}", "parts": [file_part_within_folder(recipe_folder / script, recipe_folder)]},
-        variant,
+    scripts = [
+        {"to": f"recipe/{script}", "parts": [file_part_within_folder(recipe_folder / script, recipe_folder)]}
+        for script in filter(None, [output.script.file])
     ]
+    return [files, *scripts, variant]
 
 
 def file_part_within_folder(file: Path, folder: Path) -> dict[str, str]:

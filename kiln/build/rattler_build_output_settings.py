@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kiln.model.output_settings import BuildSettings, PrefixSettings
     from kiln.model.rendered import Output, Requirements
 
@@ -132,11 +130,8 @@ def index_json_entries(output: Output) -> dict[str, Any]:
     """Return the entries of index.json that the engine does not write."""
     about = {key: text for key in ("license", "license_family") if isinstance(text := output.about.get(key), str)}
     features = {"features": output.settings.features, "track_features": output.track_features}
+    texts = {key: " ".join(words) for key, words in features.items() if words}
     values: dict[str, Any] = {key: dict(value) for key, value in output.settings.feature_values.items()}
     if folder := output.settings.python.site_packages_path:
         values["python_site_packages_path"] = folder
-    return {**{key: value for key, value in about.items() if value}, **_joined_by_spaces(features), **values}
-
-
-def _joined_by_spaces(values: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    return {key: " ".join(words) for key, words in values.items() if words}
+    return {**{key: value for key, value in about.items() if value}, **texts, **values}

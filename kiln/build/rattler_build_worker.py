@@ -89,9 +89,7 @@ def build_package_of_job(job: dict[str, Any]) -> Path:
         return package_file
     from kiln.build.metadata_rewrite import rewrite_package_metadata  # a compile needs none of it
 
-    refuse_omitted_files(folder, job["recipe"])
-    if "sections" in job["edits"]:
-        refuse_files_conda_build_rejects(folder, job["recipe"])
+    refuse_unusable_files(folder, job["recipe"], by_conda_build_rules="sections" in job["edits"])
     files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
@@ -117,8 +115,11 @@ def pins_from_json(values: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[
     return tuple((field, Pin(**pin)) for field, pin in values)
 
 
-def refuse_omitted_files(folder: Path, recipe: dict[str, Any]) -> None:
-    """Refuse a package that lacks files of the prefix in the step's folder; the recipe may choose its files itself.
+def refuse_unusable_files(folder: Path, recipe: dict[str, Any], *, by_conda_build_rules: bool) -> None:
+    """Refuse a package that lacks files of the prefix in the step's folder, or has files that conda-build refuses.
+
+    The recipe may choose its files itself. By conda-build's rules, no link may lead into the folder of the config's
+    steps, above that of the step.
 
     Raises:
         ValueError: with the files.
@@ -131,22 +132,11 @@ def refuse_omitted_files(folder: Path, recipe: dict[str, Any]) -> None:
             raise ValueError(unpackable_prefix_files.message_naming_files(unpackable_prefix_files.LEFT_OUT, missing))
         for name in cache_tags:
             sys.stdout.write(f"{unpackable_prefix_files.LEFT_OUT}{name}: it has no content of its own\n")
-
-
-def refuse_files_conda_build_rejects(folder: Path, recipe: dict[str, Any]) -> None:
-    """Refuse a package whose files conda-build refuses; the recipe may choose some files of the prefix itself.
-
-    No link may lead into the folder of the config's steps, above that of the step.
-
-    Raises:
-        ValueError: with the files.
-    """
-    if recipe["build"].get("files"):
-        return
-    package = recipe["package"]
-    for prefix in host_prefixes(folder):
+        if not by_conda_build_rules:
+            continue
+        name, version = recipe["package"]["name"], recipe["package"]["version"]
         faults = unpackable_prefix_files.conda_build_faults(
-            prefix, name=package["name"], version=package["version"], build_folder=folder.parent
+            prefix, name=name, version=version, build_folder=folder.parent
         )
         if faults:
             raise ValueError(

@@ -60,7 +60,11 @@ def _path_kind_and_content(path: Path, name: str) -> Iterator[bytes]:
         yield b"D"
     elif path.is_file():
         yield b"F"
-        yield from _normalized_text(path) if _is_text_file(path) else _file_chunks(path)
+        if _is_text_file(path):
+            yield from _normalized_text(path)
+        else:
+            with path.open("rb") as file:
+                yield from files.chunks(file)
     else:
         raise BuildFailed(f"{name[:200]!r} is not a file, folder or link", why="its content has no hash")
 
@@ -79,8 +83,3 @@ def _normalized_text(path: Path) -> Iterator[bytes]:
     with io.TextIOWrapper(path.open("rb"), encoding="utf-8", newline=None) as file:
         while text := file.read(_CHARACTERS):
             yield text.encode()
-
-
-def _file_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from files.chunks(file)

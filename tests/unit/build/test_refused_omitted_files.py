@@ -9,7 +9,7 @@ import pytest
 
 from kiln.build import engine_failures, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
-from kiln.build.rattler_build_worker import refuse_omitted_files
+from kiln.build.rattler_build_worker import refuse_unusable_files
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def prefix(tmp_path: Path) -> Path:
 
 def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefix: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leaves out") as caught:
-        refuse_omitted_files(tmp_path, {"build": {}})
+        refuse_unusable_files(tmp_path, {"build": {}}, by_conda_build_rules=False)
     assert str(caught.value) == (
         "rattler-build leaves out a/conda-meta/history (it is in a folder conda-meta), a/x.py (x.so is next to it), "
         "a/z.py (z.pyd is next to it)"
@@ -44,7 +44,7 @@ def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefi
     kind = engine_failures.classify_failure(str(caught.value).replace("a/x.py", "a/timeout.py"), "")
     assert kind.error is BuildFailed, "the name of a file is not the engine's message"
     assert "remove the files in the script" in kind.hint
-    refuse_omitted_files(tmp_path, {"build": {"files": ["a/y.py"]}})
+    refuse_unusable_files(tmp_path, {"build": {"files": ["a/y.py"]}}, by_conda_build_rules=False)
     many = [f"{number} (w)" for number in range(7)]
     assert unpackable_prefix_files.message_naming_files(unpackable_prefix_files.LEFT_OUT, many).endswith(
         "4 (w) and 2 more"
@@ -54,7 +54,7 @@ def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefi
 def test_tags_of_caches_are_named_in_the_log(prefix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a/x.py", "a/z.py", "a/conda-meta/history"):
         (prefix / name).unlink()
-    refuse_omitted_files(tmp_path, {"build": {}})
+    refuse_unusable_files(tmp_path, {"build": {}}, by_conda_build_rules=False)
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         "rattler-build leaves out CACHEDIR.TAG",
         "rattler-build leaves out a/CACHEDIR.TAG",

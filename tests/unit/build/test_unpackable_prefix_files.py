@@ -9,7 +9,7 @@ import pytest
 
 from kiln.build import engine_failures, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
-from kiln.build.rattler_build_worker import refuse_files_conda_build_rejects
+from kiln.build.rattler_build_worker import refuse_unusable_files
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def prefix_of(step: Path) -> Path:
 
 
 def test_good_files_are_no_fault(step: Path) -> None:
-    refuse_files_conda_build_rejects(step, RECIPE)
+    refuse_unusable_files(step, RECIPE, by_conda_build_rules=True)
 
 
 def test_a_record_of_another_version_is_refused(step: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_record_of_another_version_is_refused(step: Path) -> None:
     with pytest.raises(
         ValueError, match=r"App-0\.9\.dist-info/METADATA is of version 0\.9, the package of version 1\.0"
     ):
-        refuse_files_conda_build_rejects(step, RECIPE)
+        refuse_unusable_files(step, RECIPE, by_conda_build_rules=True)
 
 
 def test_a_record_of_another_package_does_not_count(step: Path) -> None:
@@ -53,13 +53,13 @@ def test_a_record_of_another_package_does_not_count(step: Path) -> None:
     (prefix / "conda-meta").mkdir()
     record = {"files": [f"{SITE}/app-0.9.dist-info/METADATA"]}
     (prefix / "conda-meta" / "app-0.json").write_text(json.dumps(record))
-    refuse_files_conda_build_rejects(step, RECIPE)
+    refuse_unusable_files(step, RECIPE, by_conda_build_rules=True)
 
 
 def test_files_that_the_recipe_does_not_choose_do_not_count(step: Path) -> None:
     """The prefix of an output with ``files`` has all that the shared step has installed."""
     (prefix_of(step) / "share" / "other").symlink_to(step.parent / "compile" / "work" / "file")
-    refuse_files_conda_build_rejects(step, {**RECIPE, "build": {"files": ["share/x"]}})
+    refuse_unusable_files(step, {**RECIPE, "build": {"files": ["share/x"]}}, by_conda_build_rules=True)
 
 
 @pytest.mark.parametrize("place", ["bld/rattler-build_app/work", "../compile/work"])
@@ -69,7 +69,7 @@ def test_a_link_to_a_folder_of_the_build_is_refused(step: Path, place: str) -> N
     file.touch()
     (prefix_of(step) / "share" / "link").symlink_to(file)
     with pytest.raises(ValueError, match=r"share/link is a link to .*/work/file in the build's folder") as caught:
-        refuse_files_conda_build_rejects(step, RECIPE)
+        refuse_unusable_files(step, RECIPE, by_conda_build_rules=True)
     failure = engine_failures.classify_failure(str(caught.value), "")
     assert failure.error is BuildFailed
     assert "copy files in place of links" in failure.hint
