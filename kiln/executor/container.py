@@ -122,16 +122,6 @@ class ContainerExecutor:
         with Container(engine, plan) as running:
             return running.run_on_terminal()
 
-    def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
-        return (
-            self._run_with_script_container(engine, plan, log)
-            if self.script_queue
-            else self._run_container(engine, plan, log)
-        )
-
-    def _run_container(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
-        return run_and_remove_container(Container(engine, plan), log, mark=message_mark(self.task))
-
     def _injected_engine_mount(self, python: str) -> Mount:
         """Return the mount of kiln's own engine for an image's Python, fetched if it is missing."""
         layout = self.task.layout
@@ -196,16 +186,18 @@ class ContainerExecutor:
             shared_packages=reads,
         )
 
-    def _run_with_script_container(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
-        """Run the engine's container, and in parallel one without the network for the scripts."""
-        queue = self.script_queue
-        assert queue is not None, "scripts run in a container of their own"
+    def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+        """Run the engine's container, and with a queue for scripts in parallel one without the network for these."""
+        queue, engine_container = self.script_queue, Container(engine, plan)
+        mark = message_mark(self.task)
+        if queue is None:
+            return run_and_remove_container(engine_container, log, mark=mark)
         with network_isolation.shared_script_queue(queue) as close, ThreadPoolExecutor(1) as pool:
             script_container = Container(engine, self._script_container(plan, queue))
             scripts = pool.submit(run_and_remove_container, script_container)
             scripts.add_done_callback(lambda _: close())  # else the engine would wait forever for its script
             try:
-                outcome = self._run_container(engine, plan, log)
+                outcome = run_and_remove_container(engine_container, log, mark=mark)
                 close()
                 wait([scripts], timeout=TIDYING)
             finally:

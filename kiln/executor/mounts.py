@@ -155,8 +155,10 @@ def _local_channel_mounts(feedstock: Feedstock, config: BuildConfig) -> Iterator
             continue
         inside = folder.is_relative_to(ROOT)  # a path in the container
         place = feedstock.root / folder.relative_to(ROOT) if inside else folder
-        for part in (*existing_subdirs(place), PUBLISHED):
-            if _is_channel_folder(place) and (place / part).is_dir() and not (place / part).is_symlink():
+        subdirs = existing_subdirs(place)
+        is_channel = any(next((place / subdir).glob("repodata*.json*"), None) for subdir in subdirs)
+        for part in (*subdirs, PUBLISHED) if is_channel else ():
+            if (place / part).is_dir() and not (place / part).is_symlink():
                 yield Mount(source=place / part, target=str(folder / part))
 
 
@@ -165,7 +167,3 @@ def _local_channel_folder(channel: str) -> Path | None:
     if channel.startswith("file:"):
         channel = unquote(urlsplit(channel).path)
     return Path(os.path.normpath(channel)) if channel.startswith("/") else None
-
-
-def _is_channel_folder(folder: Path) -> bool:
-    return any(next((folder / subdir).glob("repodata*.json*"), None) for subdir in existing_subdirs(folder))
