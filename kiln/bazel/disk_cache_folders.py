@@ -47,7 +47,7 @@ class DiskCaches:
         """Return the folder of a key's cache."""
         return files.safe_path_inside(self.root / key, self.root)
 
-    def _note_path(self, key: str) -> Path:
+    def _purpose_note_path(self, key: str) -> Path:
         return files.safe_path_inside(self.root / f"{key}.json", self.root)
 
     def create_folder(self, key: str) -> None:
@@ -58,7 +58,7 @@ class DiskCaches:
     def locked_folder(self, key: str, label: str) -> Iterator[Path]:
         """Yield a key's folder, created if missing, and keep it from being removed during the block."""
         self.create_folder(key)
-        note = self._open_shared_note(key)
+        note = self._open_note_with_shared_lock(key)
         try:
             self.folder(key).mkdir(exist_ok=True)  # another process may have removed it before it released the lock
             if os.fstat(note).st_size == 0:  # two processes may write the same at once, each from the beginning
@@ -68,10 +68,10 @@ class DiskCaches:
             os.utime(note)
             os.close(note)
 
-    def _open_shared_note(self, key: str) -> int:
+    def _open_note_with_shared_lock(self, key: str) -> int:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
-            note = os.open(self._note_path(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
+            note = os.open(self._purpose_note_path(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
             file_locks.acquire(note, wait=True, shared=True)
             if os.fstat(note).st_nlink:
                 return note
@@ -121,7 +121,7 @@ class DiskCaches:
             if not alone:
                 return 0
             files.remove(self.folder(entry.key))
-            files.remove(self._note_path(entry.key))
+            files.remove(self._purpose_note_path(entry.key))
         return entry.size
 
     def _remove_oldest_entries(self, entry: DiskCache, excess: int) -> int:
@@ -143,7 +143,7 @@ class DiskCaches:
     def _exclusive_lock(self, key: str) -> Iterator[bool]:
         """Lock a cache during the block; yield whether that succeeded."""
         try:
-            note = self._note_path(key).open("r+", encoding="utf-8")
+            note = self._purpose_note_path(key).open("r+", encoding="utf-8")
         except FileNotFoundError:  # another process has removed it
             yield False
             return

@@ -248,7 +248,6 @@ def _with_overlinking_error(output: Output, forge: PackageSettings) -> Output:
 
 
 def _package_metadata_edits(output: Output, folder: Path, recipe_folder: Path) -> dict[str, Any]:
-    """Return the changes to the metadata of an output's package."""
     sources, about = test_sources_folder(folder, output), about_files_folder(folder, output)
     return about_and_hash_input_edits(output) | recipe_and_test_edits(
         output, recipe_folder, sources=sources, about=about

@@ -73,7 +73,6 @@ def absolute_repository_address(address: str, recipe_folder: Path) -> str:
 
 
 def _with_absolute_paths(source: Source, recipe_folder: Path) -> Source:
-    """Return a source with absolute paths."""
     checkout = source.checkout
     if checkout is not None:
         checkout = dataclasses.replace(checkout, url=absolute_repository_address(checkout.url, recipe_folder))

@@ -183,15 +183,11 @@ def _fetch_interpreters(
 
 def _interpreter_notes(inputs: Mapping[str, RehearsalInputs], machine: HostMachine) -> Iterator[str]:
     """Yield a note for each interpreter other than the calling one."""
-    interpreters = {
-        rehearsal.interpreter.executable: rehearsal.interpreter
-        for rehearsal in inputs.values()
-        if rehearsal.interpreter
-    }
+    interpreters = (rehearsal.interpreter for rehearsal in inputs.values() if rehearsal.interpreter)
     calling = machine.python.resolve()
-    for executable, interpreter in interpreters.items():
+    for executable, version in {each.executable: each.version for each in interpreters}.items():
         if executable != calling:
-            yield f"rehearsing with Python {interpreter.version}, {executable}"
+            yield f"rehearsing with Python {version}, {executable}"
 
 
 def rehearsal_disk_bytes(missing: int, upstream: int, *, jobs: int) -> int:

@@ -36,7 +36,6 @@ def require_no_leaked_secrets(package: Path, variables: Mapping[str, str]) -> No
 
 
 def _leaked_secret_error(package: Path, files_by_variable: Mapping[str, list[str]]) -> SecretInPackage:
-    """Return the error that names variables and files."""
     places = "; ".join(
         f"{name} in {', '.join(files[:SHOWN])}{f' and {len(files) - SHOWN} more' if len(files) > SHOWN else ''}"
         for name, files in sorted(files_by_variable.items())

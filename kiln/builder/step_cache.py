@@ -105,7 +105,6 @@ class StepCache:
         )
 
     def _last_result_of_settled_step(self, title: str, key: str, leaves: str) -> StepResult:
-        """Return a step's last result."""
         for finished in self.ledger.latest_steps(title, self.config):
             result = self._reusable_result(finished.key)
             if result is not None and (not leaves or leaves in {path.name for path in result.paths}):
@@ -113,7 +112,6 @@ class StepCache:
         raise self.unfinished_step_error(title)
 
     def _forget_steps_to_repeat(self) -> None:
-        """Drop earlier results of the steps that run again."""
         for title in self.again:
             for finished in self.ledger.latest_steps(title, self.config):
                 if finished.finished < self.began:

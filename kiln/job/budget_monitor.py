@@ -89,7 +89,6 @@ class BudgetMonitor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the thread."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
