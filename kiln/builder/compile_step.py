@@ -16,28 +16,21 @@ from kiln.model.build_steps import StagedFiles
 from kiln.store import bazel_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from kiln.builder.engine_calls import EngineCalls
-    from kiln.builder.step_cache import StepCache, StepResult
+    from kiln.builder.config_build import ConfigBuilder
+    from kiln.builder.step_cache import StepResult
     from kiln.job.messages import ReportedStep
     from kiln.model.build_steps import CompileStep
-    from kiln.model.rendered import RenderedConfig, Staging
+    from kiln.model.rendered import Staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileStepRunner:
-    """A build step of one config, which outputs share; ``sources`` are the channels that it needs.
+    """A build step of one config, which outputs share."""
 
-    ``solved_from`` are further inputs: the packages of a rehearsal, whose channel stays the same when they change.
-    """
-
-    rendered: RenderedConfig
+    builder: ConfigBuilder
     staging: Staging
-    sources: tuple[str, ...]
-    engine: EngineCalls
-    step_cache: StepCache
-    solved_from: Mapping[str, Any]
 
     def run(self) -> StepResult:
         """Run the step, or reuse its result; its work directory is kept for the outputs."""
@@ -51,10 +44,10 @@ class CompileStepRunner:
                 "repositories": bazel_repository_record.read_repository_record(step.folder),
             }
 
-        result = self.step_cache.run_or_reuse(title, self.cache_key_inputs(step), run_step)
+        result = self.builder.step_cache.run_or_reuse(title, self.cache_key_inputs(step), run_step)
         if not Path(result.detail["work"]).is_dir():
-            if result.outdated or title in self.step_cache.settled:
-                raise self.step_cache.unfinished_step_error(title)
+            if result.outdated or title in self.builder.step_cache.settled:
+                raise self.builder.step_cache.unfinished_step_error(title)
             files.remove(step.folder)  # removes the package too, so that the step runs again
             return self.run()
         return result
@@ -62,7 +55,7 @@ class CompileStepRunner:
     @property
     def folder(self) -> Path:
         """The folder of the step."""
-        return self.engine.job.folder / self.staging.title.replace(" ", "-")
+        return self.builder.job.folder / self.staging.title.replace(" ", "-")
 
     def staged_files(self, result: StepResult) -> StagedFiles:
         """Return what outputs take over from the step."""
@@ -73,23 +66,23 @@ class CompileStepRunner:
     def plan(self, folder: Path) -> CompileStep:
         """Plan the step in a folder."""
         return build.plan_compile(
-            self.rendered,
+            self.builder.rendered,
             self.staging,
-            recipe_folder=self.engine.job.recipe,
+            recipe_folder=self.builder.job.recipe,
             folder=folder,
-            channels=self.sources,
-            settings=self.engine.job.folder / "compile.env",
-            secrets=tuple(self.engine.secrets),
-            forge=self.engine.job.packages,
+            channels=self.builder.sources,
+            settings=self.builder.job.folder / "compile.env",
+            secrets=tuple(self.builder.engine.secrets),
+            forge=self.builder.job.packages,
         )
 
     def cache_key_inputs(self, step: CompileStep) -> dict[str, Any]:
         """Return the inputs that decide the step's result."""
-        return {**self.engine.inputs_that_decide_result(step), **self.solved_from}
+        return {**self.builder.engine.inputs_that_decide_result(step), **self.builder.rehearsal_packages_as_inputs}
 
     def write_compile_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
-        job = self.engine.job
+        job = self.builder.job
         events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
         for path in (events, profile, *bazel.earlier_event_files(events), *bazel.earlier_event_files(profile)):
             files.remove(path)
@@ -117,25 +110,25 @@ class CompileStepRunner:
         """Run the step, and monitor its Bazel by the events that it writes."""
         events = self.write_compile_settings()
         try:
-            with remove_folders_on_failure(self.engine.job, step.folder):
+            with remove_folders_on_failure(self.builder.job, step.folder):
                 return self._build_while_monitored(step, display, events)
         finally:
-            if self.engine.secrets:  # Bazel writes all of its flags into the events
+            if self.builder.engine.secrets:  # Bazel writes all of its flags into the events
                 for path in (events, *bazel.earlier_event_files(events)):
                     files.remove(path)
 
     def _build_while_monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
-        job = self.engine.job
+        job = self.builder.job
         on_host = job.queue is None
         with bazel.watch_build(
             events, on_progress=display.report_progress, stall=job.options.stall, same_container=on_host
         ) as watch:
             try:
-                package = self.engine.build_package_with_retries(step, display)
+                package = self.builder.engine.build_package_with_retries(step, display)
             except BuildFailed as error:
-                self.step_cache.require_budget_left()
+                self.builder.step_cache.require_budget_left()
                 failure = watch.explained_error(error)
-                if self.engine.runs_without_network(step.title):
+                if self.builder.engine.runs_without_network(step.title):
                     network_isolation.add_network_hint(failure, step.title)
                 raise failure from error
             if report := watch.compile_report():

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.model.build_steps import BuildStep, CompileStep, TestStep
-    from kiln.model.rendered import Output, RenderedConfig, Staging
+    from kiln.model.rendered import Output, RenderedConfig
 
 
 def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class ConfigBuilder:
                 *(
                     wheel
                     for staging in self.rendered.stagings
-                    for wheel in WheelCollector(step=self.shared_compile_runner(staging)).collect_and_test(
+                    for wheel in WheelCollector(step=CompileStepRunner(builder=self, staging=staging)).collect_and_test(
                         compiled[staging.name]
                     )
                 ),
@@ -128,7 +128,7 @@ class ConfigBuilder:
         rendered, folder = self.rendered, self.job.folder / "debug"
         staging = find_matching_staging(rendered, pattern)
         if staging is not None:
-            compile_ = self.shared_compile_runner(staging)
+            compile_ = CompileStepRunner(builder=self, staging=staging)
             compile_.write_compile_settings()
             return self.prepare_step_script(staging.title, compile_.plan(folder))
         output = find_matching_output(rendered, pattern)
@@ -161,20 +161,11 @@ class ConfigBuilder:
         """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
         return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
 
-    def shared_compile_runner(self, staging: Staging) -> CompileStepRunner:
-        """Return a build step that outputs share."""
-        return CompileStepRunner(
-            rendered=self.rendered,
-            staging=staging,
-            sources=self.sources,
-            engine=self.engine,
-            step_cache=self.step_cache,
-            solved_from=self.rehearsal_packages_as_inputs,
-        )
-
     def run_compile_steps(self) -> dict[str | None, StepResult]:
         """Run the build steps that outputs share, each at most once, and return their results by their names."""
-        return {staging.name: self.shared_compile_runner(staging).run() for staging in self.rendered.stagings}
+        return {
+            staging.name: CompileStepRunner(builder=self, staging=staging).run() for staging in self.rendered.stagings
+        }
 
     def plan_packages(self, compiled: Mapping[str | None, StepResult]) -> tuple[BuildStep, ...]:
         """Plan the packages."""
@@ -184,7 +175,7 @@ class ConfigBuilder:
             folder=self.job.folder,
             channels=self.channels,
             compiled={
-                staging.name: self.shared_compile_runner(staging).staged_files(compiled[staging.name])
+                staging.name: CompileStepRunner(builder=self, staging=staging).staged_files(compiled[staging.name])
                 for staging in self.rendered.stagings
             },
             extra={**self.job.extra, **({} if self.dependencies is None else {"rehearsal": True})},

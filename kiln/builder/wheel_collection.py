@@ -36,7 +36,7 @@ class WheelCollector:
     @property
     def config(self) -> BuildConfig:
         """The step's config."""
-        return self.step.rendered.config
+        return self.step.builder.rendered.config
 
     def collect_and_test(self, compiled: StepResult) -> list[dict[str, Any]]:
         """Collect and test the wheels of a compile, and return their reports as JSON values."""
@@ -50,7 +50,7 @@ class WheelCollector:
         group = compile_cache_key.compile_group(self.config)
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
         return step_file_report_as_json(
-            kept_wheel, test_result, self.step.engine.job, **identity, subdir=f"wheels/{group}"
+            kept_wheel, test_result, self.step.builder.job, **identity, subdir=f"wheels/{group}"
         )
 
     def _store_wheel(self, path: Path, compiled: StepResult) -> StepResult:
@@ -60,14 +60,16 @@ class WheelCollector:
             wheel = WheelName.from_path(path)
             require_python(wheel, self.python)
             tag = manylinux_policy.fulfilled_tag(wheel) if manylinux_policy.can_audit() else None
-            target = manylinux_policy.place_wheel(wheel, self.step.engine.job.folder / "wheels", tag)
+            target = manylinux_policy.place_wheel(wheel, self.step.builder.job.folder / "wheels", tag)
             display.note(
                 f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
             )
             return [target], {}
 
         inputs = {"compiled": step_file_hashes(compiled), "name": path.name, "python": self.python}
-        return self.step.step_cache.run_or_reuse(f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag)
+        return self.step.builder.step_cache.run_or_reuse(
+            f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag
+        )
 
     def _test_wheel(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
         """Install a wheel into a fresh venv of its Python."""
@@ -76,15 +78,15 @@ class WheelCollector:
             report = self._install_test_report(wheel, display)
             return kept_wheel.paths, to_json(dataclasses.replace(report, log=None))
 
-        inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.step.engine.job.network}
-        return self.step.step_cache.run_or_reuse(f"test wheel {wheel.name}", inputs, install_and_report)
+        inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.step.builder.job.network}
+        return self.step.builder.step_cache.run_or_reuse(f"test wheel {wheel.name}", inputs, install_and_report)
 
     def _install_test_report(self, wheel: WheelName, display: ReportedStep) -> TestReport:
         """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
         if self.config.is_cross:
             note = f"not tested: it is cross-compiled, for {self.config.platform}"
             return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
-        job = self.step.engine.job
+        job = self.step.builder.job
         prefix = Path((self.step.folder / "prefix").read_text(encoding="utf-8").strip())
         interpreter = wheel_install_test.wheel_interpreter(
             wheel, candidate_interpreters(prefix, self.python), environment=os.environ
@@ -97,7 +99,7 @@ class WheelCollector:
             return wheel_install_test.execute(
                 step,
                 environment=os.environ,
-                apart=lambda: self.step.engine.scripts_without_network(f"test {wheel.name}"),
+                apart=lambda: self.step.builder.engine.scripts_without_network(f"test {wheel.name}"),
                 log=job.folder / f"test-{wheel.path.name}.log",
                 on_line=display.pass_on_line,
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, render
+from kiln.builder.compile_step import CompileStepRunner
 from kiln.builder.config_build import ConfigBuilder, config_step_cache
 from kiln.builder.engine_calls import EngineCalls
 from kiln.errors import BuildFailed, KilnError, SystemFault
@@ -65,7 +66,7 @@ def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_pat
     (staging,) = builder.rendered.stagings
 
     def key(dependencies: tuple[str, ...] | None) -> str:
-        compile_ = dataclasses.replace(builder, dependencies=dependencies).shared_compile_runner(staging)
+        compile_ = CompileStepRunner(builder=dataclasses.replace(builder, dependencies=dependencies), staging=staging)
         return digest(compile_.cache_key_inputs(compile_.plan(compile_.folder)))
 
     assert key(("gxx-12-0.conda", "cython-3.1-0.conda")) == key(("cython-3.1-0.conda", "gxx-12-0.conda"))
@@ -89,7 +90,7 @@ def test_a_compile_whose_bazel_server_did_not_start_runs_once_more(
 ) -> None:
     builder, left = builder_in(tmp_path), list(failures)
     (staging,) = builder.rendered.stagings
-    compile_ = dataclasses.replace(builder, dependencies=None).shared_compile_runner(staging)
+    compile_ = CompileStepRunner(builder=dataclasses.replace(builder, dependencies=None), staging=staging)
 
     def execute(_: EngineCalls, step: CompileStep, display: ReportedStep) -> Path:
         if left:
