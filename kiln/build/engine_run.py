@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import files, process_runner, rattler_process
-from kiln.build import engine_failures, missing_licenses, unpackable_prefix_files
+from kiln.build import engine_failures, missing_licenses
 from kiln.build.engine_secrets import (
     engine_environment,
     recipe_with_merged_secrets,
@@ -22,6 +22,7 @@ from kiln.build.engine_secrets import (
 from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors, recipe_with_mirror_urls
+from kiln.build.unpackable_prefix_files import SPECIAL, find_special_files, message_naming_files
 from kiln.errors import DownloadFailed, with_margin
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
@@ -129,11 +130,11 @@ def _run_engine_process(
         result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
     files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
-        waited_for = unpackable_prefix_files.find_special_files(host_prefixes(step.folder))
+        waited_for = find_special_files(host_prefixes(step.folder))
         if waited_for:
             raise build_step_error(
                 step,
-                unpackable_prefix_files.message_naming_files(unpackable_prefix_files.SPECIAL, waited_for),
+                message_naming_files(SPECIAL, waited_for),
                 result_of_process.tail,
             )
         raise DownloadFailed(

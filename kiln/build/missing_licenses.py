@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from kiln.build import unpackable_prefix_files
 from kiln.build.rattler_build_paths import work_folders
+from kiln.build.unpackable_prefix_files import message_naming_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def missing_licenses_message(step: BuildStep) -> str:
     folders = (*work_folders(step.folder), *recipe_folder)
     names = (value,) if isinstance(value, str) else value
     missing = tuple(name for name in names if not any(_has_license_file(folder, name) for folder in folders))
-    return unpackable_prefix_files.message_naming_files(_MISSING, missing) if missing else ""
+    return message_naming_files(_MISSING, missing) if missing else ""
 
 
 def _has_license_file(folder: Path, name: str) -> bool:

@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build import bazel_repository_record, unpackable_prefix_files
+from kiln.build import bazel_repository_record
 from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
+from kiln.build.unpackable_prefix_files import (
+    LEFT_OUT,
+    SPECIAL,
+    UNUSABLE,
+    conda_build_faults,
+    files_omitted_by_engine,
+    message_naming_files,
+    special_files_listed_by_script,
+)
 from kiln.model.engine_package_settings import PackageSettings, Platforms
 from kiln.zstd import FAST
 
@@ -62,12 +71,8 @@ def main(job_file: str) -> None:
     try:
         result = prepare_script_of_job(job) if job.get("debug") else {"package": str(build_package_of_job(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
-        names = unpackable_prefix_files.special_files_listed_by_script(Path(job["folder"]))
-        result = {
-            "error": unpackable_prefix_files.message_naming_files(unpackable_prefix_files.SPECIAL, names)
-            if names
-            else str(error)
-        }
+        names = special_files_listed_by_script(Path(job["folder"]))
+        result = {"error": message_naming_files(SPECIAL, names) if names else str(error)}
     files.write_text(Path(job["result"]), json.dumps(result))
     sys.stdout.flush()
     os._exit(0)
@@ -127,21 +132,17 @@ def refuse_unusable_files(folder: Path, recipe: dict[str, Any], *, by_conda_buil
     if recipe["build"].get("files"):
         return
     for prefix in host_prefixes(folder):
-        missing, cache_tags = unpackable_prefix_files.files_omitted_by_engine(prefix)
+        missing, cache_tags = files_omitted_by_engine(prefix)
         if missing:
-            raise ValueError(unpackable_prefix_files.message_naming_files(unpackable_prefix_files.LEFT_OUT, missing))
+            raise ValueError(message_naming_files(LEFT_OUT, missing))
         for name in cache_tags:
-            sys.stdout.write(f"{unpackable_prefix_files.LEFT_OUT}{name}: it has no content of its own\n")
+            sys.stdout.write(f"{LEFT_OUT}{name}: it has no content of its own\n")
         if not by_conda_build_rules:
             continue
         name, version = recipe["package"]["name"], recipe["package"]["version"]
-        faults = unpackable_prefix_files.conda_build_faults(
-            prefix, name=name, version=version, build_folder=folder.parent
-        )
+        faults = conda_build_faults(prefix, name=name, version=version, build_folder=folder.parent)
         if faults:
-            raise ValueError(
-                unpackable_prefix_files.message_naming_files(unpackable_prefix_files.UNUSABLE, faults, separator="; ")
-            )
+            raise ValueError(message_naming_files(UNUSABLE, faults, separator="; "))
 
 
 def copy_packed_test_files(patterns: Iterable[str], source: Path, target: Path) -> None:
