@@ -58,7 +58,7 @@ class DiskCaches:
     def locked_folder(self, key: str, label: str) -> Iterator[Path]:
         """Yield a key's folder, created if missing, and keep it from being removed during the block."""
         self.create_folder(key)
-        note = self._open_note_with_shared_lock(key)
+        note = self._open_shared_note(key)
         try:
             self.folder(key).mkdir(exist_ok=True)  # another process may have removed it before it released the lock
             if os.fstat(note).st_size == 0:  # two processes may write the same at once, each from the beginning
@@ -68,7 +68,7 @@ class DiskCaches:
             os.utime(note)
             os.close(note)
 
-    def _open_note_with_shared_lock(self, key: str) -> int:
+    def _open_shared_note(self, key: str) -> int:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
             note = os.open(self._purpose_note_path(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
@@ -129,9 +129,7 @@ class DiskCaches:
         freed = 0
         with self._exclusive_lock(entry.key) as alone:
             for file in (
-                sorted(_all_files_below(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime)
-                if alone
-                else ()
+                sorted(_files_below(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime) if alone else ()
             ):
                 if freed >= excess:
                     break
@@ -169,14 +167,14 @@ def caches_to_remove(
     return tuple(selection)
 
 
-def _all_files_below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names)
 
 
 def cache_entries(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the entries of a cache with their relative paths; files that Bazel is still writing have other names."""
-    for path in _all_files_below(folder):
+    for path in _files_below(folder):
         name = path.relative_to(folder).as_posix()
         if ENTRY.fullmatch(name):
             yield name, path

@@ -185,19 +185,17 @@ def _requirements_section(output: Output, left_out: Container[str]) -> dict[str,
     )
     pins = {(field, index): pin for field, index, pin in output.pins}
 
-    def specs_or_pin_placeholders(field: str, texts: Iterable[str]) -> list[str]:
+    def specs_with_pins(field: str, texts: Iterable[str]) -> list[str]:
         places = ((pins.get((field, index)), text) for index, text in enumerate(texts))
         return [pin_placeholder(pin) if pin else strict(text) for pin, text in places]
 
     return {
-        "build": specs_or_pin_placeholders("build", needs.specs_to_solve("build")),
-        "host": specs_or_pin_placeholders(
-            "host" if needs is output.requirements else "build", needs.specs_to_solve("host")
-        ),
-        "run": specs_or_pin_placeholders("run", needs.run),
-        "run_constraints": specs_or_pin_placeholders("run_constrained", needs.run_constrained),
+        "build": specs_with_pins("build", needs.specs_to_solve("build")),
+        "host": specs_with_pins("host" if needs is output.requirements else "build", needs.specs_to_solve("host")),
+        "run": specs_with_pins("run", needs.run),
+        "run_constraints": specs_with_pins("run_constrained", needs.run_constrained),
         "run_exports": {
-            RUN_EXPORTS[kind]: specs_or_pin_placeholders(f"run_exports/{kind}", texts)
+            RUN_EXPORTS[kind]: specs_with_pins(f"run_exports/{kind}", texts)
             for kind, texts in output.run_exports.items()
         },
         **({"ignore_run_exports": ignored} if (ignored := ignored_run_exports(output.settings)) else {}),

@@ -16,7 +16,7 @@ LISTS = ("identifiers", "keywords", "tags")
 _NOT_METADATA = ("recipe_log_file",)  # conda-build has no such field, and reads it nevertheless
 
 
-def about_and_hash_input_edits(output: Output) -> dict[str, Any]:
+def about_and_hash_edits(output: Output) -> dict[str, Any]:
     """Return what a package's metadata needs besides the engine's.
 
     ``about`` and ``extra`` are added to about.json, ``hash_input`` are the values whose hash the build string has,

@@ -17,14 +17,9 @@ from kiln.build import (
     unpackable_prefix_files,
 )
 from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
-from kiln.build.metadata_edits import about_and_hash_input_edits, recipe_and_test_edits
+from kiln.build.metadata_edits import about_and_hash_edits, recipe_and_test_edits
 from kiln.build.rattler_build_output_settings import index_json_entries
-from kiln.build.script_variables import (
-    cuda_override_variable,
-    exportable_variables,
-    script_environment,
-    variant_variables,
-)
+from kiln.build.script_variables import cuda_override, exportable_variables, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep
@@ -53,11 +48,7 @@ def outputs_in_build_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
     ordered: list[Output] = []
     while waiting:
         names = {name for name, _ in waiting}
-        free = {
-            key: output
-            for key, output in waiting.items()
-            if not _required_package_names(output) & names - {output.name}
-        }
+        free = {key: output for key, output in waiting.items() if not _dependency_names(output) & names - {output.name}}
         if not free:
             raise BuildFailed("the outputs depend on each other", why=" -> ".join(name for name, _ in waiting))
         ordered += free.values()
@@ -65,7 +56,7 @@ def outputs_in_build_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
     return tuple(ordered)
 
 
-def _required_package_names(output: Output) -> set[str]:
+def _dependency_names(output: Output) -> set[str]:
     needs = output.requirements
     return {package_name(spec) for spec in (*needs.build, *needs.host, *needs.run)}
 
@@ -104,7 +95,7 @@ def plan_rehearsal(
             ),
             folder=folder / output.name,
             channels=channels,
-            environment=cuda_override_variable(rendered),
+            environment=cuda_override(rendered),
             platforms=target_and_build_platforms(rendered),
             index=index_json_entries(output),
             edits=_package_metadata_edits(output, folder, recipe_folder),
@@ -162,7 +153,7 @@ def plan_compile(
         recipe=compile_step_recipe(COMPILE, staging, script, recipe_folder=recipe_folder),
         folder=folder,
         channels=channels,
-        environment=cuda_override_variable(rendered),
+        environment=cuda_override(rendered),
         platforms=target_and_build_platforms(rendered),
         settings=forge,
         secrets=secrets,
@@ -196,6 +187,7 @@ def plan_outputs(
     """
 
     def planned_build_step(output: Output) -> BuildStep:
+        output = _with_overlinking_error(output, forge)
         staging = rendered.staging_of(output)
         staged = None if staging is None else compiled[staging.name]
         place = folder / f"{output.name}-{output.build_string}"
@@ -205,10 +197,10 @@ def plan_outputs(
             environment=script_environment(output, rendered, recipe_folder),
             prologue=(
                 *sources_fetched_by_engine_or_kiln.symlink_sources_lines(output.sources, recipe_folder),
-                *_lines_before_output_script(output, staging, staged, rendered.name),
+                *_output_prologue_lines(output, staging, staged, rendered.name),
             ),
             epilogue=(
-                *_lines_after_output_script(output, folder, recipe_folder, staging),
+                *_output_epilogue_lines(output, folder, recipe_folder, staging),
                 *unpackable_prefix_files.refuse_special_files_lines(place),
             ),
             sources=output.sources,
@@ -220,7 +212,7 @@ def plan_outputs(
             recipe=recipe,
             folder=place,
             channels=channels,
-            environment=cuda_override_variable(rendered),
+            environment=cuda_override(rendered),
             platforms=target_and_build_platforms(rendered),
             index=index_json_entries(output),
             edits=_package_metadata_edits(output, folder, recipe_folder),
@@ -232,10 +224,7 @@ def plan_outputs(
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _recipe_files_of_test(test)),
         )
 
-    return tuple(
-        planned_build_step(_with_overlinking_error(output, forge))
-        for output in outputs_in_build_order(rendered.outputs)
-    )
+    return tuple(map(planned_build_step, outputs_in_build_order(rendered.outputs)))
 
 
 def _with_overlinking_error(output: Output, forge: PackageSettings) -> Output:
@@ -249,16 +238,14 @@ def _with_overlinking_error(output: Output, forge: PackageSettings) -> Output:
 
 def _package_metadata_edits(output: Output, folder: Path, recipe_folder: Path) -> dict[str, Any]:
     sources, about = test_sources_folder(folder, output), about_files_folder(folder, output)
-    return about_and_hash_input_edits(output) | recipe_and_test_edits(
-        output, recipe_folder, sources=sources, about=about
-    )
+    return about_and_hash_edits(output) | recipe_and_test_edits(output, recipe_folder, sources=sources, about=about)
 
 
 def _recipe_files_of_test(test: OutputTest) -> tuple[str, ...]:
     return test.files if test.script.file is None else (test.script.file, *test.files)
 
 
-def _lines_before_output_script(
+def _output_prologue_lines(
     output: Output, staging: Staging | None, staged: StagedFiles | None, top: str
 ) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
@@ -271,7 +258,7 @@ def _lines_before_output_script(
     )
 
 
-def _lines_after_output_script(
+def _output_epilogue_lines(
     output: Output, folder: Path, recipe_folder: Path, staging: Staging | None
 ) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""

@@ -24,7 +24,7 @@ def config_caller_variable_names(rendered: RenderedConfig) -> tuple[str, ...]:
     return caller_variable_names((*steps, *outputs))
 
 
-def cuda_override_variable(rendered: RenderedConfig) -> dict[str, str]:
+def cuda_override(rendered: RenderedConfig) -> dict[str, str]:
     """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
     version = cuda_of(rendered.config)
     return {} if version is None else {"CONDA_OVERRIDE_CUDA": version}

@@ -117,16 +117,11 @@ def conda_build_faults(prefix: Path, *, name: str, version: str, build_folder: P
     """
     others = installed_package_files(prefix)
     return tuple(
-        sorted(
-            {
-                *_version_mismatch_faults(prefix, others, name, version),
-                *_build_folder_link_faults(prefix, others, build_folder),
-            }
-        )
+        sorted({*_version_faults(prefix, others, name, version), *_build_link_faults(prefix, others, build_folder)})
     )
 
 
-def _version_mismatch_faults(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:
+def _version_faults(prefix: Path, others: frozenset[str], name: str, version: str) -> Iterator[str]:
     """Yield the record of Python's package of the same name, where it has another version."""
     for folder in prefix.glob(f"lib/python*/site-packages/*{_DIST_INFO}"):
         own = str((folder / _DIST_METADATA).relative_to(prefix))
@@ -138,7 +133,7 @@ def _version_mismatch_faults(prefix: Path, others: frozenset[str], name: str, ve
             yield f"{own} is of version {installed}, the package of version {version}"
 
 
-def _build_folder_link_faults(prefix: Path, others: frozenset[str], build_folder: Path) -> Iterator[str]:
+def _build_link_faults(prefix: Path, others: frozenset[str], build_folder: Path) -> Iterator[str]:
     """Yield the links to files of the build outside of the prefix."""
     real_prefix, real_folder = Path(os.path.realpath(prefix)), Path(os.path.realpath(build_folder))
     for folder, folders, names in os.walk(prefix):

@@ -20,7 +20,7 @@ from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import CompileStepRunner
 from kiln.builder.engine_calls import EngineCalls, call_with_download_retries
 from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
-from kiln.builder.package_reports import package_report_as_json, step_file_hashes
+from kiln.builder.package_reports import package_report_json, step_file_hashes
 from kiln.builder.step_cache import StepCache, StepResult
 from kiln.builder.wheel_collection import WheelCollector
 from kiln.job.required_channels_and_network import channels_needed_by_config
@@ -111,7 +111,7 @@ class ConfigBuilder:
         return {
             "packages": [
                 *shared.values(),
-                *(package_report_as_json(step.output, package, test, self.job) for step, package, test in reports),
+                *(package_report_json(step.output, package, test, self.job) for step, package, test in reports),
                 *(
                     wheel
                     for staging in self.rendered.stagings
@@ -201,7 +201,7 @@ class ConfigBuilder:
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_folders_on_failure(self.job, step.folder):
                 package = self.engine.build_package_with_retries(step, display)
-                secret_leaks.require_no_leaked_secrets(package, job_main.secrets_of_scripts(self.rendered, secrets))
+                secret_leaks.require_no_secrets(package, job_main.secrets_of_scripts(self.rendered, secrets))
             own = bazel_repository_record.read_repository_record(step.folder)
             of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
             placed = self.channel.add([(package, step.output.subdir)])

@@ -14,17 +14,13 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output
 
 
-def package_report_as_json(
-    output: Output, result: StepResult, test_result: StepResult, job: BuildJob
-) -> dict[str, Any]:
+def package_report_json(output: Output, result: StepResult, test_result: StepResult, job: BuildJob) -> dict[str, Any]:
     """Return the report of one package, as JSON values."""
     identity = {"name": output.name, "version": output.version, "build_string": output.build_string}
-    return step_file_report_as_json(result, test_result, job, **identity, subdir=output.subdir)
+    return file_report_json(result, test_result, job, **identity, subdir=output.subdir)
 
 
-def step_file_report_as_json(
-    result: StepResult, test_result: StepResult, job: BuildJob, **identity: str
-) -> dict[str, Any]:
+def file_report_json(result: StepResult, test_result: StepResult, job: BuildJob, **identity: str) -> dict[str, Any]:
     """Return the report of a step's one file, as JSON values; its path is relative to the config's folder.
 
     ``identity`` are the name, the version, the build string and the subdir of an `Artifact`.

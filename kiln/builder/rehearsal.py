@@ -17,7 +17,7 @@ from kiln.builder import job_main, secret_leaks
 from kiln.builder.config_build import ConfigBuilder, render_job_config
 from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
-from kiln.builder.package_reports import package_report_as_json
+from kiln.builder.package_reports import package_report_json
 from kiln.builder.rehearsal_input_choice import rehearsal_disk_bytes
 from kiln.builder.step_cache import StepCache, StepResult
 from kiln.errors import RecipeFault, UnsupportedPython
@@ -124,7 +124,7 @@ class Rehearsal:
         tester = self.package_tester()
         tests = {step.output.name: self.test_package(tester, step.output, packages_by_output, needed) for step in steps}
         packages = [
-            package_report_as_json(step.output, packages_by_output[step.output.name], tests[step.output.name], self.job)
+            package_report_json(step.output, packages_by_output[step.output.name], tests[step.output.name], self.job)
             for step in steps
         ]
         return {"packages": packages}
@@ -207,7 +207,7 @@ class Rehearsal:
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with remove_folders_on_failure(self.job, step.folder):
                 package = build.build_package(step, environment=environment, on_line=display.pass_on_line)
-                secret_leaks.require_no_leaked_secrets(package, job_main.secrets_of_scripts(self.rendered))
+                secret_leaks.require_no_secrets(package, job_main.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)
             return placed, {}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SHOWN = 5  # files in a message
 
 
-def require_no_leaked_secrets(package: Path, variables: Mapping[str, str]) -> None:
+def require_no_secrets(package: Path, variables: Mapping[str, str]) -> None:
     """Search every file of a package for the values of variables, in each form in which they may be written.
 
     Raises:

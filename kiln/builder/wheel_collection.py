@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.builder.job_main import remove_folders_on_failure
-from kiln.builder.package_reports import step_file_hashes, step_file_report_as_json
+from kiln.builder.package_reports import file_report_json, step_file_hashes
 from kiln.job.required_channels_and_network import python_versions_of
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test
@@ -49,9 +49,7 @@ class WheelCollector:
         test_result = self._test_wheel(wheel, kept_wheel)
         group = compile_cache_key.compile_group(self.config)
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
-        return step_file_report_as_json(
-            kept_wheel, test_result, self.step.builder.job, **identity, subdir=f"wheels/{group}"
-        )
+        return file_report_json(kept_wheel, test_result, self.step.builder.job, **identity, subdir=f"wheels/{group}")
 
     def _store_wheel(self, path: Path, compiled: StepResult) -> StepResult:
         """Check a wheel's name, and store it under the tag that its binaries fulfill."""

@@ -220,7 +220,7 @@ class ConfigBuild:
             job = self.task.job
             raise BuildFailed(f"{job.options.engine} succeeded, but made no package", hint=f"read {job.log}")
         for package in packages:
-            secret_leaks.require_no_leaked_secrets(
+            secret_leaks.require_no_secrets(
                 self.task.folder / package["artifact"]["path"], self.task.caller_script_variables
             )
         return {"steps": [], "error": None, "packages": packages}
