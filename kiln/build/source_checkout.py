@@ -7,7 +7,7 @@ options of the programs. A password goes to Subversion's standard input; it is o
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kiln import masking, process_runner, rattler_process
 from kiln.errors import DownloadFailed, RecipeFault
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.rendered import Checkout
+
+    # Those that check out, the first one beside the new folder; and the one that prints the revision.
+    Commands: TypeAlias = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
 
 # No questions, and messages in English that this module reads; without UTF-8, Subversion refuses names of files.
 _SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
@@ -41,40 +44,38 @@ def check_out_repository(checkout: Checkout, folder: Path, *, env: Mapping[str, 
     masking.protect([checkout.password] if checkout.password else ())
     environment = {**env, **_SETTINGS}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    return {"hg": _check_out_mercurial, "svn": _check_out_subversion, "git": _check_out_git}[checkout.program](
-        checkout, folder, environment
-    )
+    commands_of = {"hg": _mercurial_commands, "svn": _subversion_commands, "git": _git_commands}
+    (checkout_command, *commands), revision_command = commands_of[checkout.program](checkout, str(folder))
+    stdin = checkout.password if checkout.program == "svn" else None
+    _run_checkout_command(checkout, checkout_command, folder.parent, environment, stdin=stdin)
+    for argv in commands:
+        _run_checkout_command(checkout, argv, folder, environment)
+    result = process_runner.capture(revision_command, env=environment, cwd=folder)
+    return result.stdout.strip() if result.ok else ""
 
 
-def _check_out_mercurial(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+def _mercurial_commands(checkout: Checkout, folder: str) -> Commands:
     program = ("hg", "--noninteractive")
-    _run_checkout_command(
-        checkout, (*program, "clone", "--noupdate", "--", checkout.url, str(folder)), folder.parent, env
-    )
-    _run_checkout_command(checkout, (*program, "update", "--clean", f"--rev={checkout.revision or 'tip'}"), folder, env)
-    return _command_output((*program, "log", "--rev=.", "--template={node}"), folder, env)
+    clone = (*program, "clone", "--noupdate", "--", checkout.url, folder)
+    update = (*program, "update", "--clean", f"--rev={checkout.revision or 'tip'}")
+    return (clone, update), (*program, "log", "--rev=.", "--template={node}")
 
 
-def _check_out_subversion(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+def _subversion_commands(checkout: Checkout, folder: str) -> Commands:
     argv = ["svn", "checkout", "--non-interactive", "--revision", checkout.revision or "HEAD"]
     if not checkout.externals:
         argv.append("--ignore-externals")
     if checkout.user is not None and checkout.password is not None:
         argv += ["--no-auth-cache", "--username", checkout.user, "--password-from-stdin"]
-    _run_checkout_command(
-        checkout, (*argv, "--", checkout.url, str(folder)), folder.parent, env, stdin=checkout.password
-    )
-    return _command_output(("svn", "info", "--show-item", "last-changed-revision", "."), folder, env)
+    return ((*argv, "--", checkout.url, folder),), ("svn", "info", "--show-item", "last-changed-revision", ".")
 
 
-def _check_out_git(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+def _git_commands(checkout: Checkout, folder: str) -> Commands:
     depth = () if checkout.depth is None else ("--depth", str(checkout.depth))
-    _run_checkout_command(
-        checkout, ("git", "clone", "--quiet", *depth, "--", checkout.url, str(folder)), folder.parent, env
-    )
-    _run_checkout_command(checkout, ("git", "checkout", "--quiet", checkout.revision or "HEAD", "--"), folder, env)
-    _run_checkout_command(checkout, ("git", "submodule", "--quiet", "update", "--init", "--recursive"), folder, env)
-    return _command_output(("git", "rev-parse", "HEAD"), folder, env)
+    clone = ("git", "clone", "--quiet", *depth, "--", checkout.url, folder)
+    switch = ("git", "checkout", "--quiet", checkout.revision or "HEAD", "--")
+    submodules = ("git", "submodule", "--quiet", "update", "--init", "--recursive")
+    return (clone, switch, submodules), ("git", "rev-parse", "HEAD")
 
 
 def _run_checkout_command(
@@ -89,8 +90,3 @@ def _run_checkout_command(
     if _NO_REVISION.search(result.tail):
         raise RecipeFault(f"{checkout.url} has no revision {checkout.revision!r}", why=result.tail)
     raise DownloadFailed(f"{checkout.url} cannot be checked out", why=result.tail, hint=_HINT)
-
-
-def _command_output(argv: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> str:
-    result = process_runner.capture(argv, env=env, cwd=folder)
-    return result.stdout.strip() if result.ok else ""
