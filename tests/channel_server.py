@@ -168,7 +168,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, data in found:
             part = self.root.parent / f"{name}.part"
             part.write_bytes(data)
-            subdir = reader.read_json(part, "index.json")["subdir"]
+            subdir = reader.read_info_json(part, "index.json")["subdir"]
             (self.root / channel / subdir).mkdir(parents=True, exist_ok=True)
             (self.root / channel / subdir / name).write_bytes(data)
             part.unlink()

@@ -45,7 +45,7 @@ class Package:
     @classmethod
     def read(cls, path: Path) -> Package:
         contents, modes = {}, {}
-        with reader.opened_members(path) as members:
+        with reader.open_package_members(path) as members:
             for member, content in members:
                 if not member.isdir() and not STANDARD_LIBRARY.match(member.name):
                     contents[member.name] = b"" if content is None else PLACEHOLDER.sub(b"PREFIX", content.read())

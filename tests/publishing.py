@@ -10,9 +10,10 @@ import msgpack
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, PublicFormat
 
-from kiln import provenance, repodata
+from kiln import repodata
 from kiln.model.provenance import Provenance, ReleaseAttestations
-from kiln.provenance.attestation_check import TrustedSigner, attested_facts
+from kiln.provenance import hash_chain
+from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
 from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
@@ -82,7 +83,7 @@ def attestation(entries: Iterable[IndexEntry], channel: str) -> ReleaseAttestati
     attesting = AttestationSettings(attester=KEY, channel=channel)
     by_hash = {made.sha256: made for made in records}
     return ReleaseAttestations(
-        seal=lambda previous: provenance.sealed_lines(records, previous),
+        seal=lambda previous: hash_chain.serialize_chain(records, previous),
         boms={made.sha256: b"{}" for made in records},
         bundles=lambda sha256: attesting.package_bundles(by_hash[sha256]),
         is_own=lambda sha256, sidecar: attesting.has_own_attestation(by_hash[sha256], sidecar),
@@ -158,7 +159,7 @@ def seen(channel: Path) -> set[str]:
 def recorded(channel: Path) -> set[str]:
     """Return the packages that a channel has records of, which follow one another."""
     chain = channel / "provenance" / "chain.jsonl"
-    return {link.record["file"] for link in provenance.parsed_lines(chain.read_bytes())} if chain.is_file() else set()
+    return {link.record["file"] for link in hash_chain.parse_chain(chain.read_bytes())} if chain.is_file() else set()
 
 
 def offered(channel: Path, form: str) -> set[str]:
@@ -186,7 +187,7 @@ def require_attestations(channel: Path) -> None:
                 assert hashlib.sha256(data).hexdigest() == sha256
                 signer = TrustedSigner(key=KEY.public)
                 facts = {"file": file, "sha256": record["sha256"], "channel": None}
-                assert attested_facts(data, signers=[signer], **facts).provenance
+                assert verified_attestation_facts(data, signers=[signer], **facts).provenance
 
 
 def listed(subdir: Path, form: str) -> dict[str, str]:

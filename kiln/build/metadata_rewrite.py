@@ -55,7 +55,7 @@ def rewrite_package_metadata(
     seconds; without it, the engine's own clock stays. The same build on another machine with the same timestamp gives
     the same bytes. ``level`` is zstd's, for a package that gets a timestamp.
     """
-    old = reader.info_files(package)
+    old = reader.read_info_files(package)
     new = PackageMetadata(old=old, fields=index, edits=edits or {}, pins=pins, epoch=epoch).rewritten_info_files()
     added = {name: file for name, file in new.items() if name not in old}
 

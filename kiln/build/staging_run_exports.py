@@ -37,7 +37,7 @@ def run_exports_of_package(package: Path) -> tuple[RunExport, ...]:
     Raises:
         BuildFailed: the record is missing.
     """
-    text = reader.info_files(package).get(RENDERED, b"").decode()
+    text = reader.read_info_files(package).get(RENDERED, b"").decode()
     recipe = parse(text, RENDERED, ScalarTypes.TEXT).value
     try:
         depends = recipe["finalized_dependencies"]["run"]["depends"] or []

@@ -26,7 +26,7 @@ def require_no_secrets(package: Path, variables: Mapping[str, str]) -> None:
     if not search.masks:
         return
     files_by_variable: dict[str, list[str]] = {}
-    with reader.opened_members(package) as members:
+    with reader.open_package_members(package) as members:
         for member, content in members:
             if content is not None:
                 for name in search.names_in(files.chunks(content, CHUNK)):

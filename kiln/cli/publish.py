@@ -141,7 +141,8 @@ def feedstock_platforms(root: Path) -> frozenset[str]:
 
 def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
-    from kiln import feedstock_loader, provenance
+    from kiln import feedstock_loader
+    from kiln.provenance import ssh_signatures
     from kiln.publish import conda_forge_yml_restrictions, gate, transaction
     from kiln.release import attest, bundle, candidate_packages, staging_test
 
@@ -168,7 +169,7 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     paths, entries = candidate_packages.checked_packages(release)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
-    sign = provenance.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
+    sign = ssh_signatures.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
     new_packages = candidate_packages.new_packages(release)
     attestation = attest.release_attestations(
         matrix,

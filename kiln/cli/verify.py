@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.errors import ProvenanceBroken
-    from kiln.provenance import Link
     from kiln.provenance.attestation_check import AttestedFacts
     from kiln.provenance.attestation_summary import ListedAttestation
+    from kiln.provenance.hash_chain import ChainedRecord
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,9 +133,9 @@ def has_record(chain: bytes, own: Mapping[str, str]) -> bool:
     Raises:
         ProvenanceBroken: when the chain is invalid.
     """
-    from kiln import provenance
+    from kiln.provenance import hash_chain
 
-    return any(link.record.get(key) == value for link in provenance.parsed_lines(chain) for key, value in own.items())
+    return any(link.record.get(key) == value for link in hash_chain.parse_chain(chain) for key, value in own.items())
 
 
 def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
@@ -158,18 +158,18 @@ def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_r
 
 def verify_chain_record(
     options: argparse.Namespace, read: Callable[[str], bytes | None], chain: bytes
-) -> tuple[Link, tuple[str, ...]]:
+) -> tuple[ChainedRecord, tuple[str, ...]]:
     """Return the record of a package in the channel's chain, and the verified facts."""
-    from kiln import provenance
-    from kiln.conda_package.reader import read_json_object
+    from kiln.conda_package.reader import read_info_json_object
     from kiln.names import is_channel_folder
+    from kiln.provenance import record_check, ssh_signatures
     from kiln.publish.channel_provenance import BILL, CYCLONEDX
 
     signers = None
     if options.allowed_signers:
-        signers = provenance.AllowedSigners(file=options.allowed_signers, env=os.environ)
-    own = set(filter(is_channel_folder, (str(read_json_object(options.package, "index.json").get("subdir")),)))
-    return provenance.verify(
+        signers = ssh_signatures.AllowedSigners(file=options.allowed_signers, env=os.environ)
+    own = set(filter(is_channel_folder, (str(read_info_json_object(options.package, "index.json").get("subdir")),)))
+    return record_check.verify_package_record(
         options.package,
         chain,
         bill_of=lambda sha256: read(BILL.format(sha256)),
@@ -200,7 +200,7 @@ def verify_attestations(
             hint = "kiln publish --attest KEY publishes a package with attestations"
             raise ProvenanceBroken(f"{options.package.name} has no attestation in {channel}", hint=hint)
         return None, (), ()
-    anybody = attestation_check.TrustedSigner(root=attestation_check.trusted_root(options.trusted_root))
+    anybody = attestation_check.TrustedSigner(root=attestation_check.read_trusted_root(options.trusted_root))
     url = (
         channel_url_credentials.bare_url(options.target_channel)
         if getattr(options, "target_channel", None)
@@ -209,7 +209,7 @@ def verify_attestations(
     facts: dict[str, Any] = {**own, "channel": url}
     signers = required or (anybody,)
     try:
-        attested = attestation_check.attested_facts(sidecar, **facts, signers=signers)
+        attested = attestation_check.verified_attestation_facts(sidecar, **facts, signers=signers)
         notes = () if required else ("any identity is accepted; --require-attestation SIGNER requires one",)
     except ProvenanceBroken as error:
         if required:
@@ -250,14 +250,14 @@ def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes
     A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
     file there cannot sign for another.
     """
-    from kiln.conda_package.reader import read_json_object
+    from kiln.conda_package.reader import read_info_json_object
     from kiln.errors import BrokenPackage
     from kiln.names import is_channel_folder
     from kiln.publish.attestation_sidecars import read_sidecar
     from kiln.repodata import from_repodata
 
     try:
-        subdir = str(read_json_object(package, "index.json").get("subdir"))
+        subdir = str(read_info_json_object(package, "index.json").get("subdir"))
     except BrokenPackage:  # or of the older format: attestations are about the file, whatever is in it
         subdir = package.absolute().parent.name
     if not is_channel_folder(subdir):
@@ -283,7 +283,7 @@ def attestation_text(attested: AttestedFacts) -> list[str]:
     """Return the facts of an attestation in words: who published it, who built it from what."""
     from kiln.provenance import slsa
 
-    return [*attested.fact_lines, *(slsa.build_facts(attested.provenance) if attested.provenance else ())]
+    return [*attested.fact_lines, *(slsa.described_build_facts(attested.provenance) if attested.provenance else ())]
 
 
 def provenance_record(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class InfoFile:
     mode: int = 0o644
 
 
-class BoundedMember(tarfile.TarInfo):
+class CheckedTarMember(tarfile.TarInfo):
     """A member whose header is read only when it has a plausible size."""
 
     _SPECIAL = frozenset(
@@ -70,7 +70,7 @@ class BoundedMember(tarfile.TarInfo):
         return member
 
 
-class _Bounded(io.RawIOBase):
+class _SizeLimitedStream(io.RawIOBase):
     """A stream that can be read up to a size."""
 
     def __init__(self, stream: zstd.ZstdFile, limit: int) -> None:
@@ -98,12 +98,12 @@ def _info_members(package: Path) -> Iterator[Members]:
     with (
         _errors_as_broken_package(package),
         zipfile.ZipFile(package) as file,
-        contextlib.closing(_archive_members(file, info_member_name(file), LARGEST_INFO)) as members,
+        contextlib.closing(_archive_members(file, info_archive_name(file), LARGEST_INFO)) as members,
     ):
         yield members
 
 
-def read_json(package: Path, name: str) -> Any:
+def read_info_json(package: Path, name: str) -> Any:
     """Return one JSON file of a package's metadata, such as ``about.json``; an empty object when it has none.
 
     Raises:
@@ -113,11 +113,11 @@ def read_json(package: Path, name: str) -> Any:
     with _info_members(package) as members:
         for member, content in members:
             if posixpath.normpath(member.name) == f"info/{name}":
-                value = _json_of(name, content, value)
+                value = _parse_info_json(name, content, value)
     return {} if value is None else value[0]
 
 
-def info_files(package: Path) -> dict[str, bytes]:
+def read_info_files(package: Path) -> dict[str, bytes]:
     """Return the regular files of a package's metadata by their names below ``info/``.
 
     Raises:
@@ -127,19 +127,19 @@ def info_files(package: Path) -> dict[str, bytes]:
         return {member.name.removeprefix("info/"): content.read() for member, content in members if content}
 
 
-def read_json_object(package: Path, name: str) -> dict[str, Any]:
+def read_info_json_object(package: Path, name: str) -> dict[str, Any]:
     """Return a JSON file of a package's metadata that is an object; an empty one when it has none.
 
     Raises:
         BrokenPackage: when it is something else, or the file is not a .conda package.
     """
-    value = read_json(package, name)
+    value = read_info_json(package, name)
     if not isinstance(value, dict):
         raise BrokenPackage(f"{package} has an info/{name} that is not a JSON object")
     return value
 
 
-def _json_of(name: str, content: IO[bytes] | None, before: tuple[Any] | None) -> tuple[Any]:
+def _parse_info_json(name: str, content: IO[bytes] | None, before: tuple[Any] | None) -> tuple[Any]:
     """Return the value of a JSON file, which a package has once, as a regular file of limited size."""
     if content is None or before is not None:
         raise ValueError(f"its info/{name} is {'not a regular file' if content is None else 'there twice'}")
@@ -147,17 +147,17 @@ def _json_of(name: str, content: IO[bytes] | None, before: tuple[Any] | None) ->
     data = content.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"its info/{name} is larger than {limit:,} bytes")
-    return (strict_json(data),)
+    return (parse_strict_json(data),)
 
 
-def strict_json(data: bytes) -> Any:
+def parse_strict_json(data: bytes) -> Any:
     """Return a JSON value that all readers agree on: each key once, finite numbers, valid text.
 
     Raises:
         ValueError: when it is not.
     """
     try:
-        value = json.loads(data, object_pairs_hook=_object_with_unique_keys, parse_constant=_refuse_constant)
+        value = json.loads(data, object_pairs_hook=_object_with_unique_keys, parse_constant=_refuse_non_finite_number)
         if rb"\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # fails for half a surrogate pair
     except RecursionError as error:
@@ -172,12 +172,12 @@ def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(word: str) -> None:
+def _refuse_non_finite_number(word: str) -> None:
     raise ValueError(f"{word} is not a number in JSON")
 
 
 @contextlib.contextmanager
-def opened_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
+def open_package_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
     """Yield every member of a package, metadata first, with the content of regular files; nothing is unpacked.
 
     Raises:
@@ -186,7 +186,9 @@ def opened_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO
     with (
         _errors_as_broken_package(package),
         zipfile.ZipFile(package) as file,
-        contextlib.closing(_members(file, limit=max(LEAST_PAYLOAD, RATIO * package.stat().st_size))) as members,
+        contextlib.closing(
+            _info_and_payload_members(file, limit=max(LEAST_PAYLOAD, RATIO * package.stat().st_size))
+        ) as members,
     ):
         yield members
 
@@ -211,9 +213,9 @@ def _broken_package_error(package: Path, error: Exception) -> BrokenPackage:
     )
 
 
-def _members(file: zipfile.ZipFile, *, limit: int) -> Members:
+def _info_and_payload_members(file: zipfile.ZipFile, *, limit: int) -> Members:
     payload = [name for name in file.namelist() if name.startswith("pkg-") and name.endswith(".tar.zst")]
-    yield from _archive_members(file, info_member_name(file), LARGEST_INFO)
+    yield from _archive_members(file, info_archive_name(file), LARGEST_INFO)
     for name in payload:
         yield from _archive_members(file, name, limit)
 
@@ -224,7 +226,7 @@ def _archive_members(file: zipfile.ZipFile, name: str, limit: int) -> Members:
         file.open(name) as packed,
         zstd.open(packed) as stream,
         tarfile.open(
-            fileobj=io.BufferedReader(_Bounded(stream, limit), CHUNK), mode="r|", tarinfo=BoundedMember
+            fileobj=io.BufferedReader(_SizeLimitedStream(stream, limit), CHUNK), mode="r|", tarinfo=CheckedTarMember
         ) as archive,
     ):
         for number, member in enumerate(archive):
@@ -234,7 +236,7 @@ def _archive_members(file: zipfile.ZipFile, name: str, limit: int) -> Members:
             yield member, archive.extractfile(member) if member.isreg() else None
 
 
-def info_member_name(file: zipfile.ZipFile) -> str:
+def info_archive_name(file: zipfile.ZipFile) -> str:
     """Return the name of the one archive with a package's metadata, which readers from either end find."""
     names = file.namelist()
     info = [name for name in names if name.startswith("info-") and name.endswith(".tar.zst")]

@@ -9,7 +9,7 @@ import zipfile
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
-from kiln.conda_package.reader import CHUNK, LARGEST_INFO, InfoFile, info_member_name
+from kiln.conda_package.reader import CHUNK, LARGEST_INFO, InfoFile, info_archive_name
 from kiln.zstd import FAST, packing_file, zstd
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def rewrite_info(
     zstd's for what is packed.
     """
     with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
-        info = info_member_name(old)
+        info = info_archive_name(old)
         for name in old.namelist():
             member = zipfile.ZipInfo(name, EPOCH)
             if name == info:
@@ -45,12 +45,12 @@ def rewrite_info(
                 continue
             with old.open(name) as source, new.open(member, "w", force_zip64=True) as sink:
                 if mtime is not None and name.endswith(".tar.zst"):
-                    _restamp(source, sink, mtime, level)
+                    _copy_archive_with_mtime(source, sink, mtime, level)
                 else:
                     shutil.copyfileobj(source, sink, CHUNK)
 
 
-def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int, level: int) -> None:
+def _copy_archive_with_mtime(source: IO[bytes], sink: IO[bytes], mtime: int, level: int) -> None:
     """Copy a packed archive, with one time for all of its members."""
     with (
         zstd.open(source) as plain,
@@ -63,7 +63,7 @@ def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int, level: int) -> None
             new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
-def _opened(compressed: bytes) -> tarfile.TarFile:
+def _open_tar_archive(compressed: bytes) -> tarfile.TarFile:
     with zstd.open(io.BytesIO(compressed)) as stream:
         plain = stream.read(LARGEST_INFO)
     return tarfile.open(fileobj=io.BytesIO(plain))
@@ -76,7 +76,7 @@ def _edit_info_archive(
     mtime: int | None,
 ) -> bytes:
     changed = io.BytesIO()
-    with _opened(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
+    with _open_tar_archive(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
         for member in old:
             content = old.extractfile(member) if member.isreg() else None
             if mtime is not None:

@@ -63,7 +63,7 @@ class WrittenFile:
     size: int
 
 
-class Archive:
+class PackageWriter:
     """A package being written: files go into the compressed archive at once, ``info/`` is written last."""
 
     def __init__(self, content: tarfile.TarFile) -> None:
@@ -79,17 +79,17 @@ class Archive:
     def add(self, path: str, source: SupportsRead[bytes], size: int, *, executable: bool = False) -> None:
         """Add a file of exactly ``size`` bytes, read from ``source`` once."""
         reader = _HashingReader(source)
-        self._content.addfile(_member(path, size, executable=executable), reader)
+        self._content.addfile(_tar_member(path, size, executable=executable), reader)
         self._record_path(path, reader.sha256, size)
 
     def add_bytes(self, path: str, data: bytes, *, executable: bool = False) -> None:
         """Add a file; the installer replaces PLACEHOLDER in it by the prefix."""
-        self._content.addfile(_member(path, len(data), executable=executable), io.BytesIO(data))
+        self._content.addfile(_tar_member(path, len(data), executable=executable), io.BytesIO(data))
         self._record_path(path, hashlib.sha256(data).hexdigest(), len(data), has_prefix=PLACEHOLDER.encode() in data)
 
     def add_link(self, path: str, target: str) -> None:
         """Add a symbolic link with a target relative to it."""
-        member = _member(path, 0, executable=True)
+        member = _tar_member(path, 0, executable=True)
         member.type, member.linkname = tarfile.SYMTYPE, target
         self._content.addfile(member)
         self._paths[path] = {"_path": path, "path_type": "softlink", "size_in_bytes": len(os.fsencode(target))}
@@ -103,12 +103,12 @@ class Archive:
         """Return all files below ``info/``."""
         paths = [row | self._link_target_hash(path) for path, row in sorted(self._paths.items())]
         about = {**facts.about, "license": facts.license, "extra": {"rehearsal": True, **facts.made_from}}
-        self._info["info/index.json"] = _json(_index(facts))
-        self._info["info/about.json"] = _json(about)
-        self._info["info/paths.json"] = _json({"paths": paths, "paths_version": 1})
+        self._info["info/index.json"] = _json_bytes(_index_json(facts))
+        self._info["info/about.json"] = _json_bytes(about)
+        self._info["info/paths.json"] = _json_bytes({"paths": paths, "paths_version": 1})
         self._info["info/files"] = "".join(f"{path}\n" for path in sorted(self._paths)).encode()
         if facts.run_exports:
-            self._info["info/run_exports.json"] = _json({kind: list(v) for kind, v in facts.run_exports.items()})
+            self._info["info/run_exports.json"] = _json_bytes({kind: list(v) for kind, v in facts.run_exports.items()})
         return dict(sorted(self._info.items()))
 
     def _link_target_hash(self, path: str) -> dict[str, object]:
@@ -133,7 +133,7 @@ class Archive:
 
 
 @contextmanager
-def write_package(folder: Path, facts: PackageMetadata) -> Iterator[Archive]:
+def write_package(folder: Path, facts: PackageMetadata) -> Iterator[PackageWriter]:
     """Write ``folder/<name>-<version>-<build>.conda``; it appears when the block ends without an error.
 
     Raises DiskFull.
@@ -145,12 +145,12 @@ def write_package(folder: Path, facts: PackageMetadata) -> Iterator[Archive]:
         zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as outer,
     ):
         outer.writestr(zipfile.ZipInfo("metadata.json"), b'{"conda_pkg_format_version": 2}')
-        with _tar(outer, f"pkg-{facts.stem}.tar.zst") as content:
-            archive = Archive(content)
+        with _tar_archive_in_zip(outer, f"pkg-{facts.stem}.tar.zst") as content:
+            archive = PackageWriter(content)
             yield archive
-        with _tar(outer, f"info-{facts.stem}.tar.zst") as info:
+        with _tar_archive_in_zip(outer, f"info-{facts.stem}.tar.zst") as info:
             for path, data in archive.finished_info_files(facts).items():
-                info.addfile(_member(path, len(data), executable=False), io.BytesIO(data))
+                info.addfile(_tar_member(path, len(data), executable=False), io.BytesIO(data))
 
 
 def write_metadata_package(folder: Path, facts: PackageMetadata) -> Path:
@@ -163,7 +163,7 @@ def write_metadata_package(folder: Path, facts: PackageMetadata) -> Path:
 
 
 @contextmanager
-def _tar(outer: zipfile.ZipFile, name: str) -> Iterator[tarfile.TarFile]:
+def _tar_archive_in_zip(outer: zipfile.ZipFile, name: str) -> Iterator[tarfile.TarFile]:
     with (
         outer.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
         packing_file(file, level=FAST) as compressed,
@@ -191,13 +191,13 @@ class _HashingReader(io.RawIOBase):
         return chunk
 
 
-def _member(path: str, size: int, *, executable: bool) -> tarfile.TarInfo:
+def _tar_member(path: str, size: int, *, executable: bool) -> tarfile.TarInfo:
     member = tarfile.TarInfo(path)
     member.size, member.mtime, member.mode = size, _EPOCH, 0o755 if executable else 0o644
     return member
 
 
-def _index(facts: PackageMetadata) -> dict[str, object]:
+def _index_json(facts: PackageMetadata) -> dict[str, object]:
     return {
         "name": facts.name,
         "version": facts.version,
@@ -212,5 +212,5 @@ def _index(facts: PackageMetadata) -> dict[str, object]:
     }
 
 
-def _json(value: object) -> bytes:
+def _json_bytes(value: object) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

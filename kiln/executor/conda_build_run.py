@@ -137,7 +137,7 @@ def built_package_reports(folder: Path, config: str, *, tested: bool = True) -> 
 
 
 def _package_report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageReport:
-    index = reader.read_json_object(file, "index.json")
+    index = reader.read_info_json_object(file, "index.json")
     if not all(isinstance(index.get(key), str) for key in ("name", "version", "build")):
         raise BrokenPackage(
             f"{file} has no complete metadata", why="its info/index.json lacks a name, version or build"

@@ -17,7 +17,7 @@ from kiln.errors import BuildFailed, SolveFailed
 from kiln.image import bytecode, debian, file_selection, shared_libraries
 from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
 from kiln.provenance import cyclonedx
-from kiln.provenance.resolved_packages import from_record
+from kiln.provenance.resolved_packages import package_from_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -230,9 +230,9 @@ def _kiln_entries(kind: ImageKind, packages: Sequence[InstalledPackage]) -> Iter
 def _bill_of_materials(kind: ImageKind, packages: Sequence[InstalledPackage]) -> bytes:
     """Return the bill of materials of the packages, for scanners that know no conda packages."""
     names = ("name", "version", "build", "subdir", "url", "sha256")
-    resolved = [from_record("run", {name: getattr(item, name) for name in names}) for item in packages]
+    resolved = [package_from_record("run", {name: getattr(item, name) for name in names}) for item in packages]
     licenses = {item.name: item.license for item in packages}
-    return cyclonedx.bill_of_packages(kind.name, resolved, licenses, epoch_of(packages))
+    return cyclonedx.bill_of_installed_packages(kind.name, resolved, licenses, epoch_of(packages))
 
 
 def epoch_of(packages: Iterable[InstalledPackage]) -> int:

@@ -92,7 +92,7 @@ def _verify_attestation(record: RepoDataRecord, signers: tuple[TrustedSigner, ..
             why="an attestation is of a file's name, and would be of another package",
             hint="leave the package out, or report it to the channel's owner",
         )
-    attestation_check.attested_facts(
+    attestation_check.verified_attestation_facts(
         attestation_sidecars.read_sidecar(str(record.url), record.attestations_sha256.hex()),
         file=record.file_name,
         sha256=record.sha256.hex(),

@@ -205,7 +205,7 @@ def _copy_and_hash(source: IO[bytes], target: Path | None) -> str:
 
 def _require_matching_metadata(package: Path) -> None:
     """Refuse a package whose metadata names another file than its own."""
-    index = reader.read_json(package, "index.json")
+    index = reader.read_info_json(package, "index.json")
     parts = [str(index.get(key)) for key in ("name", "version", "build")] if isinstance(index, dict) else []
     if f"{'-'.join(parts)}.conda" != package.name:
         raise BuildFailed(f"the metadata of {package.name} names {'-'.join(parts)}")

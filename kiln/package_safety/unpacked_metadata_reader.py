@@ -18,7 +18,7 @@ LARGEST_LIST = 1 << 28  # bytes of a package's list of files; 100,000 files take
 
 def read_json(folder: Path, name: str) -> Any:
     """Return the content of a JSON file in ``info/``."""
-    return reader.strict_json(_read_regular_file(folder / "info" / name).encode())
+    return reader.parse_strict_json(_read_regular_file(folder / "info" / name).encode())
 
 
 def listed_paths(folder: Path) -> list[str]:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from kiln import rattler_process
 from kiln.errors import ProvenanceBroken, UsageError
 from kiln.provenance.attestation_keys import PublicKey
-from kiln.provenance.bundles import Bundle, json_bundles, parsed_bundle
-from kiln.provenance.statements import PUBLISH, SLSA, Statement, parsed_statement
+from kiln.provenance.bundles import SigstoreBundle, parse_bundle, parse_sidecar
+from kiln.provenance.statements import PUBLISH, SLSA, Statement, parse_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class TrustedSigner:
                 f"the issuer of the identity {text!r} is unknown",
                 hint=f"--attestation-issuer https://accounts.example{key}",
             )
-        return cls(identity=text, issuer=issuer, root=trusted_root(root))
+        return cls(identity=text, issuer=issuer, root=read_trusted_root(root))
 
     def __str__(self) -> str:
         return f"the key {self.key.name}" if self.key else self.identity or "any identity"
@@ -88,7 +88,7 @@ class AttestedFacts:
         return [f"{self.signer} attests its publication to {self.channel or 'a channel'}{moment}", *commit]
 
 
-def trusted_root(file: Path | None) -> str:
+def read_trusted_root(file: Path | None) -> str:
     """Return the trusted root in a file, by default empty.
 
     Raises:
@@ -105,7 +105,7 @@ def trusted_root(file: Path | None) -> str:
     return text
 
 
-def attested_facts(
+def verified_attestation_facts(
     sidecar: bytes, *, file: str, sha256: str, channel: str | None, signers: Sequence[TrustedSigner]
 ) -> AttestedFacts:
     """Return the facts that one of the signers attests of a package; ``channel`` is where it is read from.
@@ -117,12 +117,12 @@ def attested_facts(
     """
     if not _FILE.fullmatch(file):
         raise ProvenanceBroken(f"{file!r} is not the name of a package file", hint=_HINT)
-    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(json_bundles(sidecar))]
+    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(parse_sidecar(sidecar))]
     reasons: list[str] = []
     for signer in signers:
-        attestation = PackageCheck(
+        attestation = PackageAttestationCheck(
             sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=reasons
-        ).facts_by_signer(signer)
+        ).facts_attested_by_signer(signer)
         if attestation is not None:
             return attestation
     raise ProvenanceBroken(
@@ -138,12 +138,12 @@ class ParsedBundle:
 
     number: int
     value: Mapping[str, Any]
-    bundle: Bundle | None = None
+    bundle: SigstoreBundle | None = None
     statement: Statement | None = None
     fault: str = ""
 
     @property
-    def is_identitys_publication(self) -> bool:
+    def is_publication_by_identity(self) -> bool:
         """True for a publication that an identity has signed, or claims to have."""
         return bool(self.bundle and self.bundle.certificate and self.statement and self.statement.kind == PUBLISH)
 
@@ -151,14 +151,14 @@ class ParsedBundle:
     def from_json(cls, number: int, value: Mapping[str, Any]) -> ParsedBundle:
         """Return a bundle of a sidecar."""
         try:
-            bundle = parsed_bundle(value)
-            return cls(number=number, value=value, bundle=bundle, statement=parsed_statement(bundle.payload))
+            bundle = parse_bundle(value)
+            return cls(number=number, value=value, bundle=bundle, statement=parse_statement(bundle.payload))
         except ValueError as error:
             return cls(number=number, value=value, fault=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackageCheck:
+class PackageAttestationCheck:
     """The check of one package's bundles; ``reasons`` collects why some do not count."""
 
     sidecar: bytes
@@ -168,9 +168,9 @@ class PackageCheck:
     channel: str | None
     reasons: list[str]
 
-    def facts_by_signer(self, signer: TrustedSigner) -> AttestedFacts | None:
+    def facts_attested_by_signer(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what a signer attests, or None."""
-        return self._facts_by_key(signer.key) if signer.key else self._facts_by_identity(signer)
+        return self._facts_attested_by_key(signer.key) if signer.key else self._facts_attested_by_identity(signer)
 
     def signer_names_by_bundle(self, signer: TrustedSigner) -> dict[int, str]:
         """Return the numbers of the bundles about this package that a signer has signed, with the signer's name.
@@ -183,7 +183,7 @@ class PackageCheck:
                 for one in self._bundles_signed_by_key(signer.key, self.bundles)
             }
         numbers: dict[int, str] = {}
-        for one in [one for one in self.bundles if one.is_identitys_publication][:MOST_IDENTITIES]:
+        for one in [one for one in self.bundles if one.is_publication_by_identity][:MOST_IDENTITIES]:
             alone = dataclasses.replace(
                 self,
                 sidecar=json.dumps([one.value]).encode(),
@@ -197,13 +197,15 @@ class PackageCheck:
                 numbers |= {other.number: name for other in self._bundles_of_certificate(bundle.certificate)}
         return numbers
 
-    def _facts_by_key(self, key: PublicKey) -> AttestedFacts | None:
+    def _facts_attested_by_key(self, key: PublicKey) -> AttestedFacts | None:
         statements = [one.statement for one in self._bundles_signed_by_key(key, self.bundles) if one.statement]
-        publication = next((one for one in statements if one.kind == PUBLISH and self._is_to_this_channel(one)), None)
+        publication = next(
+            (one for one in statements if one.kind == PUBLISH and self._is_publication_to_channel(one)), None
+        )
         if publication is None:
             return None
         return AttestedFacts(
-            signer=f"the key {key.name}", channel=publication.channel, provenance=_slsa_predicate(statements)
+            signer=f"the key {key.name}", channel=publication.channel, provenance=_first_slsa_predicate(statements)
         )
 
     def _bundles_signed_by_key(self, key: PublicKey, bundles: Iterable[ParsedBundle]) -> Iterator[ParsedBundle]:
@@ -221,7 +223,7 @@ class PackageCheck:
             else:
                 yield one
 
-    def _is_to_this_channel(self, statement: Statement) -> bool:
+    def _is_publication_to_channel(self, statement: Statement) -> bool:
         """Return whether a publication is one to this channel."""
         if self.channel is None or statement.channel == self.channel.rstrip("/"):
             return True
@@ -229,26 +231,26 @@ class PackageCheck:
         self.reasons.append(f"it was published to {where}, and is read from {self.channel}")
         return False
 
-    def _facts_by_identity(self, signer: TrustedSigner) -> AttestedFacts | None:
+    def _facts_attested_by_identity(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what an identity attests of a publication to this channel."""
         verified = self._verify_identity(signer)
         if verified is None:
             return None
         answer, bundle = verified
-        statement = parsed_statement(bundle.payload)
-        if not self._is_to_this_channel(statement):
+        statement = parse_statement(bundle.payload)
+        if not self._is_publication_to_channel(statement):
             return None
         return AttestedFacts(
             signer=f"{answer['identity']} ({answer['issuer']})",
             channel=statement.channel,
             logged=answer["logged"],
             commit=answer["commit"],
-            provenance=_slsa_predicate(
+            provenance=_first_slsa_predicate(
                 one.statement for one in self._bundles_of_certificate(bundle.certificate) if one.statement
             ),
         )
 
-    def _verify_identity(self, signer: TrustedSigner) -> tuple[Mapping[str, Any], Bundle] | None:
+    def _verify_identity(self, signer: TrustedSigner) -> tuple[Mapping[str, Any], SigstoreBundle] | None:
         """Return what py-rattler verifies; its choice of a bundle is read again, by this reader's stricter rules."""
         hints = [one.bundle.hint for one in self.bundles if one.bundle is not None and not one.bundle.certificate]
         if len(hints) == len(self.bundles):
@@ -307,5 +309,5 @@ class PackageCheck:
         return list(self._bundles_signed_by_key(key, same))
 
 
-def _slsa_predicate(statements: Iterable[Statement]) -> Mapping[str, Any]:
+def _first_slsa_predicate(statements: Iterable[Statement]) -> Mapping[str, Any]:
     return next((one.predicate for one in statements if one.kind == SLSA), {})

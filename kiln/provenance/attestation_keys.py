@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import UsageError
-from kiln.provenance.bundles import key_bundle, signed_bytes
+from kiln.provenance.bundles import bundle_signed_by_key, dsse_signed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,12 +118,12 @@ class PrivateKey:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-        data = signed_bytes(statement)
+        data = dsse_signed_bytes(statement)
         if isinstance(self.key, ed25519.Ed25519PrivateKey):
             signature = self.key.sign(data)
         else:
             signature = self.key.sign(data, ec.ECDSA(hashes.SHA256()))
-        return key_bundle(statement, signature, self.public.name)
+        return bundle_signed_by_key(statement, signature, self.public.name)
 
 
 def _read_key_file(file: Path) -> bytes:

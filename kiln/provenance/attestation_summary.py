@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.provenance.attestation_check import PackageCheck, ParsedBundle
-from kiln.provenance.bundles import json_bundles
+from kiln.provenance.attestation_check import PackageAttestationCheck, ParsedBundle
+from kiln.provenance.bundles import parse_sidecar
 from kiln.provenance.statements import PUBLISH, SLSA
 
 if TYPE_CHECKING:
@@ -46,16 +46,18 @@ def package_attestations(
     Raises:
         ProvenanceBroken: when the sidecar cannot be read.
     """
-    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(json_bundles(sidecar))]
-    check = PackageCheck(sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=[])
+    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(parse_sidecar(sidecar))]
+    check = PackageAttestationCheck(
+        sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=[]
+    )
     verified: dict[int, str] = {}
     for signer in signers:
         for number, name in check.signer_names_by_bundle(signer).items():
             verified.setdefault(number, name)
-    return tuple(_listed(one, verified.get(one.number, ""), file, sha256) for one in bundles)
+    return tuple(_listed_attestation(one, verified.get(one.number, ""), file, sha256) for one in bundles)
 
 
-def _listed(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAttestation:
+def _listed_attestation(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAttestation:
     fault, states, claimed = one.fault, "", ""
     if one.bundle is not None and one.statement is not None:
         fault = one.statement.subject_mismatch(file, sha256)

@@ -49,14 +49,14 @@ class BundledComponent:
     evidence: tuple[str, ...] = field(default=())
 
     @property
-    def comment(self) -> str:
+    def reason_for_listing(self) -> str:
         """The reason why it is listed."""
         if self.evidence:
             return f"bundled, as named in {', '.join(self.evidence)}"
         return "declared for Bazel in the source; it is not known to be in the package"
 
 
-def bazel_files(info: Mapping[str, bytes]) -> dict[str, bytes]:
+def carried_bazel_files(info: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return Bazel's files of sources in the recipe, which a package carries with it."""
     return {
         name: data
@@ -65,7 +65,7 @@ def bazel_files(info: Mapping[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def components(
+def bundled_components(
     licenses: Iterable[LicenseFile], repositories: Sequence[ExternalRepository]
 ) -> tuple[BundledComponent, ...]:
     """Return what license files name, then the other repositories that the source declares."""
@@ -114,7 +114,7 @@ def _component_of_repository(repository: ExternalRepository, *, evidence: tuple[
     return BundledComponent(
         name=_git_project_name(repository.url) or repository.name,
         version=version,
-        purl=_purl(repository, version),
+        purl=_repository_purl(repository, version),
         url=repository.url or _bazel_registry_url(repository),
         sha256=repository.sha256,
         evidence=evidence,
@@ -128,7 +128,7 @@ def _bazel_registry_url(repository: ExternalRepository) -> str:
     return f"{repository.registry}/modules/{repository.name}/{repository.version}/source.json"
 
 
-def _git_reference(url: str) -> tuple[str, str, str]:
+def _git_owner_name_and_revision(url: str) -> tuple[str, str, str]:
     """Return owner, name and revision of an address at a Git host."""
     path = urlsplit(url).path
     match = _GIT_REFERENCE.fullmatch(path)
@@ -141,41 +141,41 @@ def _git_reference(url: str) -> tuple[str, str, str]:
 
 def _git_project_name(url: str) -> str:
     """Return a project's name at a Git host; empty for other addresses."""
-    return _git_reference(url)[1] if urlsplit(url).hostname in {"github.com", "gitlab.com"} else ""
+    return _git_owner_name_and_revision(url)[1] if urlsplit(url).hostname in {"github.com", "gitlab.com"} else ""
 
 
 def _repository_version(repository: ExternalRepository) -> str:
     """Return the version of a repository: a module's, a Git revision, or the number in a file's name."""
-    if revision := repository.version or _git_reference(repository.url)[2]:
+    if revision := repository.version or _git_owner_name_and_revision(repository.url)[2]:
         return re.sub(r"^v(?=\d)", "", revision)
     match = _VERSION.search(_ENDING.sub("", urlsplit(repository.url).path.rsplit("/", 1)[-1]))
     return match[1] if match else ""
 
 
-def _purl(repository: ExternalRepository, version: str) -> str:
+def _repository_purl(repository: ExternalRepository, version: str) -> str:
     """Return a package URL (https://github.com/package-url/purl-spec, types bazel, github and generic)."""
     if repository.registry:
         registry = repository.registry
         more = "" if registry == CENTRAL_REGISTRY else f"?repository_url={quote(registry, safe='')}"
-        return f"pkg:bazel/{_quoted(repository.name.lower())}{_purl_version_suffix(version)}{more}"
-    owner, name, revision = _git_reference(repository.url)
+        return f"pkg:bazel/{_quoted_for_purl(repository.name.lower())}{_purl_version_suffix(version)}{more}"
+    owner, name, revision = _git_owner_name_and_revision(repository.url)
     if owner and urlsplit(repository.url).hostname == "github.com":
         suffix = _purl_version_suffix(repository.version or revision)
-        return f"pkg:github/{_quoted(owner.lower())}/{_quoted(name.lower())}{suffix}"
+        return f"pkg:github/{_quoted_for_purl(owner.lower())}/{_quoted_for_purl(name.lower())}{suffix}"
     return _generic_purl(repository.name, version, url=repository.url, sha256=repository.sha256)
 
 
 def _generic_purl(name: str, version: str, *, url: str = "", sha256: str = "") -> str:
     qualifiers = [f"checksum=sha256:{sha256}"] if sha256 else []
     qualifiers += [f"download_url={quote(url, safe='')}"] if url else []
-    return f"pkg:generic/{_quoted(name)}{_purl_version_suffix(version)}" + (
+    return f"pkg:generic/{_quoted_for_purl(name)}{_purl_version_suffix(version)}" + (
         f"?{'&'.join(qualifiers)}" if qualifiers else ""
     )
 
 
-def _quoted(text: str) -> str:
+def _quoted_for_purl(text: str) -> str:
     return quote(text, safe=".")
 
 
 def _purl_version_suffix(version: str) -> str:
-    return f"@{_quoted(version)}" if version else ""
+    return f"@{_quoted_for_purl(version)}" if version else ""

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.conda_package.reader import strict_json
+from kiln.conda_package.reader import parse_strict_json
 from kiln.errors import ProvenanceBroken
 from kiln.serialization import canonical_json
 
@@ -27,7 +27,7 @@ _MEDIA_TYPE = re.compile(r"application/vnd\.dev\.sigstore\.bundle(?:\.v0\.\d+\+j
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class SigstoreBundle:
     """A bundle with one signature: ``hint`` names the key, ``certificate`` is that of an identity, in DER."""
 
     payload: bytes
@@ -38,7 +38,7 @@ class Bundle:
     @property
     def signed_content(self) -> bytes:
         """The bytes that the signature is over."""
-        return signed_bytes(self.payload)
+        return dsse_signed_bytes(self.payload)
 
     @property
     def claimed_signer(self) -> str:
@@ -57,12 +57,12 @@ class Bundle:
         return f"the identity {texts[0]}" if texts else "a certificate without an identity"
 
 
-def signed_bytes(payload: bytes) -> bytes:
+def dsse_signed_bytes(payload: bytes) -> bytes:
     """Return DSSE's encoding of a statement, over which a signature is made."""
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 
-def key_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
+def bundle_signed_by_key(payload: bytes, signature: bytes, hint: str) -> bytes:
     """Return the bundle of a statement that was signed with a key."""
     envelope = {
         "payload": base64.b64encode(payload).decode(),
@@ -74,22 +74,22 @@ def key_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
     return canonical_json(value)
 
 
-def sidecar_content(bundles: Iterable[bytes]) -> bytes:
+def serialize_sidecar(bundles: Iterable[bytes]) -> bytes:
     """Return the content of the file for the bundles of a package."""
     return b"[" + b",".join(bundles) + b"]"
 
 
-def extended_sidecar(existing: bytes, bundles: Iterable[bytes]) -> bytes:
+def sidecar_with_added_bundles(existing: bytes, bundles: Iterable[bytes]) -> bytes:
     """Return a sidecar with more bundles; the bytes of the existing ones stay.
 
     Raises:
         ProvenanceBroken: when it is not a sidecar.
     """
-    json_bundles(existing)
+    parse_sidecar(existing)
     return existing.rstrip()[:-1] + b"," + b",".join(bundles) + b"]"
 
 
-def json_bundles(data: bytes) -> list[dict[str, Any]]:
+def parse_sidecar(data: bytes) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar as JSON objects.
 
     Raises:
@@ -98,7 +98,7 @@ def json_bundles(data: bytes) -> list[dict[str, Any]]:
     if len(data) > LARGEST_SIDECAR:
         raise _invalid_sidecar_error(f"it is larger than {LARGEST_SIDECAR:,} bytes")
     try:
-        value = strict_json(data)
+        value = parse_strict_json(data)
     except ValueError as error:
         raise _invalid_sidecar_error(str(error)) from error
     if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
@@ -108,7 +108,7 @@ def json_bundles(data: bytes) -> list[dict[str, Any]]:
     return value
 
 
-def parsed_bundle(value: Mapping[str, Any]) -> Bundle:
+def parse_bundle(value: Mapping[str, Any]) -> SigstoreBundle:
     """Return the parts of a bundle.
 
     Raises:
@@ -124,14 +124,14 @@ def parsed_bundle(value: Mapping[str, Any]) -> Bundle:
     signatures = envelope.get("signatures")
     if not isinstance(signatures, list) or len(signatures) != 1 or not isinstance(signatures[0], dict):
         raise ValueError("its envelope does not have one signature")
-    return Bundle(
-        payload=_decoded(envelope.get("payload"), "payload"),
-        signature=_decoded(signatures[0].get("sig"), "signature"),
-        **_hint_or_certificate(material),
+    return SigstoreBundle(
+        payload=_decode_base64(envelope.get("payload"), "payload"),
+        signature=_decode_base64(signatures[0].get("sig"), "signature"),
+        **_key_hint_or_certificate(material),
     )
 
 
-def _hint_or_certificate(material: Mapping[str, Any]) -> dict[str, Any]:
+def _key_hint_or_certificate(material: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key's hint, or the certificate, of a bundle."""
     key, chain = material.get("publicKey"), material.get("x509CertificateChain")
     certificates = [material["certificate"]] if "certificate" in material else []
@@ -141,14 +141,14 @@ def _hint_or_certificate(material: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("it names neither a key nor a certificate, or both")
     if certificates:
         raw = certificates[0].get("rawBytes") if isinstance(certificates[0], dict) else None
-        return {"certificate": _decoded(raw, "certificate")}
+        return {"certificate": _decode_base64(raw, "certificate")}
     hint = key.get("hint", "") if isinstance(key, dict) else None
     if not isinstance(hint, str):
         raise ValueError("its key is invalid")  # noqa: TRY004 - one type for all that a bundle may have wrong
     return {"hint": hint}
 
 
-def _decoded(value: Any, name: str) -> bytes:
+def _decode_base64(value: Any, name: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:

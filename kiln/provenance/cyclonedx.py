@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
 from kiln.provenance import spdx
-from kiln.provenance.resolved_packages import exact_build, package_purl, purl, scope_text
+from kiln.provenance.resolved_packages import (
+    conda_purl,
+    environment_description,
+    package_purl,
+    version_and_build_of_exact_spec,
+)
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
@@ -22,7 +27,7 @@ SPEC = "1.6"
 _PLACES = {"build": "build", "host": "host", "run": "tested"}  # `run/` are the requirements
 
 
-def bill(
+def bill_of_materials(
     record: Provenance,
     *,
     resolved: Iterable[ResolvedPackage] = (),
@@ -30,17 +35,17 @@ def bill(
     bundled: Iterable[BundledComponent] = (),
 ) -> bytes:
     """Return the bill of a package: itself, sources, requirements, license files, components, and its environments."""
-    main = _main(record)
+    main = _main_component(record)
     files = tuple(licenses)
     first = {file.license_ref: file.path for file in reversed(files)}
-    texts = [_license_file(file, has_text=first[file.license_ref] == file.path) for file in files]
+    texts = [_license_file_component(file, has_text=first[file.license_ref] == file.path) for file in files]
     main |= {"components": texts} if texts else {}
-    requirements = [_requirement(name, spec) for name, spec in spdx.requirements(record).items()]
-    sources = [_source(number, source) for number, source in enumerate(record.sources)]
+    requirements = [_requirement_component(name, spec) for name, spec in spdx.run_requirements(record).items()]
+    sources = [_source_component(number, source) for number, source in enumerate(record.sources)]
     tools = [_environment_component(package) for package in resolved]
-    parts = [_component(number, part) for number, part in enumerate(bundled)]
+    parts = [_bundled_component(number, part) for number, part in enumerate(bundled)]
     needed = [item["bom-ref"] for item in (*requirements, *parts) if item["scope"] == "required"]
-    return _document(
+    return _serialized_document(
         f"urn:sha256:{record.sha256}",
         main,
         components=[*requirements, *sources, *tools, *parts],
@@ -50,7 +55,9 @@ def bill(
     )
 
 
-def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: Mapping[str, str], epoch: int) -> bytes:
+def bill_of_installed_packages(
+    name: str, packages: Sequence[ResolvedPackage], licenses: Mapping[str, str], epoch: int
+) -> bytes:
     """Return the bill of installed packages, such as those of an image; ``licenses`` are texts by package name.
 
     ``epoch`` is its time in seconds since 1970, so that the same packages have the same bill.
@@ -63,12 +70,12 @@ def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: M
             "version": package.version,
             "purl": package_purl(package),
             **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
-            **_licenses(licenses.get(package.name, "")),
+            **_license_field(licenses.get(package.name, "")),
             "properties": [{"name": "conda:build", "value": package.build}],
         }
         for package in packages
     ]
-    return _document(
+    return _serialized_document(
         json.dumps([name, components], sort_keys=True),
         {"type": "container", "bom-ref": "image", "name": name},
         components=components,
@@ -78,7 +85,7 @@ def bill_of_packages(name: str, packages: Sequence[ResolvedPackage], licenses: M
     )
 
 
-def _document(
+def _serialized_document(
     identity: str,
     main: Mapping[str, Any],
     *,
@@ -103,26 +110,26 @@ def _document(
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
 
-def _licenses(text: str) -> dict[str, Any]:
+def _license_field(text: str) -> dict[str, Any]:
     """Return the field of a license: an expression, or a name where the text is not one."""
     declared = spdx.license_expression(text)
     named = [{"license": {"name": text}}] if text else []
     return {"licenses": [{"expression": declared}] if declared != spdx.NO else named}
 
 
-def _main(record: Provenance) -> dict[str, Any]:
+def _main_component(record: Provenance) -> dict[str, Any]:
     return {
         "type": "library",
         "bom-ref": "package",
         "name": record.name,
         "version": record.version,
-        "purl": purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda"),
+        "purl": conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda"),
         "hashes": [{"alg": "SHA-256", "content": record.sha256}],
-        **_licenses(record.license),
+        **_license_field(record.license),
     }
 
 
-def _license_file(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
+def _license_file_component(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
     """Return a license file, as a part of the package; of files with the same text, the first has it."""
     text = {"text": {"contentType": "text/plain", "content": file.shown_text}} if has_text else {}
     return {
@@ -136,15 +143,19 @@ def _license_file(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
     }
 
 
-def _component(number: int, component: BundledComponent) -> dict[str, Any]:
+def _bundled_component(number: int, component: BundledComponent) -> dict[str, Any]:
     """Return a component that is bundled, or one that the source declares, which is optional."""
     return {
-        **_library(f"component/{number}/{component.name}", component, component.purl, evidence=component.comment),
+        **_library_component(
+            f"component/{number}/{component.name}", component, component.purl, evidence=component.reason_for_listing
+        ),
         "scope": "required" if component.evidence else "optional",
     }
 
 
-def _library(identity: str, part: ResolvedPackage | BundledComponent, url: str, **properties: str) -> dict[str, Any]:
+def _library_component(
+    identity: str, part: ResolvedPackage | BundledComponent, url: str, **properties: str
+) -> dict[str, Any]:
     """Return a part with what is known of it; ``url`` is its package URL, ``properties`` are kiln's own."""
     return {
         "type": "library",
@@ -158,21 +169,21 @@ def _library(identity: str, part: ResolvedPackage | BundledComponent, url: str, 
     }
 
 
-def _requirement(name: str, spec: str) -> dict[str, Any]:
+def _requirement_component(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
-    version, build = exact_build(spec) or ("", "")
+    version, build = version_and_build_of_exact_spec(spec) or ("", "")
     return {
         "type": "library",
         "bom-ref": f"run/{name}",
         "name": name,
         **({"version": version} if version else {}),
-        "purl": purl(name, version, build=build),
+        "purl": conda_purl(name, version, build=build),
         "scope": "required",
         "properties": [{"name": "kiln:requirement", "value": spec}],
     }
 
 
-def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
+def _source_component(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     described, sha256 = spdx.source_package(number, source), source.get("sha256")
     location = described["downloadLocation"]
     hashes = {"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}
@@ -191,6 +202,6 @@ def _environment_component(package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment; those for build and host are not part of the package at run time."""
     identity = f"{_PLACES[package.scope]}/{package.subdir}/{package.name}"
     return {
-        **_library(identity, package, package_purl(package), environment=scope_text(package)),
+        **_library_component(identity, package, package_purl(package), environment=environment_description(package)),
         "scope": "required" if package.scope == "run" else "excluded",
     }

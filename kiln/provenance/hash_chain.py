@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ChainedRecord:
     """One line: ``record`` as JSON values, the hash of the line before, its own hash, and its signature if any."""
 
     record: Mapping[str, Any]
@@ -30,29 +30,29 @@ class Link:
     signature: str = ""
 
 
-def sealed_lines(records: Iterable[Provenance], previous: str, sign: Callable[[str], str] | None = None) -> bytes:
+def serialize_chain(records: Iterable[Provenance], previous: str, sign: Callable[[str], str] | None = None) -> bytes:
     """Return the lines of records after a line with the hash ``previous``, which is empty for the first."""
     lines = []
     for record in records:
         values = dataclasses.asdict(record)
-        digest = _hash(values, previous)
+        digest = _record_hash(values, previous)
         signature = {"signature": sign(digest)} if sign else {}
         lines.append(canonical_json({"record": values, "previous": previous, "hash": digest, **signature}))
         previous = digest
     return b"".join(line + b"\n" for line in lines)
 
 
-def parsed_lines(data: bytes) -> tuple[Link, ...]:
+def parse_chain(data: bytes) -> tuple[ChainedRecord, ...]:
     """Return the lines of a chain, each of which follows the one before.
 
     Raises:
         ProvenanceBroken: naming the first line that does not.
     """
-    links: list[Link] = []
+    links: list[ChainedRecord] = []
     for number, line in enumerate(data.splitlines(), 1):
-        link = _link(number, line)
+        link = _parse_line(number, line)
         previous = links[-1].hash if links else ""
-        if link.previous != previous or link.hash != _hash(link.record, previous):
+        if link.previous != previous or link.hash != _record_hash(link.record, previous):
             raise ProvenanceBroken(
                 f"line {number} of the channel's records does not follow the one before",
                 why="a record was changed, removed or inserted later",
@@ -61,24 +61,24 @@ def parsed_lines(data: bytes) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def last_hash(data: bytes) -> str:
+def last_record_hash(data: bytes) -> str:
     """Return the hash of the last line, empty without lines; raises ProvenanceBroken."""
     lines = data.splitlines()
-    return _link(len(lines), lines[-1]).hash if lines else ""
+    return _parse_line(len(lines), lines[-1]).hash if lines else ""
 
 
-def without_packages(data: bytes, hashes: Iterable[str]) -> bytes:
+def chain_without_packages(data: bytes, hashes: Iterable[str]) -> bytes:
     """Return a chain without those of its last lines that are of packages with these hashes."""
     removed = set(hashes)
     lines = data.splitlines(keepends=True)
-    while lines and _link(len(lines), lines[-1]).record.get("sha256") in removed:
+    while lines and _parse_line(len(lines), lines[-1]).record.get("sha256") in removed:
         lines.pop()
     return b"".join(lines)
 
 
-def _link(number: int, line: bytes) -> Link:
+def _parse_line(number: int, line: bytes) -> ChainedRecord:
     try:
-        link = Link(**reader.strict_json(line))
+        link = ChainedRecord(**reader.parse_strict_json(line))
     except (ValueError, TypeError) as error:
         raise _invalid_line_error(number, str(error)) from error
     if not isinstance(link.record, dict):
@@ -96,5 +96,5 @@ def _invalid_line_error(number: int, why: str) -> ProvenanceBroken:
     )
 
 
-def _hash(record: Mapping[str, Any], previous: str) -> str:
+def _record_hash(record: Mapping[str, Any], previous: str) -> str:
     return hashlib.sha256(canonical_json({"record": record, "previous": previous})).hexdigest()

@@ -40,9 +40,9 @@ class KeylessSigner:
         except ModuleNotFoundError as error:
             hint = f"{INSTALL}, or sign with a key: --attest key.pem"
             raise MissingTool("sigstore is needed to sign without a key, and is not installed", hint=hint) from error
-        token = self._token(oidc)
+        token = self._identity_token(oidc)
         try:
-            context = sign.SigningContext.from_trust_config(self._trust_config())
+            context = sign.SigningContext.from_trust_config(self._sigstore_trust_config())
             with context.signer(token) as signer:
                 return tuple(signer.sign_dsse(dsse.Statement(one)).to_json().encode() for one in statements)
         except UsageError:
@@ -63,11 +63,11 @@ class KeylessSigner:
             return None
         root = ""
         if self.config is not None:
-            self._trust_config()
+            self._sigstore_trust_config()
             root = json.dumps(json.loads(self.config.read_text(encoding="utf-8")).get("trustedRoot"))
         return TrustedSigner(identity=workflow, issuer=issuer, root=root)
 
-    def _token(self, oidc: Any) -> Any:
+    def _identity_token(self, oidc: Any) -> Any:
         """Return the identity of this job."""
         try:
             text = oidc.detect_credential()
@@ -80,7 +80,7 @@ class KeylessSigner:
             ) from error
         raise TokenRefused("this job has no identity that Sigstore knows", hint=_HINT)
 
-    def _trust_config(self) -> Any:
+    def _sigstore_trust_config(self) -> Any:
         """Return the addresses and the keys of the instance."""
         from sigstore.models import ClientTrustConfig
 

@@ -61,7 +61,7 @@ class LicenseFile:
         return self.text or f"The text is in the file {self.path} of the package, which has the SHA-256 {self.sha256}."
 
 
-def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) -> tuple[LicenseFile, ...]:
+def package_license_files(package: Path, info: Mapping[str, bytes], *, expression: str) -> tuple[LicenseFile, ...]:
     """Return the license files of a package, given the files below its ``info/`` and its license expression.
 
     The payload is read only where the list of its files has license files.
@@ -74,7 +74,7 @@ def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) 
     files = [texts.read_license_file(f"info/{name}", [info[name]]) for name in names[:MOST_FILES]]
     expected = set(_listed_license_paths(info))
     if expected:
-        with reader.opened_members(package) as members:
+        with reader.open_package_members(package) as members:
             for member, content in members:
                 path = posixpath.normpath(member.name)
                 if content is not None and path in expected and not path.startswith("info/"):
@@ -82,7 +82,7 @@ def license_files(package: Path, info: Mapping[str, bytes], *, expression: str) 
                     files.append(texts.read_license_file(path, chunks(content)))
                 if not expected:
                     break
-    return _with_package_license(files, expression)
+    return _with_declared_license(files, expression)
 
 
 def is_license_file(path: str) -> bool:
@@ -95,7 +95,7 @@ def is_license_file(path: str) -> bool:
 def _listed_license_paths(info: Mapping[str, bytes]) -> list[str]:
     """Return the paths of license files in the list of a package's files."""
     try:
-        value = reader.strict_json(info.get("paths.json", b"{}"))
+        value = reader.parse_strict_json(info.get("paths.json", b"{}"))
     except ValueError:
         return []
     items = value.get("paths") if isinstance(value, dict) else None
@@ -120,15 +120,15 @@ class _LicenseFileReader:
             data += chunk[: max(0, limit + 1 - len(data))]
         text = bytes(data) if size <= limit else b""
         self.remaining -= len(text)
-        return LicenseFile(path=path, sha1=sha1.hexdigest(), sha256=sha256.hexdigest(), text=_decoded(text))
+        return LicenseFile(path=path, sha1=sha1.hexdigest(), sha256=sha256.hexdigest(), text=_decode_text(text))
 
 
-def _decoded(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     return _CONTROL.sub("\ufffd", text)
 
 
-def _with_package_license(files: Sequence[LicenseFile], expression: str) -> tuple[LicenseFile, ...]:
+def _with_declared_license(files: Sequence[LicenseFile], expression: str) -> tuple[LicenseFile, ...]:
     """Return the files with the package's license where its metadata have one text that is not about others."""
     own = {
         file.sha256

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage, ProvenanceBroken
-from kiln.provenance.hash_chain import parsed_lines
+from kiln.provenance.hash_chain import parse_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
-    from kiln.provenance.hash_chain import Link
+    from kiln.provenance.hash_chain import ChainedRecord
     from kiln.provenance.ssh_signatures import AllowedSigners
 
 
-def verify(
+def verify_package_record(
     package: Path,
     chain: bytes,
     *,
@@ -27,7 +27,7 @@ def verify(
     cyclonedx_of: Callable[[str], bytes | None] = lambda _: None,
     offered: Mapping[str, str],
     signers: AllowedSigners | None = None,
-) -> tuple[Link, tuple[str, ...]]:
+) -> tuple[ChainedRecord, tuple[str, ...]]:
     """Return the record of a package, and the facts that were verified.
 
     ``bill_of`` and ``cyclonedx_of`` return the bills of materials of a package's hash, ``offered`` are the hashes in
@@ -38,22 +38,22 @@ def verify(
         ProvenanceBroken: at the first fact that is wrong.
         BrokenPackage: when the package cannot be read.
     """
-    links = parsed_lines(chain)
+    links = parse_chain(chain)
     sha256 = files.sha256(package)
-    link = _link_of(links, package, sha256)
+    link = _find_package_record(links, package, sha256)
     facts = [f"{len(links)} records follow one another", f"the file is the one of the record, by its hash {sha256}"]
     facts.append(_verify_metadata(link.record, package))
-    facts += _test_facts(link.record)
+    facts += _cross_compilation_facts(link.record)
     facts += _verify_index_hash(link.record, offered)
     facts.append(_verify_bill(link.record, "sbom_sha256", bill_of(sha256), "bill of materials"))
     if link.record.get("cyclonedx_sha256"):
         facts.append(_verify_bill(link.record, "cyclonedx_sha256", cyclonedx_of(sha256), "CycloneDX bill"))
     if signers is not None:
-        facts.append(f"the record is signed by {signers.signer_of(link.hash, link.signature)}")
+        facts.append(f"the record is signed by {signers.verified_signer(link.hash, link.signature)}")
     return link, tuple(facts)
 
 
-def _link_of(links: tuple[Link, ...], package: Path, sha256: str) -> Link:
+def _find_package_record(links: tuple[ChainedRecord, ...], package: Path, sha256: str) -> ChainedRecord:
     for link in reversed(links):
         if link.record.get("sha256") == sha256:
             return link
@@ -67,7 +67,10 @@ def _link_of(links: tuple[Link, ...], package: Path, sha256: str) -> Link:
 
 
 def _verify_metadata(record: Mapping[str, Any], package: Path) -> str:
-    index, about = reader.read_json_object(package, "index.json"), reader.read_json_object(package, "about.json")
+    index, about = (
+        reader.read_info_json_object(package, "index.json"),
+        reader.read_info_json_object(package, "about.json"),
+    )
     extra = about.get("extra", {})
     if not isinstance(extra, dict):
         raise BrokenPackage(f"{package} has an about.json whose extra is not a JSON object")
@@ -80,7 +83,7 @@ def _verify_metadata(record: Mapping[str, Any], package: Path) -> str:
     return f"it is {package_id} of commit {facts['commit'] or 'unknown'}, as recorded"
 
 
-def _test_facts(record: Mapping[str, Any]) -> list[str]:
+def _cross_compilation_facts(record: Mapping[str, Any]) -> list[str]:
     how = record.get("cross_compiled")
     if not how:
         return []

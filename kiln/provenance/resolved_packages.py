@@ -31,9 +31,9 @@ def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ..
     if RENDERED_V1 in info:
         dependencies = mapping_or_empty(_load_rendered_recipe(info[RENDERED_V1]).get("finalized_dependencies"))
         packages = [
-            from_record(scope, record)
+            package_from_record(scope, record)
             for scope in SCOPES
-            for record in _list_at_key(mapping_or_empty(dependencies.get(scope)), "resolved")
+            for record in _list_or_empty(mapping_or_empty(dependencies.get(scope)), "resolved")
             if isinstance(record, dict)
         ]
     else:
@@ -42,13 +42,13 @@ def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ..
     return tuple(dict.fromkeys(package for package in packages if _NAME.fullmatch(package.name) and package.version))
 
 
-def exact_build(spec: str) -> tuple[str, str] | None:
+def version_and_build_of_exact_spec(spec: str) -> tuple[str, str] | None:
     """Return version and build string of a spec that only one build satisfies."""
     match = _EXACT.fullmatch(spec)
     return (match[2], match[3]) if match else None
 
 
-def purl(name: str, version: str = "", **qualifiers: str) -> str:
+def conda_purl(name: str, version: str = "", **qualifiers: str) -> str:
     """Return the package URL of a conda package (https://github.com/package-url/purl-spec, type conda)."""
     version = f"@{quote(version, safe='.')}" if version else ""
     more = "&".join(f"{key}={quote(value, safe='.')}" for key, value in sorted(qualifiers.items()) if value)
@@ -67,10 +67,10 @@ def run_dependencies(records: Iterable[Mapping[str, Any]], name: str) -> tuple[R
         names = {package_name(str(spec)) for spec in record.get("depends") or ()} & by_name.keys() - reached
         pending += names
         reached |= names
-    return tuple(from_record("run", by_name[one]) for one in sorted(reached - {name}) if one in by_name)
+    return tuple(package_from_record("run", by_name[one]) for one in sorted(reached - {name}) if one in by_name)
 
 
-def is_valid(package: ResolvedPackage) -> bool:
+def is_valid_package(package: ResolvedPackage) -> bool:
     """Return whether a package is one that this module returns; what a build reports may be forged."""
     texts = (package.version, package.build, package.subdir)
     return (
@@ -83,7 +83,7 @@ def is_valid(package: ResolvedPackage) -> bool:
     )
 
 
-def scope_text(package: ResolvedPackage) -> str:
+def environment_description(package: ResolvedPackage) -> str:
     """Return in words where a package was installed: for the build, or as a run dependency, which elsewhere differs."""
     if package.scope == "run":
         return "as tested: a run dependency that the solver chose for the package's tests"
@@ -96,7 +96,7 @@ def package_purl(package: ResolvedPackage) -> str:
     for start in _KNOWN_HOSTS:
         channel = channel.removeprefix(start)
     names = {"build": package.build, "subdir": package.subdir, "channel": channel}
-    return purl(package.name, package.version, **names)
+    return conda_purl(package.name, package.version, **names)
 
 
 def _is_public_url(url: str) -> bool:
@@ -110,7 +110,7 @@ def _is_public_url(url: str) -> bool:
     )
 
 
-def from_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
+def package_from_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
     """Return a package by its record: rattler-build's, an index's, or that of an installed package."""
     texts = {key: str(record.get(key) or "") for key in ("name", "version", "build", "subdir", "url", "sha256")}
     url = texts["url"] if _is_public_url(texts["url"]) else ""
@@ -123,7 +123,7 @@ def from_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
 def _packages_of_meta_yaml(requirements: Mapping[str, Any]) -> Iterator[ResolvedPackage]:
     """Yield the packages of a rendered meta.yaml, which has names, versions and build strings."""
     for scope in SCOPES:
-        for spec in _list_at_key(requirements, scope):
+        for spec in _list_or_empty(requirements, scope):
             name, version, build = [*str(spec).split(), "", "", ""][:3]
             yield ResolvedPackage(scope=scope, name=name, version=version, build=build)
 
@@ -136,6 +136,6 @@ def _load_rendered_recipe(data: bytes) -> Mapping[str, Any]:
         return {}
 
 
-def _list_at_key(value: Mapping[str, Any], key: str) -> list[Any]:
+def _list_or_empty(value: Mapping[str, Any], key: str) -> list[Any]:
     item = value.get(key)
     return item if isinstance(item, list) else []

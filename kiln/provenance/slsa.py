@@ -47,7 +47,7 @@ OF_THE_FILE = ("subdir", "size", "name", "version", "build", "license", "depends
 _ALGORITHMS = {"sha256", "sha512", "sha1", "md5"}
 
 
-def predicate(record: Mapping[str, Any], *, builder: str = "", run_url: str = "") -> dict[str, Any]:
+def predicate_of_record(record: Mapping[str, Any], *, builder: str = "", run_url: str = "") -> dict[str, Any]:
     """Return the predicate of a record: what was built from what, by whom.
 
     ``builder`` is the URI of the CI's workflow, ``run_url`` that of its run; empty where no CI built the package.
@@ -62,14 +62,14 @@ def predicate(record: Mapping[str, Any], *, builder: str = "", run_url: str = ""
         for name, key in (("log", "log_sha256"), ("sbom", "sbom_sha256"), ("sbom.cdx", "cyclonedx_sha256"))
         if record.get(key)
     ]
-    internal = {**_fields(record, INTERNAL), "package": _fields(record, OF_THE_FILE)}
+    internal = {**_json_fields(record, INTERNAL), "package": _json_fields(record, OF_THE_FILE)}
     times = {key: record.get(key) for key in ("started", "finished")}
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": _fields(record, EXTERNAL),
+            "externalParameters": _json_fields(record, EXTERNAL),
             "internalParameters": {**internal, "times": times},
-            "resolvedDependencies": list(_inputs(record)),
+            "resolvedDependencies": list(_resolved_dependencies(record)),
         },
         "runDetails": {
             "builder": {
@@ -103,7 +103,7 @@ def record_from_predicate(value: Mapping[str, Any], file: str, sha256: str) -> d
         raise ProvenanceBroken(f"the provenance of {file} is incomplete", why=f"it has no {error}") from error
 
 
-def build_facts(value: Mapping[str, Any]) -> list[str]:
+def described_build_facts(value: Mapping[str, Any]) -> list[str]:
     """Return who built a package from which commit with which inputs, a line for each fact; others' too."""
     definition, details = mapping_or_empty(value.get("buildDefinition")), mapping_or_empty(value.get("runDetails"))
     builder, metadata = mapping_or_empty(details.get("builder")), mapping_or_empty(details.get("metadata"))
@@ -112,19 +112,19 @@ def build_facts(value: Mapping[str, Any]) -> list[str]:
     if metadata.get("invocationId"):
         lines.append(f"in the run {metadata['invocationId']}")
     if is_kiln_predicate(value):
-        lines.append(_described_build(mapping_or_empty(definition.get("externalParameters"))))
+        lines.append(_build_description(mapping_or_empty(definition.get("externalParameters"))))
     dependencies = definition.get("resolvedDependencies")
     items = dependencies if isinstance(dependencies, list) else ()
-    return [*lines, *(_described_input(item) for item in items if isinstance(item, dict))]
+    return [*lines, *(_input_description(item) for item in items if isinstance(item, dict))]
 
 
-def _described_build(parameters: Mapping[str, Any]) -> str:
+def _build_description(parameters: Mapping[str, Any]) -> str:
     """Return the config and the place of one of kiln's own builds."""
     where = f"in the image {parameters.get('image')}" if parameters.get("image") else "on a host"
     return f"built as the config {parameters.get('config')}, by {parameters.get('engine')} {where}"
 
 
-def _described_input(item: Mapping[str, Any]) -> str:
+def _input_description(item: Mapping[str, Any]) -> str:
     """Return an input with its hashes, or the commit of the feedstock or of a source."""
     digests = dict(mapping_or_empty(item.get("digest")))
     name = item.get("uri") or item.get("name")
@@ -133,13 +133,13 @@ def _described_input(item: Mapping[str, Any]) -> str:
     return f"built from {name}" + "".join(f", {kind} {text}" for kind, text in digests.items())
 
 
-def _fields(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _json_fields(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return some fields of a record as JSON values."""
     fields: dict[str, Any] = json.loads(json.dumps({name: record.get(name) for name in names}))
     return fields
 
 
-def _inputs(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _resolved_dependencies(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """Yield the feedstock, the sources and the image, each with its hash or commit."""
     if record.get("commit"):
         remote = record.get("remote") or ""
@@ -147,14 +147,14 @@ def _inputs(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield {**name, "digest": {"gitCommit": str(record["commit"])}}
     yield {"name": "recipe", "digest": {"sha256": str(record["recipe"])}}
     for source in record.get("sources") or ():
-        yield _source(source)
+        yield _source_dependency(source)
     if record.get("image"):
         image, _, digest = str(record["image"]).partition("@")
         sha256 = digest.removeprefix("sha256:")
         yield {"uri": f"docker://{image}", **({"digest": {"sha256": sha256}} if digest != sha256 else {})}
 
 
-def _source(source: Mapping[str, Any]) -> dict[str, Any]:
+def _source_dependency(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return one source of the recipe as a resource."""
     checkout = source.get("checkout") or {}
     url = source.get("url") or checkout.get("url") or source.get("git_url") or source.get("path") or ""

@@ -8,7 +8,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
-from kiln.provenance.resolved_packages import exact_build, package_purl, purl, scope_text
+from kiln.provenance.resolved_packages import (
+    conda_purl,
+    environment_description,
+    package_purl,
+    version_and_build_of_exact_spec,
+)
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
@@ -25,7 +30,7 @@ _REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _ID = re.compile(r"[^A-Za-z0-9.-]")
 
 
-def bill(
+def bill_of_materials(
     record: Provenance,
     *,
     home: str = "",
@@ -39,12 +44,12 @@ def bill(
     """
     main = "SPDXRef-Package"
     sources = [source_package(number, one) for number, one in enumerate(record.sources)]
-    needs = [_requirement_package(name, spec) for name, spec in requirements(record).items()]
+    needs = [_requirement_package(name, spec) for name, spec in run_requirements(record).items()]
     tools = [
         (_RELATIONS[package.scope], _environment_package(number, package)) for number, package in enumerate(resolved)
     ]
-    parts = [(bool(part.evidence), _component(number, part)) for number, part in enumerate(bundled)]
-    texts = [_license_file(number, file) for number, file in enumerate(licenses)]
+    parts = [(bool(part.evidence), _bundled_component_package(number, part)) for number, part in enumerate(bundled)]
+    texts = [_license_file_entry(number, file) for number, file in enumerate(licenses)]
     relations = [
         ("SPDXRef-DOCUMENT", "DESCRIBES", main),
         *((main, "GENERATED_FROM", one["SPDXID"]) for one in sources),
@@ -62,7 +67,7 @@ def bill(
         "name": record.file.removesuffix(".conda"),
         "documentNamespace": f"urn:sha256:{record.sha256}",
         "creationInfo": {"created": build_date(record), "creators": [f"Tool: kiln-{record.kiln}"]},
-        "packages": [_main(main, record, home), *sources, *needs, *(item for _, item in [*tools, *parts])],
+        "packages": [_main_package(main, record, home), *sources, *needs, *(item for _, item in [*tools, *parts])],
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
             for one, kind, other in relations
@@ -73,24 +78,24 @@ def bill(
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
 
-def requirements(record: Provenance) -> dict[str, str]:
+def run_requirements(record: Provenance) -> dict[str, str]:
     """Return the run requirements of a package by name, without those of the machine."""
     specs = {package_name(spec): spec for spec in reversed(record.depends)}
     return {name: specs[name] for name in dict.fromkeys(map(package_name, record.depends)) if not name.startswith("__")}
 
 
-def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
+def _main_package(identity: str, record: Provenance, home: str) -> dict[str, Any]:
     declared = license_expression(record.license)
-    url = purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
+    url = conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
     return {
-        **_package(identity, record.name, version=record.version, place=home, sha256=record.sha256, url=url),
+        **_spdx_package(identity, record.name, version=record.version, place=home, sha256=record.sha256, url=url),
         "packageFileName": record.file,
         "licenseDeclared": declared,
         **({} if declared != NO else {"licenseComments": f"the recipe says: {record.license}"}),
     }
 
 
-def _package(
+def _spdx_package(
     identity: str, name: str, *, version: str = "", place: str = "", sha256: str = "", url: str = "", comment: str = ""
 ) -> dict[str, Any]:
     """Return a package of SPDX, with what is known of it; ``url`` is its package URL."""
@@ -116,30 +121,32 @@ def source_package(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     if source.get("git_rev") and location != NO:
         location = f"git+{location}@{source['git_rev']}"
     name = address.rstrip("/").split("/")[-1]
-    return _package(f"SPDXRef-Source-{number}", name, place=location, sha256=source.get("sha256") or "")
+    return _spdx_package(f"SPDXRef-Source-{number}", name, place=location, sha256=source.get("sha256") or "")
 
 
 def _requirement_package(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
-    version, build = exact_build(spec) or ("", "")
-    url = purl(name, version, build=build)
+    version, build = version_and_build_of_exact_spec(spec) or ("", "")
+    url = conda_purl(name, version, build=build)
     identity = f"SPDXRef-Need-{_ID.sub('-', name)}"
-    return _package(identity, name, version=version, url=url, comment=f"required: {spec}")
+    return _spdx_package(identity, name, version=version, url=url, comment=f"required: {spec}")
 
 
 def _environment_package(number: int, package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment of the build."""
-    return _part(f"{package.scope.capitalize()}-{number}", package, package_purl(package), scope_text(package))
+    return _package_of_part(
+        f"{package.scope.capitalize()}-{number}", package, package_purl(package), environment_description(package)
+    )
 
 
-def _component(number: int, component: BundledComponent) -> dict[str, Any]:
+def _bundled_component_package(number: int, component: BundledComponent) -> dict[str, Any]:
     """Return a component that is bundled, or that the source declares; its checksum is that of its archive."""
-    return _part(f"Component-{number}", component, component.purl, component.comment)
+    return _package_of_part(f"Component-{number}", component, component.purl, component.reason_for_listing)
 
 
-def _part(identity: str, part: ResolvedPackage | BundledComponent, url: str, comment: str) -> dict[str, Any]:
+def _package_of_part(identity: str, part: ResolvedPackage | BundledComponent, url: str, comment: str) -> dict[str, Any]:
     """Return a part with what is known of it; ``url`` is its package URL."""
-    return _package(
+    return _spdx_package(
         f"SPDXRef-{identity}-{_ID.sub('-', part.name)}",
         part.name,
         version=part.version,
@@ -150,7 +157,7 @@ def _part(identity: str, part: ResolvedPackage | BundledComponent, url: str, com
     )
 
 
-def _license_file(number: int, file: LicenseFile) -> dict[str, Any]:
+def _license_file_entry(number: int, file: LicenseFile) -> dict[str, Any]:
     """Return a license file; nobody concluded which license it is of."""
     return {
         "SPDXID": f"SPDXRef-License-{number}",

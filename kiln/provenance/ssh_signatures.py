@@ -47,7 +47,7 @@ class AllowedSigners:
     file: Path
     env: Mapping[str, str]
 
-    def signer_of(self, text: str, signature: str) -> str:
+    def verified_signer(self, text: str, signature: str) -> str:
         """Return the name of a text's signer.
 
         Raises:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.conda_package.reader import strict_json
+from kiln.conda_package.reader import parse_strict_json
 from kiln.serialization import canonical_json
 
 if TYPE_CHECKING:
@@ -56,27 +56,27 @@ def slsa_statement(file: str, sha256: str, predicate: Mapping[str, Any]) -> byte
     return _serialized_statement(SLSA, file, sha256, predicate)
 
 
-def parsed_statement(payload: bytes) -> Statement:
+def parse_statement(payload: bytes) -> Statement:
     """Return the statement in the payload of an envelope.
 
     Raises:
         ValueError: when it is not a valid one.
     """
-    value = strict_json(payload)
+    value = parse_strict_json(payload)
     if not isinstance(value, dict) or value.get("_type") != STATEMENT:
         raise ValueError("it is not an in-toto statement of version 1")
     kind, predicate = value.get("predicateType"), value.get("predicate")
     if not isinstance(kind, str):
         raise ValueError("its type of predicate is not text")  # noqa: TRY004 - one type for all faults
-    subjects = _subjects(value.get("subject"))
+    subjects = _parse_subjects(value.get("subject"))
     if kind == PUBLISH:
-        _require_publish(subjects, predicate)
+        _require_valid_publication(subjects, predicate)
     elif not isinstance(predicate, dict):
         raise ValueError("its predicate is not an object")
     return Statement(kind=kind, subjects=subjects, predicate=predicate or {})
 
 
-def _subjects(value: Any) -> dict[str, str]:
+def _parse_subjects(value: Any) -> dict[str, str]:
     """Return the hashes of subjects by name."""
     if not isinstance(value, list) or not value:
         raise ValueError("it has no list of subjects")
@@ -92,7 +92,7 @@ def _subjects(value: Any) -> dict[str, str]:
     return subjects
 
 
-def _require_publish(subjects: Mapping[str, str], predicate: Any) -> None:
+def _require_valid_publication(subjects: Mapping[str, str], predicate: Any) -> None:
     """Check what CEP 27 says of its predicate and its subject."""
     if len(subjects) != 1:
         raise ValueError("a publish attestation has one subject")

@@ -97,8 +97,8 @@ def write_content_addressed_copy(store: Store, path: str, record: Mapping[str, o
         raise BrokenPackage(f"{path}{ENDING} has no attestation of this package", hint="delete or replace it")
     before = store.read(f"{path}{ENDING}.{record[FIELD]}") if record.get(FIELD) else None
     if before is not None:
-        old = bundles.json_bundles(before)
-        if bundles.json_bundles(data)[: len(old)] != old:
+        old = bundles.parse_sidecar(before)
+        if bundles.parse_sidecar(data)[: len(old)] != old:
             why = "a channel keeps all attestations that it has accepted (CEP 50)"
             raise BrokenPackage(f"{path}{ENDING} lacks attestations that the channel had", why=why)
     store.write(f"{path}{ENDING}.{sidecar_hash(data)}", data)
@@ -157,7 +157,7 @@ def _add_own_attestations(store: Store, entry: IndexEntry, attestation: ReleaseA
     if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
         own = attestation.bundles(entry.sha256)
         if own:
-            data = bundles.extended_sidecar(data, own) if data else bundles.sidecar_content(own)
+            data = bundles.sidecar_with_added_bundles(data, own) if data else bundles.serialize_sidecar(own)
             _require_readable_sidecar(data, entry.path)
     if not data:
         return entry
@@ -180,7 +180,7 @@ def _require_readable_sidecar(data: bytes, path: str) -> None:
         BrokenPackage: with the file of the attestations of others.
     """
     try:
-        bundles.json_bundles(data)
+        bundles.parse_sidecar(data)
     except ProvenanceBroken as error:
         raise BrokenPackage(
             f"the attestations of this publication cannot be added to those in {path}{ENDING}",
@@ -192,7 +192,7 @@ def _require_readable_sidecar(data: bytes, path: str) -> None:
 def _sidecar_of_bundles(values: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the sidecar of some bundles; empty without any."""
     texts = [json.dumps(value).encode() for value in values]
-    return bundles.sidecar_content(texts) if texts else b""
+    return bundles.serialize_sidecar(texts) if texts else b""
 
 
 def _bundles_about_file(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
@@ -224,7 +224,7 @@ def _is_publication(value: Mapping[str, Any]) -> bool:
 def _bundles_or_none(data: bytes) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar; none of an invalid one."""
     try:
-        return bundles.json_bundles(data)
+        return bundles.parse_sidecar(data)
     except ProvenanceBroken:
         return []
 
@@ -232,6 +232,6 @@ def _bundles_or_none(data: bytes) -> list[dict[str, Any]]:
 def _statement(value: Mapping[str, Any]) -> Statement | None:
     """Return the statement in a bundle; None in an invalid one."""
     try:
-        return statements.parsed_statement(bundles.parsed_bundle(value).payload)
+        return statements.parse_statement(bundles.parse_bundle(value).payload)
     except ValueError:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import provenance
+from kiln.provenance import hash_chain
 
 if TYPE_CHECKING:
     from kiln.model.provenance import ReleaseAttestations
@@ -32,12 +32,12 @@ def add_records(store: Store, journal: Journal, attestation: ReleaseAttestations
             if sha256 in attestation.cyclonedx:
                 store.write(CYCLONEDX.format(sha256), attestation.cyclonedx[sha256])
     recorded = any(sha256.encode() in chain for sha256 in attestation.boms)
-    return chain if recorded else chain + attestation.seal(provenance.last_hash(chain))
+    return chain if recorded else chain + attestation.seal(hash_chain.last_record_hash(chain))
 
 
 def chain_without_publication(store: Store, journal: Journal) -> bytes:
     """Return the chain without the records of a publication."""
-    return provenance.without_packages(read_chain(store), (journal.packages[path] for path in journal.fresh))
+    return hash_chain.chain_without_packages(read_chain(store), (journal.packages[path] for path in journal.fresh))
 
 
 def remove_bills(store: Store, journal: Journal) -> None:

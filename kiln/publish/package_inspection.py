@@ -56,12 +56,12 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     Raises:
         BrokenPackage: when it is not a package, or damaged.
     """
-    names, prefixes = _listed_paths_and_placeholders(reader.read_json(package, "paths.json"))
+    names, prefixes = _listed_paths_and_placeholders(reader.read_info_json(package, "paths.json"))
     inspection = _Inspection(forbidden=forbidden, prefixes=prefixes)
     inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
     inspection.escapes += [f"{path}, twice" for path in repeated_paths(names, folds_case=False)]
     about = _about(package)
-    with reader.opened_members(package) as members:
+    with reader.open_package_members(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
                 break  # refused for that alone, and gigabytes large
@@ -160,7 +160,7 @@ def _secret_offset(secret: ForbiddenText, text: bytes) -> int | None:
 
 
 def _index(package: Path) -> dict[str, Any]:
-    index = reader.read_json_object(package, "index.json")
+    index = reader.read_info_json_object(package, "index.json")
     for key in ("depends", "constrains"):
         specs = index.get(key, [])
         if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
@@ -169,7 +169,7 @@ def _index(package: Path) -> dict[str, Any]:
 
 
 def _about(package: Path) -> dict[str, Any]:
-    about = reader.read_json_object(package, "about.json")
+    about = reader.read_info_json_object(package, "about.json")
     if not isinstance(about.setdefault("extra", {}), dict):
         raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
     return about

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageMetadata, write_metadata_package, write_package
+from kiln.conda_package.writer import PLACEHOLDER, PackageMetadata, PackageWriter, write_metadata_package, write_package
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse.conda_names import abi_spec
@@ -167,7 +167,7 @@ def _content_key(parts: tuple[_PackageFile, ...]) -> str:
 
 
 def _write_files(
-    archive: Archive,
+    archive: PackageWriter,
     interpreter: Interpreter,
     parts: tuple[_PackageFile, ...],
     *,
@@ -195,7 +195,7 @@ def _stdlib_path(interpreter: Interpreter) -> str:
 
 
 def _add_file(
-    archive: Archive, interpreter: Interpreter, part: _PackageFile, *, scratch: Path, env: Mapping[str, str]
+    archive: PackageWriter, interpreter: Interpreter, part: _PackageFile, *, scratch: Path, env: Mapping[str, str]
 ) -> None:
     data = part.source.read_bytes()
     if data.startswith(b"\x7fELF"):

@@ -12,7 +12,7 @@ from threading import Event
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
-from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageMetadata, write_package
+from kiln.conda_package.writer import PLACEHOLDER, PackageMetadata, PackageWriter, write_package
 from kiln.errors import Interrupted
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names
@@ -175,7 +175,7 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _write_members(archive: Archive, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
+def _write_members(archive: PackageWriter, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
     as_libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     for member in wheel.members:
         path = _library_install_path(member) if as_libraries else _python_install_path(member, wheel, target)
@@ -203,7 +203,7 @@ class _StoppableStream:
         return self.source.read(size)
 
 
-def _add_member(archive: Archive, wheel: Wheel, member: Member, path: str, stop: Event) -> None:
+def _add_member(archive: PackageWriter, wheel: Wheel, member: Member, path: str, stop: Event) -> None:
     if PurePosixPath(path).parts[0] == "info" or path in archive:
         raise broken_wheel_error(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
     if path.startswith("bin/") and ".data/scripts/" in member.path:
@@ -242,14 +242,14 @@ def _library_install_path(member: Member) -> str | None:
     return match[2]
 
 
-def _add_component_links(archive: Archive, wheel: Wheel) -> None:
+def _add_component_links(archive: PackageWriter, wheel: Wheel) -> None:
     """Link ``nvidia/<component>`` to the prefix, where upstream's libraries look for CUDA."""
     matches = (_COMPONENT.fullmatch(member.path) for member in wheel.members)
     for component in sorted({match[1] for match in matches if match and match[2] != "__init__.py"}):
         archive.add_link(f"nvidia/{component}", "..")
 
 
-def _add_scripts(archive: Archive, entry_points: Iterable[EntryPoint]) -> None:
+def _add_scripts(archive: PackageWriter, entry_points: Iterable[EntryPoint]) -> None:
     for entry in entry_points:
         if f"bin/{entry.script}" not in archive:
             archive.add_bytes(f"bin/{entry.script}", script_text(entry).encode(), executable=True)
@@ -268,7 +268,7 @@ def script_text(entry: EntryPoint) -> str:
     )
 
 
-def _add_record(archive: Archive, wheel: Wheel, target: PackageTarget) -> None:
+def _add_record(archive: PackageWriter, wheel: Wheel, target: PackageTarget) -> None:
     """Write INSTALLER and RECORD as an installer does, so that Python's own tools find the package."""
     dist_info = f"{target.site_packages}/{wheel.dist_info}"
     if f"{dist_info}/INSTALLER" not in archive:

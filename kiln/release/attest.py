@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kiln import __version__, files, limits, masking, provenance
+from kiln import __version__, files, limits, masking
 from kiln.bazel import repository_declarations
 from kiln.conda_package import reader
 from kiln.errors import ProvenanceBroken
@@ -17,6 +17,7 @@ from kiln.provenance import (
     attestation_check,
     bundled_third_party_components,
     cyclonedx,
+    hash_chain,
     license_files,
     resolved_packages,
     slsa,
@@ -65,7 +66,7 @@ class AttestationSettings:
 
     def package_bundles(self, record: Provenance) -> tuple[bytes, ...]:
         """Return the signed statements about a package: that it is published, and how it was made."""
-        predicate = slsa.predicate(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
+        predicate = slsa.predicate_of_record(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
         published = statements.publication_statement(record.file, record.sha256, self.channel)
         return self.attester.sign_statements(
             [published, statements.slsa_statement(record.file, record.sha256, predicate)]
@@ -77,7 +78,7 @@ class AttestationSettings:
         if signer is None:
             return False
         try:
-            attestation_check.attested_facts(
+            attestation_check.verified_attestation_facts(
                 sidecar, file=record.file, sha256=record.sha256, channel=self.channel, signers=[signer]
             )
         except ProvenanceBroken:
@@ -97,7 +98,7 @@ def release_attestations(
     digest = recipe_digest(matrix.feedstock)
     for candidate in candidates:
         assert candidate.contents is not None, "the gate refuses broken packages"
-        info = reader.info_files(candidate.path)
+        info = reader.read_info_files(candidate.path)
         package = _package_report(matrix, candidate)
         tested_with = _tested_run_dependencies(package)
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
@@ -105,8 +106,8 @@ def release_attestations(
         licenses = _license_files(candidate.path, info, record)
         parts = _components(info, licenses, package.repositories if package else ())
         home = _text_or_empty(candidate.contents.about.get("home"))
-        bill = provenance.bill(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
-        other = cyclonedx.bill(record, resolved=resolved, licenses=licenses, bundled=parts)
+        bill = spdx.bill_of_materials(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
+        other = cyclonedx.bill_of_materials(record, resolved=resolved, licenses=licenses, bundled=parts)
         boms[record.sha256], cyclonedx_bills[record.sha256] = bill, other
         digests = [hashlib.sha256(data).hexdigest() for data in (bill, other)]
         records.append(dataclasses.replace(record, sbom_sha256=digests[0], cyclonedx_sha256=digests[1]))
@@ -116,7 +117,7 @@ def release_attestations(
         return attesting.package_bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
 
     return ReleaseAttestations(
-        seal=lambda previous: provenance.sealed_lines(records, previous, sign),
+        seal=lambda previous: hash_chain.serialize_chain(records, previous, sign),
         boms=boms,
         cyclonedx=cyclonedx_bills,
         bundles=bundles if attesting else None,
@@ -178,7 +179,7 @@ def provenance_record(
 def _license_files(package: Path, info: Mapping[str, bytes], record: Provenance) -> tuple[LicenseFile, ...]:
     """Return the license files of a package, identified by its record's license where that is an expression."""
     expression = spdx.license_expression(record.license)
-    return license_files.license_files(package, info, expression="" if expression == spdx.NO else expression)
+    return license_files.package_license_files(package, info, expression="" if expression == spdx.NO else expression)
 
 
 def _components(
@@ -188,11 +189,11 @@ def _components(
 
     ``declared`` are those of the sources during the build; sources in the recipe are in the package too.
     """
-    files = bundled_third_party_components.bazel_files(info)
+    files = bundled_third_party_components.carried_bazel_files(info)
     carried = limits.run_bounded(lambda: repository_declarations.external_repositories(files)) if files else ()
     valid = [item for item in declared if repository_declarations.is_valid_repository(item)]
     names = {item.name for item in valid}
-    return bundled_third_party_components.components(
+    return bundled_third_party_components.bundled_components(
         licenses, [*valid, *(item for item in carried if item.name not in names)]
     )
 
@@ -206,7 +207,7 @@ def _package_report(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageRepo
 
 def _tested_run_dependencies(package: PackageReport | None) -> tuple[ResolvedPackage, ...]:
     """Return the run dependencies that a package was tested with."""
-    return tuple(filter(resolved_packages.is_valid, package.tests.run_packages)) if package else ()
+    return tuple(filter(resolved_packages.is_valid_package, package.tests.run_packages)) if package else ()
 
 
 def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:

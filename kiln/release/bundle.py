@@ -36,7 +36,7 @@ def write(folder: Path, matrix: ConfigsAndRuns, release: Release, attested: Rele
         for candidate in release.candidates:
             files.link_or_copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
             if attested.bundles is not None:
-                sidecar = bundles.sidecar_content(attested.bundles(candidate.artifact.sha256))
+                sidecar = bundles.serialize_sidecar(attested.bundles(candidate.artifact.sha256))
                 files.write_bytes(part / candidate.artifact.subdir / f"{candidate.path.name}.sigs", sidecar)
             if log := build_log(matrix, candidate):
                 files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")

@@ -57,7 +57,7 @@ def _difference(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
 
 
 def _contents(package: Path) -> dict[str, tuple[Any, ...]]:
-    with reader.opened_members(package) as members:
+    with reader.open_package_members(package) as members:
         return {
             member.name: (
                 files.open_file_sha256(content) if content else member.linkname,
@@ -73,7 +73,7 @@ def _small_file_contents(package: Path, names: set[str]) -> dict[str, bytes]:
     """Return the contents of some small files of a package."""
     if not names:
         return {}
-    with reader.opened_members(package) as members:
+    with reader.open_package_members(package) as members:
         return {
             member.name: content.read()
             for member, content in members
@@ -83,7 +83,7 @@ def _small_file_contents(package: Path, names: set[str]) -> dict[str, bytes]:
 
 def feedstock_folder(package: Path) -> str:
     """Return the feedstock's folder that a package was built in, by its placeholders; empty where it has none."""
-    paths = reader.read_json_object(package, "paths.json").get("paths")
+    paths = reader.read_info_json_object(package, "paths.json").get("paths")
     for item in paths if isinstance(paths, list) else ():
         placeholder = item.get("prefix_placeholder") if isinstance(item, dict) else None
         if isinstance(placeholder, str) and "/build_artifacts/" in placeholder:

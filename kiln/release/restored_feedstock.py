@@ -69,7 +69,7 @@ def _recipe(package: Path) -> dict[str, bytes]:
     """Return the recipe's files in a package, by their paths in the feedstock."""
     carried = {
         name.removeprefix("recipe/"): data
-        for name, data in reader.info_files(package).items()
+        for name, data in reader.read_info_files(package).items()
         if name.startswith("recipe/")
     }
     if f"parent/{META}" in carried:

@@ -56,7 +56,7 @@ def read(package: Path) -> IndexEntry:
     name = f"{record['name']}-{record['version']}-{record['build']}.conda"
     if name != package.name:
         raise BrokenPackage(f"{package} is {name} by its metadata", hint="rename it, or build it again")
-    exports = reader.read_json(package, "run_exports.json")
+    exports = reader.read_info_json(package, "run_exports.json")
     if not _are_exports(exports):
         raise BrokenPackage(f"{package} has a run_exports.json that is not an object of lists of specs")
     return IndexEntry(file=package.name, subdir=record["subdir"], record=record, run_exports=exports)
@@ -74,7 +74,7 @@ def _record(package: Path) -> dict[str, Any]:
     if not package.is_file():
         raise BrokenPackage(f"{package} is not a regular file")
     digests = files.digests(package)
-    with file_with_content(json.dumps(reader.read_json(package, "index.json")).encode()) as index:
+    with file_with_content(json.dumps(reader.read_info_json(package, "index.json")).encode()) as index:
         try:
             record = PackageRecord.from_index_json(
                 index,

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from kiln import files
 from kiln.bazel import disk_cache_folders
-from kiln.conda_package.reader import BoundedMember
+from kiln.conda_package.reader import CheckedTarMember
 from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.operating_system import file_operations
@@ -239,7 +239,7 @@ def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) 
         with (
             files.full_disk_as_error(target),
             zstd.ZstdFile(path) as plain,
-            tarfile.open(fileobj=plain, mode="r|", tarinfo=BoundedMember) as tar,
+            tarfile.open(fileobj=plain, mode="r|", tarinfo=CheckedTarMember) as tar,
         ):
             return _unpack_all(tar, target, path, bound)
     except (*_FAULTS, OSError) as error:

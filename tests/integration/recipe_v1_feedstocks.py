@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.conda_package import reader
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.local_channel import Channel
 from kiln.matchspec_notation import legacy
 from tests.integration.matrix.helpers import BASE
@@ -86,7 +86,7 @@ def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProces
 
 def contents(package: Path) -> dict[str, Any]:
     """Return the files that a package installs, its tests, licenses and run exports, without the prefixes in them."""
-    with reader.opened_members(package) as setting:
+    with reader.open_package_members(package) as setting:
         files = {
             member.name: member.linkname if content is None else content.read().decode(errors="replace")
             for member, content in setting
@@ -99,7 +99,7 @@ def contents(package: Path) -> dict[str, Any]:
 
 def paths(package: Path) -> dict[str, tuple[str, str | None]]:
     """Return the kind of each installed file, and how the prefix in it is replaced."""
-    entries = read_json(package, "paths.json")["paths"]
+    entries = read_info_json(package, "paths.json")["paths"]
     kinds = {entry["_path"]: (entry["path_type"], entry.get("file_mode")) for entry in entries}
     return {name: kind for name, kind in kinds.items() if not name.endswith(".pyc")}
 
@@ -152,5 +152,5 @@ def built(root: Path, *words: str, where: str = "none") -> None:
 
 
 def index(package: Path) -> dict[str, Any]:
-    result: dict[str, Any] = read_json(package, "index.json")
+    result: dict[str, Any] = read_info_json(package, "index.json")
     return result

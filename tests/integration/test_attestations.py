@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 from rattler.index import index_fs
 
-from kiln import files, provenance
+from kiln import files
 from kiln.cli import run
 from kiln.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed, UsageError
 from kiln.model.provenance import Provenance
-from kiln.provenance import attestation_check, bundles, statements
+from kiln.provenance import attestation_check, bundles, hash_chain, statements
 from kiln.provenance.attestation_check import TrustedSigner
 from kiln.provenance.attestation_keys import PASSPHRASE
 from kiln.provenance.keyless import KeylessSigner
@@ -80,15 +80,17 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
         ]
     )
     assert requests == ["/api/v2/signingCert", "/api/v1/log/entries", "/api/v1/log/entries"]
-    sidecar = bundles.sidecar_content(made)
+    sidecar = bundles.serialize_sidecar(made)
     signer = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=json.dumps(sigstore.trusted_root()))
-    attested = attestation_check.attested_facts(
+    attested = attestation_check.verified_attestation_facts(
         sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[signer]
     )
     assert attested.signer == f"{WORKFLOW} ({GITHUB})"
     own = KeylessSigner(config=config).trusted_signer(WORKFLOW)
     assert own is not None
-    again = attestation_check.attested_facts(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own])
+    again = attestation_check.verified_attestation_facts(
+        sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own]
+    )
     assert again.signer == attested.signer
     assert KeylessSigner(config=config).trusted_signer("") is None, "an unknown identity has signed nothing"
     assert attested.provenance == {"buildDefinition": {}, "runDetails": {}}
@@ -171,7 +173,7 @@ def test_a_package_is_verified_by_its_attestation_with_records_and_without(tmp_p
     assert "is read from https://channel.example" in copied[2]
     chain = (channel / "provenance" / "chain.jsonl").resolve()
     records = [json.loads(line)["record"] for line in chain.read_text().splitlines()]
-    chain.write_bytes(provenance.sealed_lines([Provenance(**{**record, "cores": 9}) for record in records], ""))
+    chain.write_bytes(hash_chain.serialize_chain([Provenance(**{**record, "cores": 9}) for record in records], ""))
     code, _, error = kiln(*signed)
     assert code == ProvenanceBroken.exit_code
     assert "the channel's record and the attested one differ in cores" in error
@@ -191,7 +193,7 @@ def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -
     theirs = other.sign_statement(
         statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
     )
-    sidecar.write_bytes(bundles.extended_sidecar(sidecar.read_bytes(), [theirs]))
+    sidecar.write_bytes(bundles.sidecar_with_added_bundles(sidecar.read_bytes(), [theirs]))
     assert kiln("publish", "--to", str(channel), "--reindex")[0] == 0
     code, facts, notes = kiln(*words)
     assert code == 0
@@ -235,7 +237,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in (channel / "noarch").glob("*-1.0-*"):
         statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
         package.with_name(f"{package.name}.sigs").write_bytes(
-            bundles.sidecar_content([publishing.KEY.sign_statement(statement)])
+            bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
         )
     return channel
 
@@ -271,7 +273,7 @@ def test_a_package_without_a_record_beside_others_with_records_is_verified_by_it
     assert "has records of other packages alone" in error
     statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
     package.with_name(f"{package.name}.sigs").write_bytes(
-        bundles.sidecar_content([publishing.KEY.sign_statement(statement)])
+        bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
     )
     code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
     assert code == 0, error

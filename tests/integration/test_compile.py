@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import files
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import BuildFailed
 from kiln.ledger import Ledger
 from tests import remote_cache, remote_execution, small_tensorflow
@@ -108,7 +108,7 @@ def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
     }
     assert counts == {**dict.fromkeys(LIBRARIES, 2), "tensorflow-base": 3, "tensorflow": 3}
     (base,) = (item for name, item in packages.items() if name.startswith("tensorflow-base-2.0.1-cuda124py313"))
-    files = {item["_path"] for item in read_json(base, "paths.json")["paths"]}
+    files = {item["_path"] for item in read_info_json(base, "paths.json")["paths"]}
     assert "lib/python3.13/site-packages/tensorflow/python/_pywrap_tensorflow.so" in files
     assert "lib/python3.13/site-packages/tensorflow-2.0.1.dist-info/METADATA" in files
 
@@ -133,7 +133,7 @@ def test_programs_for_c_and_cpp_link_with_the_libraries_in_a_prefix_of_their_own
         assert b"ClientSession" not in archive.read("tensorflow/libtensorflow_cc.so.2")
         assert "tensorflow/include/tensorflow/cc/client/client_session.h" not in archive.namelist()
     (package,) = (feedstock.artifacts / "linux-64").glob("libtensorflow_cc-*-cuda124h*.conda")
-    files = {item["_path"] for item in read_json(package, "paths.json")["paths"]}
+    files = {item["_path"] for item in read_info_json(package, "paths.json")["paths"]}
     assert "include/tensorflow/cc/client/client_session.h" in files
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import TestsFailed
 from kiln.local_channel import Channel
 from tests.packages import release_package
@@ -68,8 +68,8 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     made = {file.name: file for file in (small / "build_artifacts" / "linux-64").glob("*.conda")}
     assert made.keys() == outputs.keys()
     for name, file in made.items():
-        assert read_json(file, "hash_input.json") == outputs[name].used
-        assert read_json(file, "about.json")["extra"]["sha"] == "abc"
+        assert read_info_json(file, "hash_input.json") == outputs[name].used
+        assert read_info_json(file, "about.json")["extra"]["sha"] == "abc"
     again = build(small, *for_cpu, "--json")
     assert {entry["state"] for entry in json.loads(again.stdout)["configs"]} == {"cached"}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kiln import emulation, expand
-from kiln.conda_package.reader import opened_members, read_json
+from kiln.conda_package.reader import open_package_members, read_info_json
 from kiln.local_channel import Channel
 from tests import emulating
 from tests.emulating import QEMU
@@ -122,14 +122,14 @@ def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) 
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ)
     assert built.returncode == 0, built.stdout + built.stderr
     (package,) = (feedstock.root / "build_artifacts" / "linux-aarch64").glob("hello-1.0-*.conda")
-    index = read_json(package, "index.json")
+    index = read_info_json(package, "index.json")
     assert (index["subdir"], index["arch"]) == ("linux-aarch64", "aarch64")
     assert "library >=2.1,<3.0a0" in index["depends"]
-    hashed = read_json(package, "hash_input.json")
+    hashed = read_info_json(package, "hash_input.json")
     assert hashed["target_platform"] == "linux-aarch64"
     digest = hashlib.sha1(json.dumps(hashed, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
     assert index["build"] == f"h{digest[:7]}_3"
-    with opened_members(package) as members:
+    with open_package_members(package) as members:
         texts = {member.name: content.read().decode() for member, content in members if content}
     assert texts["share/hello/environment"].splitlines() == [
         "ARCH=aarch64",
@@ -164,12 +164,12 @@ def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) ->
     packages = sorted((feedstock.root / "build_artifacts" / "linux-aarch64").glob("*.conda"))
     prefix = tmp_path / "prefix"
     for package in packages:
-        index = read_json(package, "index.json")
+        index = read_info_json(package, "index.json")
         assert index["subdir"] == "linux-aarch64"
         unpacked(package, prefix)
     library = json.loads((packages[0].parent / "repodata.json").read_text())["packages.conda"][packages[1].name]
     assert library["name"] == "libgreeting"
-    depends = read_json(packages[0], "index.json")["depends"]
+    depends = read_info_json(packages[0], "index.json")["depends"]
     assert depends == ["libgreeting >=1.2,<2.0a0"]
     libc = subprocess.run([CC, "-print-sysroot"], capture_output=True, text=True, check=True).stdout.strip()
     roots = (os.environ.get("QEMU_LD_PREFIX"), f"{libc.rstrip('/')}/usr/aarch64-linux-gnu")
@@ -182,7 +182,7 @@ def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) ->
 
 def unpacked(package: Path, prefix: Path) -> None:
     """Unpack a package's files, without its metadata, into a folder other than the one that it was built in."""
-    with opened_members(package) as members:
+    with open_package_members(package) as members:
         for member, content in members:
             if content is not None and not member.name.startswith("info/"):
                 target = prefix / member.name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand
-from kiln.conda_package.reader import opened_members, read_json
+from kiln.conda_package.reader import open_package_members, read_info_json
 from kiln.local_channel import Channel
 from kiln.solve_and_install import solve
 from tests import emulating
@@ -223,7 +223,7 @@ def test_a_cross_compiled_binding_is_published_without_tests_on_request_alone(
     binding = next((feedstock.root / "build_artifacts" / "linux-aarch64").glob("py-greeting-*.conda"))
     assert f"lib/python{PYTHON}/site-packages/greeting{SUFFIX}" in (members := elf_machines(binding))
     assert set(members.values()) == {AARCH64}
-    assert "libgreeting >=1.2,<2.0a0" in read_json(binding, "index.json")["depends"]
+    assert "libgreeting >=1.2,<2.0a0" in read_info_json(binding, "index.json")["depends"]
 
     release = ("publish", "--to", str(tmp_path / "release"))
     refused = kiln(feedstock.root, *release)
@@ -279,7 +279,7 @@ def recorded(channel: Path) -> list[dict[str, str]]:
 
 def elf_machines(package: Path) -> dict[str, int]:
     """Return the machine of each binary of a package, by the number in its header."""
-    with opened_members(package) as members:
+    with open_package_members(package) as members:
         texts = {member.name: content.read() for member, content in members if content}
     binaries = {name: data for name, data in texts.items() if data.startswith(b"\x7fELF")}
     return {name: int.from_bytes(data[18:20], "little") for name, data in binaries.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.conda_package import reader
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.yamltext import ScalarTypes, parse
 from tests.integration.recipe_v1_feedstocks import FIXTURES, PLACEHOLDER, built, contents, depends, in_v1, paths
 
@@ -33,7 +33,7 @@ def installed(entries: dict[str, Any]) -> dict[str, Any]:
 
 def commands(package: Path) -> list[str]:
     """Return the commands of a package's tests, in either layout."""
-    with reader.opened_members(package) as members:
+    with reader.open_package_members(package) as members:
         texts = {member.name: content.read().decode() for member, content in members if content is not None}
     if TESTS in texts:
         entries = parse(texts[TESTS], TESTS, ScalarTypes.TEXT).value
@@ -46,13 +46,13 @@ def commands(package: Path) -> list[str]:
 
 def about(package: Path) -> dict[str, Any]:
     """Return about.json without channels, and what rattler-build leaves out: names of license files, empty lists."""
-    entries = read_json(package, "about.json")
+    entries = read_info_json(package, "about.json")
     return {key: value for key, value in entries.items() if key not in {"channels", "license_file"} and value != []}
 
 
 def content_hashes(package: Path) -> dict[str, Any]:
     """Return the hashes of the files without the prefix, whose path depends on the work directory."""
-    entries = read_json(package, "paths.json")["paths"]
+    entries = read_info_json(package, "paths.json")["paths"]
     return {entry["_path"]: entry["sha256"] for entry in entries if "prefix_placeholder" not in entry}
 
 
@@ -73,4 +73,4 @@ def test_a_feedstock_in_both_formats_makes_equal_packages(tmp_path: Path) -> Non
         assert without_hash(depends(package)) == without_hash(depends(other)), name
         assert about(package) == about(other), name
     assert any(commands(package) for package in before.values())
-    assert any(PLACEHOLDER.search(str(read_json(package, "paths.json"))) for package in before.values())
+    assert any(PLACEHOLDER.search(str(read_info_json(package, "paths.json"))) for package in before.values())

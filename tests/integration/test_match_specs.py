@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiln import build, expand, render
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import UsageError
 from kiln.local_channel import Channel
 from tests.feedstocks import written
@@ -72,7 +72,7 @@ def test_a_recipe_may_use_any_form(channel: Channel, tmp_path: Path) -> None:
     lines: list[str] = []
     environment = {**os.environ, "RATTLER_CACHE_DIR": str(tmp_path / "cache")}
     package = build.build_package(step, environment=environment, on_line=lines.append)
-    index = read_json(package, "index.json")
+    index = read_info_json(package, "index.json")
     exported = {"small >=1.2", "named >=2", "numbered >=1"}
     assert set(index["depends"]) - exported == {
         "small 1.2 cpu*",

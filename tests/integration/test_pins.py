@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from kiln import build, expand, render
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import BuildFailed
 from kiln.local_channel import Channel
 from tests.feedstocks import written
@@ -164,7 +164,7 @@ def test_each_pin_has_the_bounds_that_conda_build_writes(tmp_path: Path) -> None
     step = step_of(tmp_path, [row.v0 for row in ROWS])
     package = build.build_package(step, environment=environment(tmp_path))
     wanted = [row.wanted for row in ROWS]
-    require_bounds(read_json(package, "index.json"), read_json(package, "run_exports.json"), wanted)
+    require_bounds(read_info_json(package, "index.json"), read_info_json(package, "run_exports.json"), wanted)
 
 
 @pytest.mark.needs("conda-build")
@@ -179,7 +179,7 @@ def test_the_bounds_of_the_table_are_those_of_conda_build(tmp_path: Path) -> Non
     ended = subprocess.run(argv, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (package,) = (tmp_path / "croot" / "linux-64").glob("pinned-*.conda")
-    index, exports = read_json(package, "index.json"), read_json(package, "run_exports.json")
+    index, exports = read_info_json(package, "index.json"), read_info_json(package, "run_exports.json")
     require_bounds(index, exports, [row.conda_build or row.wanted for row in ROWS])
 
 
@@ -212,7 +212,7 @@ def test_rattler_build_alone_gives_the_same_bounds_but_where_its_rules_differ(tm
     (tmp_path / "job.json").write_text(json.dumps(recipe))
     alone = type(step)(**{**{name: getattr(step, name) for name in step.__slots__}, "recipe": recipe, "pins": ()})
     package = build.build_package(alone, environment=environment(tmp_path))
-    depends = set(read_json(package, "index.json")["depends"])
+    depends = set(read_info_json(package, "index.json")["depends"])
     bounds = {row.rattler or row.wanted for row in ROWS if row.v1 != "'trail'"}
     assert bounds <= depends
     assert depends - bounds <= EXPORTED

@@ -101,7 +101,7 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: Channel, tmp
     assert [str(leak) for leak in read.leaks] == []
     assert any(path.endswith("site-packages/standard.py") for path in read.paths)
     assert any("__pycache__/standard." in path for path in read.paths)
-    with reader.opened_members(package) as members:
+    with reader.open_package_members(package) as members:
         records = [content.read().decode() for member, content in members if content and member.name.endswith("RECORD")]
     (record,) = records
     assert "standard.py," in record

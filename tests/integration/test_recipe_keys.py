@@ -64,7 +64,7 @@ class Built:
         (path,) = [*artifacts.glob(f"linux-64/{name}-*.conda"), *artifacts.glob(f"noarch/{name}-*.conda")]
         self.contents: dict[str, bytes] = {}
         self.modes: dict[str, int] = {}
-        with reader.opened_members(path) as members:
+        with reader.open_package_members(path) as members:
             for member, content in members:
                 self.contents[member.name] = b"" if content is None else content.read()
                 self.modes[member.name] = member.mode

@@ -14,7 +14,7 @@ import pytest
 
 from kiln import build, expand, feedstock_loader, render
 from kiln.build import engine_secrets, rattler_build_worker
-from kiln.conda_package.reader import info_files
+from kiln.conda_package.reader import read_info_files
 from kiln.errors import RecipeFault
 from kiln.model.build_steps import StagedFiles
 from kiln.run import recipe_support
@@ -30,7 +30,7 @@ def test_packages_are_those_that_rattler_build_makes(tmp_path: Path) -> None:
     built(root, CPU)
     require_same(root, tmp_path / "theirs", ["libplain", "plain-scripts", "plain"])
     packages = [str(path) for path in (root / "build_artifacts").glob("*/*.conda")]
-    metadata = {name: data for package in packages for name, data in info_files(Path(package)).items()}
+    metadata = {name: data for package in packages for name, data in read_info_files(Path(package)).items()}
     own = str(root).encode()
     assert [name for name, data in metadata.items() if own in data] == ["paths.json"], "for the prefix"
     ended = kiln(root, "test", *packages)

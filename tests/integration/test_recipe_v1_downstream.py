@@ -95,7 +95,7 @@ def test_packages_downstream_are_tested_with_every_kind_of_test_that_they_carry(
     for line in ("ruby -e require 'set'", "Rscript -e library(stats)", "perl -e use strict;"):
         assert f"loaded by {line}" in log
     (file,) = (root / "build_artifacts").glob("*/tested-*.conda")
-    with reader.opened_members(file) as members:
+    with reader.open_package_members(file) as members:
         (tests,) = (data.read().decode() for member, data in members if data and member.name == "info/tests/tests.yaml")
     assert tests == "- downstream: user >=1\n- downstream: absent\n"
 

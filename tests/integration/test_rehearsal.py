@@ -15,7 +15,7 @@ import pytest
 
 from kiln import feedstock_loader, rehearse, render
 from kiln.builder.rehearsal_input_choice import cpu_config_for_python
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read
 from kiln.files import link_or_copy
@@ -87,7 +87,7 @@ def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, 
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     assert {output.name for output in rendered.outputs if not output.skip} - paths.keys() == {"libtensorflow"}
     for output in (output for output in rendered.outputs if output.name in paths):
-        index = read_json(paths[output.name], "index.json")
+        index = read_info_json(paths[output.name], "index.json")
         assert (index["version"], index["build"], index["build_number"], index["subdir"]) == (
             output.version,
             output.build_string,
@@ -104,9 +104,9 @@ def test_the_packages_require_the_c_library_and_the_processor_and_have_compiled_
 ) -> None:
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     for name in ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base"):
-        depends = read_json(paths[name], "index.json")["depends"]
+        depends = read_info_json(paths[name], "index.json")["depends"]
         assert {"__glibc >=2.28,<3.0.a0", "_x86_64-microarch-level >=2"} <= set(depends)
-    files = {entry["_path"] for entry in read_json(paths["tensorflow-base"], "paths.json")["paths"]}
+    files = {entry["_path"] for entry in read_info_json(paths["tensorflow-base"], "paths.json")["paths"]}
     modules = {path for path in files if path.endswith(".py")}
     assert len([path for path in files if path.endswith(".pyc")]) == len(modules) > 1000
 
@@ -125,7 +125,7 @@ def test_what_the_wheel_lacks_is_said(report: dict[str, Any]) -> None:
 def test_no_two_packages_install_the_same_path(report: dict[str, Any]) -> None:
     owners: dict[str, list[str]] = {}
     for package in Channel(root=Path(report["channel"])).packages():
-        for entry in read_json(package, "paths.json")["paths"]:
+        for entry in read_info_json(package, "paths.json")["paths"]:
             owners.setdefault(entry["_path"], []).append(package.name)
     own = tuple(f"{package['artifact']['name']}-" for package in report["packages"])
     assert {path: who for path, who in owners.items() if len(who) > 1 and any(map(str.startswith, who, own))} == {}
@@ -150,7 +150,7 @@ def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> No
 
 def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], tmp_path: Path) -> None:
     paths = [package["artifact"]["path"] for package in report["packages"]]
-    assert all(read_json(Path(path), "about.json")["extra"]["rehearsal"] is True for path in paths)
+    assert all(read_info_json(Path(path), "about.json")["extra"]["rehearsal"] is True for path in paths)
     assert (Path(report["channel"]) / "REHEARSAL.txt").is_file()
     refused = kiln(ROOT, "publish", *paths, "--to", str(tmp_path / "channel"))
     assert refused.returncode == ReleaseRefused.exit_code
@@ -180,7 +180,7 @@ def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
     assert {package["tests"]["verdict"] for package in config["packages"]} == {"passed"}
     assert [path for path in channel.rglob("*") if path.stat().st_uid != os.getuid()] == []
     (python,) = channel.glob("linux-64/python-3.*.conda")
-    assert read_json(python, "about.json")["extra"]["interpreter"].startswith("/usr/bin/python3")
+    assert read_info_json(python, "about.json")["extra"]["interpreter"].startswith("/usr/bin/python3")
     assert states_told(feedstock, "docker", "--rehearse") == "done"
     assert states_told(feedstock, "none", "--rehearse") == "build", "what a container made is not the host's"
     assert states_told(feedstock, "none") == "build", "a rehearsal does not count as a build"
@@ -233,7 +233,7 @@ def stopped(feedstock: Path, number: signal.Signals, *, during: str) -> int:
 def assert_whole(channel: Path, *, has: str, lacks: str) -> None:
     """Every package of the channel can be read and stands in its index; one is there and another not."""
     packages = {package.name: package for package in Channel(root=channel).packages()}
-    names = {read_json(package, "index.json")["name"] for package in packages.values()}
+    names = {read_info_json(package, "index.json")["name"] for package in packages.values()}
     assert has in names
     assert lacks not in names
     index = json.loads((channel / "linux-64" / "repodata.json").read_text())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import rehearse
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ def test_a_python_feedstock_is_rehearsed_from_wheels_and_from_its_source_on_an_i
     package, path = package_of(ended.stdout)
     assert package["tests"]["verdict"] == "passed"
     assert path.parent.name == "noarch"
-    assert read_json(path, "about.json")["extra"]["rehearsal"] is True
-    depends = set(read_json(path, "index.json")["depends"])
+    assert read_info_json(path, "about.json")["extra"]["rehearsal"] is True
+    depends = set(read_info_json(path, "index.json")["depends"])
     assert depends == {f"python >={python}", "packaging >=20", "typing_extensions"}
 
 
@@ -178,7 +178,7 @@ def test_a_c_feedstock_is_rehearsed_with_this_machines_compiler(tmp_path: Path) 
     assert "stands in for gcc_linux-64 99" in ended.stderr
     package, path = package_of(ended.stdout)
     assert package["tests"]["verdict"] == "passed"
-    assert {"__glibc >=2.17,<3.0.a0", "libgcc >=99"} <= set(read_json(path, "index.json")["depends"])
+    assert {"__glibc >=2.17,<3.0.a0", "libgcc >=99"} <= set(read_info_json(path, "index.json")["depends"])
     log = next((feedstock.root / "build_artifacts" / "logs").rglob("*.log")).read_text()
     assert "compiled by x86_64-conda-linux-gnu-cc" in log
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import provenance
 from kiln.image import content_assembly, metadata, oci
 from kiln.image.layers import Layer, pack
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
-from kiln.provenance import bundled_third_party_components, cyclonedx
+from kiln.provenance import bundled_third_party_components, cyclonedx, spdx
 from tests.left_out import MISSING
 from tests.publishing import record
 from tests.unit.image.packages import PACKAGE, REQUEST
@@ -70,10 +69,10 @@ def test_the_bill_of_a_package_is_read(tmp_path: Path, ending: str) -> None:
         ResolvedPackage(scope="run", name="libtensorflow_framework", version="2.21.0", build="h0_0"),
         ResolvedPackage(scope="run", name="python", version="3.11.9", build="h1_0_cpython"),
     )
-    parts = bundled_third_party_components.components(
+    parts = bundled_third_party_components.bundled_components(
         [], [ExternalRepository(name="protobuf", version="31.1", registry="https://bcr.bazel.build")]
     )
-    write = provenance.bill if ending == "spdx.json" else cyclonedx.bill
+    write = spdx.bill_of_materials if ending == "spdx.json" else cyclonedx.bill_of_materials
     (tmp_path / f"a.{ending}").write_bytes(write(made, resolved=run, bundled=parts))
     found = scan("convert", str(tmp_path / f"a.{ending}"))
     assert {name: found[name][0] for name in (*NAMES, "protobuf")} == {**NAMES, "protobuf": "31.1"}

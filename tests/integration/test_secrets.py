@@ -52,7 +52,7 @@ def left(folder: Path) -> Iterator[tuple[str, bytes]]:
         if file.is_file() and not file.is_symlink():
             yield str(file), file.read_bytes()
             if file.suffix == ".conda":
-                with reader.opened_members(file) as members:
+                with reader.open_package_members(file) as members:
                     for member, content in members:
                         yield f"{file}: {member.name}", content.read() if content else b""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import build, expand, feedstock_loader, render
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.conda_package.writer import PackageMetadata, write_metadata_package
 from kiln.local_channel import Channel
 from kiln.model.build_results import TestVerdict
@@ -98,10 +98,10 @@ def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) 
 def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
     (wheel,) = wheel_download.fetch([API], tmp_path / "wheels", env=os.environ)
     output, package = packaged("tensorflow-serving-api", wheel, (Channel(root=tensorflow).url,), tmp_path)
-    index = read_json(package, "index.json")
+    index = read_info_json(package, "index.json")
     assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")
     assert "tensorflow >=2.20.0,<3" in index["depends"]
-    paths = {entry["_path"] for entry in read_json(package, "paths.json")["paths"]}
+    paths = {entry["_path"] for entry in read_info_json(package, "paths.json")["paths"]}
     assert "site-packages/tensorflow_serving/apis/prediction_service_pb2_grpc.py" in paths
     log = passed_tests(output, package, tensorflow, tmp_path)
     assert "the API of TensorFlow Serving works with a server and TensorFlow 2.21.0" in log
@@ -132,9 +132,9 @@ def test_the_package_for_cuda_leads_the_server_to_the_compilers_of_other_package
     """They are not there while the package is made, and must not be packaged in their place."""
     channels = (host_packages(tmp_path).url,)
     _, package = packaged("tensorflow-serving", stand_in(tmp_path), channels, tmp_path, CUDA_CONFIG)
-    depends = read_json(package, "index.json")["depends"]
+    depends = read_info_json(package, "index.json")["depends"]
     assert {"libcublas >=99.1,<100.0a0", "_x86_64-microarch-level >=2", "cuda-version >=12.9,<13"} <= set(depends)
-    paths = {entry["_path"]: entry["path_type"] for entry in read_json(package, "paths.json")["paths"]}
+    paths = {entry["_path"]: entry["path_type"] for entry in read_info_json(package, "paths.json")["paths"]}
     root = "bin/tensorflow_model_server.runfiles/cuda_nvcc"
     files = ("bin/fatbinary", "bin/nvlink", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc")
     assert paths == {
@@ -147,7 +147,9 @@ def test_the_servers_package_serves_a_saved_model(tensorflow: Path, tmp_path: Pa
     """With a stand-in for the program, which needs hours to compile; the stand-in says that it is one."""
     program = stand_in(tmp_path)
     output, package = packaged("tensorflow-serving", program, (), tmp_path)
-    assert [entry["_path"] for entry in read_json(package, "paths.json")["paths"]] == ["bin/tensorflow_model_server"]
+    assert [entry["_path"] for entry in read_info_json(package, "paths.json")["paths"]] == [
+        "bin/tensorflow_model_server"
+    ]
     # The stand-in predicts with TensorFlow's Python package.
     tests = tuple(dataclasses.replace(item, requires=(*item.requires, "tensorflow")) for item in output.tests)
     log = passed_tests(dataclasses.replace(output, tests=tests), package, tensorflow, tmp_path)

@@ -73,7 +73,7 @@ class Work(dict[str, tuple[bytes, bool, str]]):
     @classmethod
     def of(cls, package: Path) -> Work:
         found, top = cls(), "share/work/"
-        with reader.opened_members(package) as members:
+        with reader.open_package_members(package) as members:
             for member, content in members:
                 name = member.name.removeprefix(top)
                 if member.name.startswith(top) and not member.isdir() and not OTHERS.search(name):

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
 from tests import shared_inputs
@@ -113,12 +113,12 @@ def packages(root: Path) -> Mapping[str, str]:
 
 def contents(package: Path) -> Any:
     """Return the files of a package with their hashes."""
-    return read_json(package, "paths.json")
+    return read_info_json(package, "paths.json")
 
 
 def metadata(package: Path) -> Any:
     """Return what an index says of a package, but for its time."""
-    return {name: value for name, value in read_json(package, "index.json").items() if name != "timestamp"}
+    return {name: value for name, value in read_info_json(package, "index.json").items() if name != "timestamp"}
 
 
 def leftovers(root: Path) -> list[str]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import bootstrap
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.container import choose
 from kiln.ledger.fleet import FleetLedger
 from tests import shared_inputs, small_tensorflow
@@ -194,7 +194,7 @@ def contents(root: Path) -> dict[str, str]:
     """Return the files of all packages with their hashes, but for those with bytes of their own."""
     result = {}
     for package in sorted((root / "build_artifacts" / "linux-64").glob("*.conda")):
-        for entry in read_json(package, "paths.json")["paths"]:
+        for entry in read_info_json(package, "paths.json")["paths"]:
             if not any(name in f"/{entry['_path']}" for name in OWN_BYTES):
                 result[f"{package.name}:{entry['_path']}"] = str(entry.get("sha256"))
     return result

@@ -127,7 +127,7 @@ def test_the_package_that_these_are_made_of_is_good(tmp_path: Path) -> None:
 def test_an_invalid_payload_is_refused(tmp_path: Path, data: Callable[[], bytes]) -> None:
     place = tmp_path / "app-1-0.conda"
     place.write_bytes(data())
-    with pytest.raises(BrokenPackage), reader.opened_members(place) as members:
+    with pytest.raises(BrokenPackage), reader.open_package_members(place) as members:
         list(members)
 
 
@@ -135,11 +135,11 @@ def test_a_payload_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(reader, "LEAST_PAYLOAD", 1 << 20)
     place = tmp_path / "app-1-0.conda"
     place.write_bytes(package(payload=packed(tar_of(lambda tar: add(tar, "zeros", bytes(1 << 22))))))
-    with pytest.raises(BrokenPackage) as told, reader.opened_members(place) as members:
+    with pytest.raises(BrokenPackage) as told, reader.open_package_members(place) as members:
         assert [content.read() for _, content in members if content]
     assert "it unpacks to more than" in told.value.why
 
 
 def test_faults_of_the_disk_are_no_faults_of_the_package(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        reader.read_json(tmp_path / "nowhere.conda", "index.json")
+        reader.read_info_json(tmp_path / "nowhere.conda", "index.json")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import bootstrap
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
 from kiln.local_channel import Channel
@@ -156,7 +156,7 @@ def assert_given_back(root: Path) -> None:
 def assert_whole(root: Path, configs: list[str]) -> None:
     """The finished configs' packages are in the channel, can be read, and are those of its index."""
     channel = Channel(root=root / "build_artifacts")
-    names = {read_json(package, "index.json") and package.name for package in channel.packages()}
+    names = {read_info_json(package, "index.json") and package.name for package in channel.packages()}
     index = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
     assert set(index["packages.conda"]) == names
     done = {

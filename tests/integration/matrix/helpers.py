@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import image
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.ledger import Ledger
@@ -108,7 +108,7 @@ def packages(root: Path) -> set[str]:
 def assert_whole(root: Path) -> None:
     """Every package of the channel can be read and stands in its index, and the other way round."""
     channel = Channel(root=root / "build_artifacts")
-    names = {read_json(package, "index.json") and package.name for package in channel.packages()}
+    names = {read_info_json(package, "index.json") and package.name for package in channel.packages()}
     index: dict[str, Any] = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
     assert set(index["packages.conda"]) == names
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import files
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import (
     AlreadyRunning,
     BuildFailed,
@@ -44,9 +44,11 @@ def test_a_config_is_built_tested_and_put_into_the_channel(small: Path, where: s
     artifacts = small / "build_artifacts"
     (app,) = (artifacts / "linux-64").glob("small-1.2-*.conda")
     (library,) = (artifacts / "linux-64").glob("libsmall-1.2-*.conda")
-    assert read_json(app, "index.json")["depends"] == [f"libsmall 1.2 {library.stem.removeprefix('libsmall-1.2-')}"]
-    assert read_json(app, "about.json")["extra"]["sha"] == "abc"
-    prefixes = {item["_path"]: item.get("file_mode") for item in read_json(library, "paths.json")["paths"]}
+    assert read_info_json(app, "index.json")["depends"] == [
+        f"libsmall 1.2 {library.stem.removeprefix('libsmall-1.2-')}"
+    ]
+    assert read_info_json(app, "about.json")["extra"]["sha"] == "abc"
+    prefixes = {item["_path"]: item.get("file_mode") for item in read_info_json(library, "paths.json")["paths"]}
     assert prefixes == {"lib/libsmall.txt": None, "lib/where.txt": "text"}
     assert (artifacts / f"conda-forge-build-done-{CPU_311}").is_file()
     assert not (artifacts / "work" / CPU_311).exists()

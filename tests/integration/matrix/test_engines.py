@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import image
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import MissingTool
 from kiln.local_channel import Channel
 from tests.integration.matrix.helpers import BASE, CPU_311, assert_whole, kiln, packages, replace, report
@@ -60,7 +60,7 @@ def test_outputs_without_a_script_pick_files_that_the_recipe_installed(tmp_path:
     ended = kiln(tmp_path, "linux_64_", "--container", "none")
     assert ended.returncode == 0, ended.stderr
     paths = {
-        file.name: read_json(file, "paths.json")["paths"]
+        file.name: read_info_json(file, "paths.json")["paths"]
         for file in Channel(root=tmp_path / "build_artifacts").packages()
     }
     assert {
@@ -112,7 +112,7 @@ def test_scripts_get_the_callers_variables_that_the_recipe_names_and_tests_their
     assert ended.returncode == 0, ended.stderr
     made = {file.name.rsplit("-", 2)[0]: file for file in Channel(root=tmp_path / "build_artifacts").packages()}
     assert {
-        name: [item["_path"] for item in read_json(file, "paths.json")["paths"]] for name, file in made.items()
+        name: [item["_path"] for item in read_info_json(file, "paths.json")["paths"]] for name, file in made.items()
     } == {
         "whole": ["share/length", "share/mode"],
         "part": ["share/part"],

@@ -18,7 +18,7 @@ from kiln.errors import (
     PublicationPending,
     UploadFailed,
 )
-from kiln.provenance.attestation_check import TrustedSigner, attested_facts
+from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
 from kiln.publish import transaction
 from kiln.publish.attestation_sidecars import read_sidecar
 from kiln.publish.servers import ServerKind
@@ -112,7 +112,7 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={})
     data = read_sidecar(str(record.url), (record.attestations_sha256 or b"").hex())
     facts = {"file": record.file_name, "sha256": entries[0].sha256, "channel": "https://channel.example"}
-    assert attested_facts(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
+    assert verified_attestation_facts(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
     store = cast("Bucket", bucket.store)
     mutable, immutable = store.sidecars("linux-64/old-1-0.conda")
     assert store.read(mutable) == store.read(immutable) == data

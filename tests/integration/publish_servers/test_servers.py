@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from kiln import provenance, repodata
+from kiln import repodata
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
@@ -22,8 +22,8 @@ from kiln.errors import (
     UploadFailed,
 )
 from kiln.model.provenance import ReleaseAttestations
-from kiln.provenance import bundles
-from kiln.provenance.attestation_check import TrustedSigner, attested_facts
+from kiln.provenance import bundles, hash_chain, spdx
+from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
 from kiln.provenance.statements import publication_statement
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
@@ -162,11 +162,12 @@ def test_records_of_packages_on_a_server_are_next_to_its_journal(server: str, tm
         entry = repodata.read(path)
         made = publishing.record(entry.file, sha256=entry.sha256)
         attested = ReleaseAttestations(
-            seal=functools.partial(provenance.sealed_lines, [made]), boms={entry.sha256: provenance.bill(made, home="")}
+            seal=functools.partial(hash_chain.serialize_chain, [made]),
+            boms={entry.sha256: spdx.bill_of_materials(made, home="")},
         )
         transaction.publish(where, [path], [entry], lambda _: None, attested)
     (chain,) = (tmp_path / "journals").glob("*/provenance/chain.jsonl")
-    assert [link.record["name"] for link in provenance.parsed_lines(chain.read_bytes())] == ["first", "second"]
+    assert [link.record["name"] for link in hash_chain.parse_chain(chain.read_bytes())] == ["first", "second"]
     assert str(chain.parent) in " ".join(where.notes)
     assert len(list((chain.parent / "sbom").iterdir())) == 2
 
@@ -235,15 +236,18 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
         entry = repodata.read(path)
         signed = json.dumps(sigstore.bundle(publication_statement(entry.file, entry.sha256, channel))).encode()
         attestation = ReleaseAttestations(
-            seal=functools.partial(provenance.sealed_lines, [publishing.record(entry.file, sha256=entry.sha256)]),
+            seal=functools.partial(hash_chain.serialize_chain, [publishing.record(entry.file, sha256=entry.sha256)]),
             boms={entry.sha256: b"{}"},
             bundles={entry.sha256: (signed,)}.__getitem__,
         )
         transaction.publish(where, [path], [entry], lambda _: None, attestation)
         received = tmp_path / f"{entry.file}.attestation"
         assert received.is_file() is (kind is ServerKind.PREFIX)
-        assert (where.state_folder.root / f"{entry.path}.sigs").read_bytes() == bundles.sidecar_content([signed])
+        assert (where.state_folder.root / f"{entry.path}.sigs").read_bytes() == bundles.serialize_sidecar([signed])
         facts = {"file": entry.file, "sha256": entry.sha256, "channel": channel}
         if received.is_file():
-            assert attested_facts(b"[" + received.read_bytes() + b"]", signers=[signer], **facts).channel == channel
+            assert (
+                verified_attestation_facts(b"[" + received.read_bytes() + b"]", signers=[signer], **facts).channel
+                == channel
+            )
         assert any("attestations" in note for note in where.notes) is (kind is ServerKind.QUETZ)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build.metadata_rewrite import rewrite_package_metadata
-from kiln.conda_package.reader import info_files, read_json
+from kiln.conda_package.reader import read_info_files, read_info_json
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ INDEX = {"name": "app", "depends": ["lib ==1.0 h_0", "python >=3"], "constrains"
 def test_fields_are_laid_over_the_index_and_specs_are_conda_builds(tmp_path: Path) -> None:
     old = conda_package(tmp_path / "old.conda", {"index.json": INDEX, "run_exports.json": {"weak": ["lib ==1.0"]}})
     rewrite_package_metadata(old, tmp_path / "new.conda", index={"track_features": "cpu"})
-    assert read_json(tmp_path / "new.conda", "index.json") == {
+    assert read_info_json(tmp_path / "new.conda", "index.json") == {
         "name": "app",
         "depends": ["lib 1.0 h_0", "python >=3"],
         "constrains": ["zork 2"],
         "track_features": "cpu",
     }
-    assert read_json(tmp_path / "new.conda", "run_exports.json") == {"weak": ["lib 1.0"]}
+    assert read_info_json(tmp_path / "new.conda", "run_exports.json") == {"weak": ["lib 1.0"]}
 
 
 def test_the_hash_input_is_what_the_build_string_hashes(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_the_hash_input_is_what_the_build_string_hashes(tmp_path: Path) -> None:
     rewrite_package_metadata(
         old, tmp_path / "new.conda", index={}, edits={"hash_input": {"python": "3.11.* *_cpython"}}
     )
-    assert read_json(tmp_path / "new.conda", "hash_input.json") == {"python": "3.11.* *_cpython"}
+    assert read_info_json(tmp_path / "new.conda", "hash_input.json") == {"python": "3.11.* *_cpython"}
 
 
 def test_the_same_content_made_on_another_machine_at_another_moment_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_same_content_made_on_another_machine_at_another_moment_gives_the_sa
         rewrite_package_metadata(old, tmp_path / f"new{number}", index={}, epoch=1_700_000_000)
         made.append((tmp_path / f"new{number}").read_bytes().replace(f"-{number}.tar".encode(), b"-.tar"))
     assert made[0] == made[1]
-    assert read_json(tmp_path / "new0", "index.json")["timestamp"] == 1_700_000_000_000
+    assert read_info_json(tmp_path / "new0", "index.json")["timestamp"] == 1_700_000_000_000
 
 
 @pytest.mark.parametrize("root", ["/home/jane/a b/foo-feedstock", "/root", "/home/conda/feedstock_root"])
@@ -59,7 +59,7 @@ def test_the_rendered_recipe_names_no_folder_of_the_machine(tmp_path: Path, root
     )
     info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": recipe.format(root)}
     rewrite_package_metadata(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
-    rendered = info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"].decode()
+    rendered = read_info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"].decode()
     assert rendered == recipe.format("/home/conda/feedstock_root").replace(
         "/usr/home/conda/feedstock_root", f"/usr{root}"
     )
@@ -68,7 +68,7 @@ def test_the_rendered_recipe_names_no_folder_of_the_machine(tmp_path: Path, root
 def test_a_rendered_recipe_that_names_no_build_is_unchanged(tmp_path: Path) -> None:
     info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": "path: /home/jane/x\n"}
     rewrite_package_metadata(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
-    assert info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"] == b"path: /home/jane/x\n"
+    assert read_info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"] == b"path: /home/jane/x\n"
 
 
 @pytest.mark.parametrize("root", ["/home/jane/foo", "/home/jane/a-much-longer-name/foo-feedstock"])
@@ -79,5 +79,5 @@ def test_the_rendered_prefix_is_as_long_as_the_engines(tmp_path: Path, root: str
 
     info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": rendered(root)}
     rewrite_package_metadata(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
-    text = info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"].decode()
+    text = read_info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"].decode()
     assert text == rendered("/home/conda/feedstock_root")

@@ -102,7 +102,7 @@ def stamped(folder: Path, step: BuildStep, **info: object) -> dict[str, bytes]:
     rewrite_package_metadata(
         old, folder / "new.conda", index=step.index, edits=json.loads(json.dumps(step.edits)), pins=step.pins, epoch=7
     )
-    return reader.info_files(folder / "new.conda")
+    return reader.read_info_files(folder / "new.conda")
 
 
 def test_a_package_carries_its_recipe_and_its_tests(tmp_path: Path) -> None:

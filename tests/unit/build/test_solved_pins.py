@@ -15,7 +15,7 @@ from kiln.build.solved_pins import (
     pins_to_solve,
     replace_pin_placeholders,
 )
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, Pin, Requirements
 from tests.packages import conda_package
@@ -122,10 +122,10 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
     short = Pin(name="short", subpackage=False, exact=True)
     pins = (("run", NUMPY), ("run_constrained", short), ("run_exports/strong", NUMPY))
     rewrite_package_metadata(old, tmp_path / "new.conda", index={}, pins=pins)
-    changed = read_json(tmp_path / "new.conda", "index.json")
+    changed = read_info_json(tmp_path / "new.conda", "index.json")
     assert changed["depends"] == ["numpy >=2.4.6,<3.0a0", "lib 1"]
     assert changed["constrains"] == ["short 5 h_1"]
-    assert read_json(tmp_path / "new.conda", "run_exports.json") == {"strong": ["numpy >=2.4.6,<3.0a0"]}
+    assert read_info_json(tmp_path / "new.conda", "run_exports.json") == {"strong": ["numpy >=2.4.6,<3.0a0"]}
 
 
 def test_without_a_host_environment_the_build_environment_counts() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_package.reader import opened_members, read_json
+from kiln.conda_package.reader import open_package_members, read_info_json
 from kiln.conda_package.rewriter import rewrite_info
 from kiln.errors import BrokenPackage
 from tests.packages import conda_package
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 def test_one_file_is_edited_and_the_rest_stays(tmp_path: Path) -> None:
     old = conda_package(tmp_path / "old.conda", {"index.json": {"a": 1}, "about.json": {"b": 2}})
     rewrite_info(old, tmp_path / "new.conda", lambda name, data: b'{"a": 3}' if name == "index.json" else data)
-    assert read_json(tmp_path / "new.conda", "index.json") == {"a": 3}
-    assert read_json(tmp_path / "new.conda", "about.json") == {"b": 2}
+    assert read_info_json(tmp_path / "new.conda", "index.json") == {"a": 3}
+    assert read_info_json(tmp_path / "new.conda", "about.json") == {"b": 2}
     with zipfile.ZipFile(tmp_path / "new.conda") as file:
         assert file.read("pkg-old.tar.zst") == b"payload"
 
 
 def test_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert read_json(conda_package(tmp_path / "p.conda", {}), "about.json") == {}
+    assert read_info_json(conda_package(tmp_path / "p.conda", {}), "about.json") == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x05\x06" + 18 * b"\0"])
 def test_an_invalid_package_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "p.conda").write_bytes(content)
     with pytest.raises(BrokenPackage, match=r"p\.conda is not a \.conda package"):
-        read_json(tmp_path / "p.conda", "about.json")
+        read_info_json(tmp_path / "p.conda", "about.json")
 
 
 def test_a_higher_level_makes_a_smaller_package_of_the_same_content(tmp_path: Path) -> None:
@@ -44,6 +44,6 @@ def test_a_higher_level_makes_a_smaller_package_of_the_same_content(tmp_path: Pa
         new = tmp_path / f"{level}.conda"
         rewrite_info(old, new, lambda _, data: data, mtime=1, level=level)
         sizes[level] = new.stat().st_size
-        with opened_members(new) as members:
+        with open_package_members(new) as members:
             assert {member.name: content.read() for member, content in members if content}["share/words"] == words
     assert sizes[16] < 0.9 * sizes[1]

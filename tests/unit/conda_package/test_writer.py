@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import rattler
 
-from kiln.conda_package.reader import read_json
+from kiln.conda_package.reader import read_info_json
 from kiln.conda_package.writer import PackageMetadata, write_package
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def linked(tmp_path: Path) -> Path:
 
 
 def test_the_row_of_a_link_has_size_and_hash_as_every_row(linked: Path) -> None:
-    rows = {row["_path"]: (row["size_in_bytes"], row["sha256"]) for row in read_json(linked, "paths.json")["paths"]}
+    rows = {
+        row["_path"]: (row["size_in_bytes"], row["sha256"]) for row in read_info_json(linked, "paths.json")["paths"]
+    }
     assert rows == {
         "lib/liba.so": (9, LIBRARY),
         "lib/liba.so.1": (17, LIBRARY),

@@ -43,7 +43,7 @@ Values = list[dict[str, Any]]
 
 def check(data: bytes, signer: TrustedSigner, channel: str | None = CHANNEL, **changed: str) -> Any:
     facts = {"file": FILE, "sha256": SHA256, **changed}
-    return attestation_check.attested_facts(data, channel=channel, signers=[signer], **facts)
+    return attestation_check.verified_attestation_facts(data, channel=channel, signers=[signer], **facts)
 
 
 def by_key(payload: bytes, key: PrivateKey = KEY) -> dict[str, Any]:
@@ -320,8 +320,8 @@ def test_a_stranger_beside_the_signer_changes_nothing() -> None:
 
 def test_bundles_are_appended_without_changing_a_byte() -> None:
     first = b'[ {"a":1}\n ]\n'
-    assert bundles.extended_sidecar(first, [KEY.sign_statement(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
-    assert check(bundles.extended_sidecar(first, [KEY.sign_statement(PUBLISH)]), BY_KEY)
+    assert bundles.sidecar_with_added_bundles(first, [KEY.sign_statement(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
+    assert check(bundles.sidecar_with_added_bundles(first, [KEY.sign_statement(PUBLISH)]), BY_KEY)
 
 
 def test_a_file_in_the_current_folder_is_not_taken_for_an_identity(
@@ -370,10 +370,10 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
 
     one = record(FILE, sha256=SHA256, image="quay.io/a@sha256:12", commit="c" * 40, remote="https://a.org/b")
     values = json.loads(json.dumps(dataclasses.asdict(one)))
-    predicate = json.loads(json.dumps(slsa.predicate(values, builder=WORKFLOW, run_url="https://a.org/run")))
+    predicate = json.loads(json.dumps(slsa.predicate_of_record(values, builder=WORKFLOW, run_url="https://a.org/run")))
     assert slsa.is_kiln_predicate(predicate)
     assert slsa.record_from_predicate(predicate, FILE, SHA256) == values
-    assert slsa.build_facts(predicate) == [
+    assert slsa.described_build_facts(predicate) == [
         f"built by {WORKFLOW} (kiln 0.1.0 rattler-build 0.73.0)",
         "in the run https://a.org/run",
         "built as the config config, by rattler-build in the image quay.io/a@sha256:12",
@@ -382,9 +382,11 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
         f"built from https://example.org/a-1.tar.gz, sha256 {'ef' * 32}",
         "built from docker://quay.io/a, sha256 12",
     ]
-    host = slsa.predicate({**values, "image": None, "sources": []})
-    assert "built as the config config, by rattler-build on a host" in slsa.build_facts(host)
-    assert slsa.build_facts({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == ["built by None"]
+    host = slsa.predicate_of_record({**values, "image": None, "sources": []})
+    assert "built as the config config, by rattler-build on a host" in slsa.described_build_facts(host)
+    assert slsa.described_build_facts({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == [
+        "built by None"
+    ]
 
 
 @pytest.mark.parametrize("internal", [{}, [], ["text"], "text", 7, None, [["package", 1], ["times", 2]]], ids=str)

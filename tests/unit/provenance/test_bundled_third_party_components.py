@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import provenance
 from kiln.model.provenance import ExternalRepository
-from kiln.provenance import bundled_third_party_components, cyclonedx
+from kiln.provenance import bundled_third_party_components, cyclonedx, spdx
 from kiln.provenance.license_files import LicenseFile
 from tests.left_out import MISSING
 from tests.publishing import record
@@ -53,7 +52,7 @@ def license_file(path: str, text: str) -> LicenseFile:
 
 def all_components() -> tuple[BundledComponent, ...]:
     files = [license_file("include/THIRD_PARTY_TF_C_LICENSES", GENERATED), license_file("a/NOTICES.txt", TITLES)]
-    return bundled_third_party_components.components(files, REPOSITORIES)
+    return bundled_third_party_components.bundled_components(files, REPOSITORIES)
 
 
 def test_named_components_have_versions_and_others_are_declared() -> None:
@@ -99,22 +98,22 @@ def test_package_urls_lead_to_a_registry_a_git_host_or_an_archive() -> None:
     ],
 )
 def test_the_version_of_an_archive_is_in_its_address(url: str, version: str) -> None:
-    (component,) = bundled_third_party_components.components([], [ExternalRepository(name="b", url=url)])
+    (component,) = bundled_third_party_components.bundled_components([], [ExternalRepository(name="b", url=url)])
     assert component.version == version
 
 
 def test_bazels_files_are_taken_from_the_recipe_of_a_package() -> None:
     info = {"recipe/source/WORKSPACE": b"1", "WORKSPACE": b"2", "recipe/meta.yaml": b"3"}
-    assert bundled_third_party_components.bazel_files(info) == {"recipe/source/WORKSPACE": b"1"}
+    assert bundled_third_party_components.carried_bazel_files(info) == {"recipe/source/WORKSPACE": b"1"}
 
 
 def test_long_license_files_are_read_in_linear_time() -> None:
     hostile = ("-" * 39 + "\n== ") * 20_000 + "BEGIN LICENSE FOR " * 20_000
-    assert bundled_third_party_components.components([license_file("NOTICE", hostile)], []) == ()
+    assert bundled_third_party_components.bundled_components([license_file("NOTICE", hostile)], []) == ()
 
 
 def test_spdx_says_what_is_contained() -> None:
-    document = json.loads(provenance.bill(record("a-1-0.conda"), bundled=all_components()))
+    document = json.loads(spdx.bill_of_materials(record("a-1-0.conda"), bundled=all_components()))
     packages = {item["SPDXID"]: item for item in document["packages"]}
     relations = {(item["relationshipType"], item["relatedSpdxElement"]) for item in document["relationships"]}
     contained = [packages[other] for kind, other in sorted(relations) if kind == "CONTAINS"]
@@ -126,7 +125,7 @@ def test_spdx_says_what_is_contained() -> None:
 
 
 def test_cyclonedx_requires_what_is_contained() -> None:
-    document = json.loads(cyclonedx.bill(record("a-1-0.conda"), bundled=all_components()))
+    document = json.loads(cyclonedx.bill_of_materials(record("a-1-0.conda"), bundled=all_components()))
     parts = [item for item in document["components"] if item["bom-ref"].startswith("component/")]
     assert [item["scope"] for item in parts] == ["required"] * 4 + ["optional"] * 5
     assert document["dependencies"][0]["dependsOn"][1:] == [item["bom-ref"] for item in parts[:4]]
@@ -141,7 +140,7 @@ def test_the_validators_accept_components(tmp_path: Path) -> None:
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
     file, made = tmp_path / "a.spdx.json", record("a-1-0.conda")
-    file.write_bytes(provenance.bill(made, bundled=all_components()))
+    file.write_bytes(spdx.bill_of_materials(made, bundled=all_components()))
     assert validate_full_spdx_document(parse_file(str(file))) == []
-    other = cyclonedx.bill(made, bundled=all_components()).decode()
+    other = cyclonedx.bill_of_materials(made, bundled=all_components()).decode()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(other) is None

@@ -15,7 +15,7 @@ from tests.unit.provenance.test_spdx import BUILD, HOST, RUN
 
 def bill(**changed: Any) -> bytes:
     made = record("a-1-0.conda", **{"depends": ("python >=3.12", "liba 1.2 h1_0", "__glibc >=2.17"), **changed})
-    return cyclonedx.bill(made, resolved=(HOST, BUILD, RUN))
+    return cyclonedx.bill_of_materials(made, resolved=(HOST, BUILD, RUN))
 
 
 def test_a_bill_has_requirements_sources_and_environments() -> None:
@@ -41,7 +41,7 @@ def test_a_bill_has_requirements_sources_and_environments() -> None:
 
 
 def bill_of_an_image() -> bytes:
-    return cyclonedx.bill_of_packages(
+    return cyclonedx.bill_of_installed_packages(
         "serving", (HOST, RUN), {"python": "PSF-2.0", "liba": "as you like"}, 1_700_000_000
     )
 

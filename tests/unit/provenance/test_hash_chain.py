@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from kiln import provenance
 from kiln.errors import ProvenanceBroken
+from kiln.provenance import hash_chain
 from tests.publishing import record
 
 FILES = ("a-1-0.conda", "b-1-0.conda", "c-1-0.conda")
 
 
 def chain() -> bytes:
-    first = provenance.sealed_lines([record(FILES[0])], "")
-    return first + provenance.sealed_lines([record(file) for file in FILES[1:]], provenance.last_hash(first))
+    first = hash_chain.serialize_chain([record(FILES[0])], "")
+    return first + hash_chain.serialize_chain([record(file) for file in FILES[1:]], hash_chain.last_record_hash(first))
 
 
 def test_a_chain_is_read_as_it_was_sealed() -> None:
-    links = provenance.parsed_lines(chain())
+    links = hash_chain.parse_chain(chain())
     assert tuple(link.record["file"] for link in links) == FILES
     assert links[0].previous == ""
     assert [link.previous for link in links[1:]] == [link.hash for link in links[:-1]]
@@ -28,7 +28,7 @@ def test_a_record_changed_afterwards_is_seen(line: int) -> None:
     lines = chain().splitlines(keepends=True)
     lines[line] = lines[line].replace(b'"builder"', b'"another"')
     with pytest.raises(ProvenanceBroken, match=f"line {line + 1} "):
-        provenance.parsed_lines(b"".join(lines))
+        hash_chain.parse_chain(b"".join(lines))
 
 
 def test_a_record_dropped_or_put_in_is_seen() -> None:
@@ -42,15 +42,15 @@ def test_a_record_dropped_or_put_in_is_seen() -> None:
         [b'{"record": [], "previous": "", "hash": ""}\n'],
     ):
         with pytest.raises(ProvenanceBroken):
-            provenance.parsed_lines(b"".join(altered))
+            hash_chain.parse_chain(b"".join(altered))
 
 
 def test_removing_the_last_records_restores_the_chain() -> None:
-    before = provenance.sealed_lines([record(FILES[0])], "")
+    before = hash_chain.serialize_chain([record(FILES[0])], "")
     new = [record(file, sha256=f"{number}") for number, file in enumerate(FILES[1:])]
-    after = before + provenance.sealed_lines(new, provenance.last_hash(before))
-    assert provenance.without_packages(after, ["0", "1"]) == before
-    assert provenance.without_packages(after, ["0"]) == after, "it is not the last"
+    after = before + hash_chain.serialize_chain(new, hash_chain.last_record_hash(before))
+    assert hash_chain.chain_without_packages(after, ["0", "1"]) == before
+    assert hash_chain.chain_without_packages(after, ["0"]) == after, "it is not the last"
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,16 @@ def test_removing_the_last_records_restores_the_chain() -> None:
 )
 def test_an_invalid_record_is_reported(line: bytes) -> None:
     with pytest.raises(ProvenanceBroken, match="line 1 of the channel's records is invalid"):
-        provenance.parsed_lines(line + b"\n" + chain())
+        hash_chain.parse_chain(line + b"\n" + chain())
 
 
 def test_an_empty_chain_has_no_last_hash() -> None:
-    assert provenance.last_hash(b"") == ""
-    assert provenance.parsed_lines(b"") == ()
-    assert provenance.last_hash(chain()) == provenance.parsed_lines(chain())[-1].hash
+    assert hash_chain.last_record_hash(b"") == ""
+    assert hash_chain.parse_chain(b"") == ()
+    assert hash_chain.last_record_hash(chain()) == hash_chain.parse_chain(chain())[-1].hash
 
 
 def test_a_signature_is_of_the_hash_of_its_record() -> None:
-    (link,) = provenance.parsed_lines(provenance.sealed_lines([record(FILES[0])], "", lambda text: f"signed {text}"))
+    (link,) = hash_chain.parse_chain(hash_chain.serialize_chain([record(FILES[0])], "", lambda text: f"signed {text}"))
     assert link.signature == f"signed {link.hash}"
-    assert provenance.parsed_lines(chain())[0].signature == ""
+    assert hash_chain.parse_chain(chain())[0].signature == ""

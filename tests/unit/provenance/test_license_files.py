@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import files, provenance
+from kiln import files
 from kiln.conda_package import reader
-from kiln.provenance import cyclonedx, license_files
+from kiln.provenance import cyclonedx, license_files, spdx
 from tests.left_out import MISSING
 from tests.packages import conda_package, release_package
 from tests.publishing import record
@@ -28,7 +28,7 @@ SITE = "lib/python3.12/site-packages"
 
 def files_of(folder: Path, payload: dict[str, bytes], expression: str = "MIT") -> tuple[LicenseFile, ...]:
     package = release_package(folder, "a", payload=payload)
-    return license_files.license_files(package, reader.info_files(package), expression=expression)
+    return license_files.package_license_files(package, reader.read_info_files(package), expression=expression)
 
 
 def all_files(folder: Path) -> tuple[LicenseFile, ...]:
@@ -67,10 +67,10 @@ def test_a_single_text_has_the_licenses_of_the_expression(
 
 def test_of_several_texts_none_is_identified(tmp_path: Path) -> None:
     info = {"licenses/LICENSE-MIT": b"mit", "licenses/LICENSE-APACHE": b"apache", "licenses/NOTICE": b"notice"}
-    files = license_files.license_files(tmp_path / "unread.conda", info, expression="MIT OR Apache-2.0")
+    files = license_files.package_license_files(tmp_path / "unread.conda", info, expression="MIT OR Apache-2.0")
     assert [file.expression for file in files] == ["", "", ""]
     assert len({file.licenses for file in files}) == len(files)
-    (mit, _) = license_files.license_files(
+    (mit, _) = license_files.package_license_files(
         tmp_path / "unread.conda", {"licenses/LICENSE-MIT": b"mit", "licenses/NOTICE": b"notice"}, expression="MIT"
     )
     assert mit.expression == "MIT", "a notice is about others"
@@ -107,12 +107,12 @@ def test_texts_are_limited_and_hashes_are_not(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("listed", [7, {"paths": 7}, {"paths": [7, {"_path": 7}, {"_path": "a/LICENSE"}]}])
 def test_an_invalid_list_of_files_has_no_license_files(tmp_path: Path, listed: Any) -> None:
     package = conda_package(tmp_path / "a-1-0.conda", {"index.json": {}, "paths.json": listed}, payload={"a": b"a"})
-    assert license_files.license_files(package, reader.info_files(package), expression="MIT") == ()
+    assert license_files.package_license_files(package, reader.read_info_files(package), expression="MIT") == ()
 
 
 def test_spdx_lists_license_files_with_the_texts_of_unknown_licenses(tmp_path: Path) -> None:
     files = all_files(tmp_path)
-    document = json.loads(provenance.bill(record("a-1-0.conda"), licenses=files))
+    document = json.loads(spdx.bill_of_materials(record("a-1-0.conda"), licenses=files))
     (first, notices, _) = document["files"]
     assert (first["fileName"], first["licenseInfoInFiles"]) == ("./info/licenses/LICENCE", ["MIT"])
     assert {item["algorithm"]: item["checksumValue"] for item in notices["checksums"]} == {
@@ -139,15 +139,15 @@ def test_the_validators_accept_license_files(tmp_path: Path, license_name: str) 
     expression = "" if " you " in license_name else license_name
     for number, licenses in enumerate(((), all_files(tmp_path), files_of(tmp_path, {}, expression))):
         file = tmp_path / f"{number}.spdx.json"
-        file.write_bytes(provenance.bill(made, licenses=licenses))
+        file.write_bytes(spdx.bill_of_materials(made, licenses=licenses))
         assert validate_full_spdx_document(parse_file(str(file))) == []
-        other = cyclonedx.bill(made, licenses=licenses).decode()
+        other = cyclonedx.bill_of_materials(made, licenses=licenses).decode()
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(other) is None
 
 
 def test_cyclonedx_lists_license_files_as_parts_of_the_package(tmp_path: Path) -> None:
     files = all_files(tmp_path)
-    document = json.loads(cyclonedx.bill(record("a-1-0.conda"), licenses=files))
+    document = json.loads(cyclonedx.bill_of_materials(record("a-1-0.conda"), licenses=files))
     metadata, notices, _ = document["metadata"]["component"]["components"]
     assert metadata["licenses"] == [{"expression": "MIT"}]
     assert notices["licenses"][0]["license"]["text"]["content"] == files[1].text
@@ -156,7 +156,7 @@ def test_cyclonedx_lists_license_files_as_parts_of_the_package(tmp_path: Path) -
 
 def test_cyclonedx_has_the_text_of_copies_once(tmp_path: Path) -> None:
     files = files_of(tmp_path, {"share/a/NOTICE": NOTICES, "share/b/NOTICE": NOTICES})
-    document = json.loads(cyclonedx.bill(record("a-1-0.conda"), licenses=files))
+    document = json.loads(cyclonedx.bill_of_materials(record("a-1-0.conda"), licenses=files))
     first, second = (part["licenses"][0]["license"] for part in document["metadata"]["component"]["components"][1:])
     assert (first["name"], first["text"]["content"]) == (second["name"], files[1].text)
     assert "text" not in second

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import provenance
 from kiln.errors import BrokenPackage, ProvenanceBroken
+from kiln.provenance import hash_chain, record_check, ssh_signatures
 from tests.packages import conda_package
 from tests.publishing import record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.provenance import Link
+    from kiln.provenance.hash_chain import ChainedRecord
 
 FILE, PATH = "a-1-0.conda", "linux-64/a-1-0.conda"
 COMMIT = "c" * 40
@@ -27,13 +27,15 @@ def package(folder: Path, extra: object = None, **index: Any) -> Path:
     return conda_package(folder / FILE, {"index.json": {**values, **index}, "about.json": about})
 
 
-def verified(file: Path, offered: dict[str, str] | None = None, **changed: Any) -> tuple[Link, tuple[str, ...]]:
+def verified(
+    file: Path, offered: dict[str, str] | None = None, **changed: Any
+) -> tuple[ChainedRecord, tuple[str, ...]]:
     """Verify a file against a chain whose last record is its own."""
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     bill = b"bill of materials"
     fields = {"sha256": sha256, "commit": COMMIT, "sbom_sha256": hashlib.sha256(bill).hexdigest(), **changed}
-    chain = provenance.sealed_lines([record("other-1-0.conda"), record(FILE, **fields)], "")
-    return provenance.verify(file, chain, bill_of={sha256: bill}.get, offered=offered or {})
+    chain = hash_chain.serialize_chain([record("other-1-0.conda"), record(FILE, **fields)], "")
+    return record_check.verify_package_record(file, chain, bill_of={sha256: bill}.get, offered=offered or {})
 
 
 def test_a_package_is_verified_with_each_fact(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_changed_package_and_one_without_a_record_are_told_apart(tmp_path: Pat
     assert caught.value.why.endswith(f"that of the record {'0' * 64}")
     unknown = file.rename(tmp_path / "unknown-1-0.conda")
     with pytest.raises(ProvenanceBroken, match="there is no record of unknown-1-0"):
-        provenance.verify(unknown, b"", bill_of=lambda _: None, offered={})
+        record_check.verify_package_record(unknown, b"", bill_of=lambda _: None, offered={})
 
 
 def test_of_two_records_of_a_hash_the_last_counts(tmp_path: Path) -> None:
@@ -88,8 +90,8 @@ def test_of_two_records_of_a_hash_the_last_counts(tmp_path: Path) -> None:
     file = package(tmp_path)
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     fields = {"sha256": sha256, "commit": COMMIT, "sbom_sha256": hashlib.sha256(b"").hexdigest()}
-    chain = provenance.sealed_lines([record(FILE, **fields, cores=1), record(FILE, **fields, cores=64)], "")
-    link, _ = provenance.verify(file, chain, bill_of=lambda _: b"", offered={})
+    chain = hash_chain.serialize_chain([record(FILE, **fields, cores=1), record(FILE, **fields, cores=64)], "")
+    link, _ = record_check.verify_package_record(file, chain, bill_of=lambda _: b"", offered={})
     assert link.record["cores"] == 64
 
 
@@ -98,9 +100,9 @@ def test_a_missing_or_changed_bill_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProvenanceBroken, match="bill of materials is missing or is not the one"):
         verified(file, sbom_sha256="0" * 64)
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    chain = provenance.sealed_lines([record(FILE, sha256=sha256, commit=COMMIT, sbom_sha256=None)], "")
+    chain = hash_chain.serialize_chain([record(FILE, sha256=sha256, commit=COMMIT, sbom_sha256=None)], "")
     with pytest.raises(ProvenanceBroken, match="bill of materials is missing"):
-        provenance.verify(file, chain, bill_of=lambda _: None, offered={})
+        record_check.verify_package_record(file, chain, bill_of=lambda _: None, offered={})
 
 
 def test_a_package_without_a_commit_matches_a_record_without_one(tmp_path: Path) -> None:
@@ -114,18 +116,18 @@ def test_a_broken_about_json_is_the_packages_fault(tmp_path: Path) -> None:
 
 
 def test_with_signers_an_unsigned_record_is_refused(tmp_path: Path) -> None:
-    class Nobody(provenance.AllowedSigners):
-        def signer_of(self, text: str, signature: str) -> str:
+    class Nobody(ssh_signatures.AllowedSigners):
+        def verified_signer(self, text: str, signature: str) -> str:
             raise ProvenanceBroken(f"nobody signed {text} {signature!r}")
 
     file = package(tmp_path)
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    chain = provenance.sealed_lines(
+    chain = hash_chain.serialize_chain(
         [record(FILE, sha256=sha256, commit=COMMIT, sbom_sha256=hashlib.sha256(b"").hexdigest())], ""
     )
-    digest = provenance.last_hash(chain)
+    digest = hash_chain.last_record_hash(chain)
     with pytest.raises(ProvenanceBroken, match=f"nobody signed {digest} ''"):
-        provenance.verify(
+        record_check.verify_package_record(
             file, chain, bill_of=lambda _: b"", offered={}, signers=Nobody(file=tmp_path / "signers", env={})
         )
 

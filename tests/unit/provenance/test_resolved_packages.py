@@ -10,12 +10,12 @@ import pytest
 
 from kiln.model.provenance import ResolvedPackage
 from kiln.provenance.resolved_packages import (
+    conda_purl,
     environment_packages,
-    exact_build,
-    is_valid,
+    is_valid_package,
     package_purl,
-    purl,
     run_dependencies,
+    version_and_build_of_exact_spec,
 )
 
 META = b"""
@@ -65,9 +65,9 @@ def test_a_recipe_that_is_none_has_no_packages(data: bytes) -> None:
 
 
 def test_only_one_build_satisfies_a_spec_without_operators() -> None:
-    assert exact_build("liba 1.2 h1_0") == ("1.2", "h1_0")
+    assert version_and_build_of_exact_spec("liba 1.2 h1_0") == ("1.2", "h1_0")
     for spec in ("liba", "liba 1.2", "liba 1.2 h1_*", "liba >=1.2 h1_0", "liba 1.* h1_0"):
-        assert exact_build(spec) is None
+        assert version_and_build_of_exact_spec(spec) is None
 
 
 def installed_record(name: str, *depends: str, **changed: str) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def test_another_channel_is_named_by_its_address() -> None:
 )
 def test_a_forged_package_is_invalid(changes: dict[str, str]) -> None:
     package = ResolvedPackage(scope="run", name="liba", version="1", build="0", url="https://a.example/a")
-    assert is_valid(package)
-    assert not is_valid(dataclasses.replace(package, **changes))
+    assert is_valid_package(package)
+    assert not is_valid_package(dataclasses.replace(package, **changes))
 
 
 def test_a_purl_quotes_what_is_not_plain() -> None:
-    assert purl("_x", "1!2.0+a", build="") == "pkg:conda/_x@1%212.0%2Ba"
+    assert conda_purl("_x", "1!2.0+a", build="") == "pkg:conda/_x@1%212.0%2Ba"

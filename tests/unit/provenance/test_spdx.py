@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import provenance
 from kiln.model.provenance import ResolvedPackage
+from kiln.provenance import spdx
 from tests.left_out import MISSING
 from tests.publishing import record
 
@@ -23,7 +23,7 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def bill(**changed: Any) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(provenance.bill(record("a-1-0.conda", **changed)))
+    result: dict[str, Any] = json.loads(spdx.bill_of_materials(record("a-1-0.conda", **changed)))
     return result
 
 
@@ -72,7 +72,7 @@ def purl_of(package: dict[str, Any]) -> str:
 
 def test_a_bill_lists_what_the_package_was_built_with() -> None:
     made = record("a-1-0.conda", depends=("python >=3.12,<3.13.0a0", "liba 1.2 h1_0"))
-    document = json.loads(provenance.bill(made, resolved=(HOST, BUILD, RUN)))
+    document = json.loads(spdx.bill_of_materials(made, resolved=(HOST, BUILD, RUN)))
     _, _, need, exact, host, tool, tested = document["packages"]
     assert purl_of(tool) == "pkg:conda/gcc_linux-64@14.2.0?build=h2_1"
     assert purl_of(exact) == "pkg:conda/liba@1.2?build=h1_0"
@@ -94,7 +94,7 @@ def test_the_validator_of_spdx_accepts_a_bill(tmp_path: Path) -> None:
 
     file = tmp_path / "a.spdx.json"
     made = record("a-1-0.conda", depends=("python >=3.12", "liba 1.2 h1_0"), license="Apache-2.0 OR MIT")
-    file.write_bytes(provenance.bill(made, home="https://a.example", resolved=(HOST, BUILD, RUN)))
+    file.write_bytes(spdx.bill_of_materials(made, home="https://a.example", resolved=(HOST, BUILD, RUN)))
     assert validate_full_spdx_document(parse_file(str(file))) == []
 
 
@@ -116,7 +116,7 @@ def test_an_invalid_spdx_license_becomes_a_comment() -> None:
 
 
 def test_the_same_record_has_the_same_bill() -> None:
-    assert provenance.bill(record("a-1-0.conda")) == provenance.bill(record("a-1-0.conda"))
+    assert spdx.bill_of_materials(record("a-1-0.conda")) == spdx.bill_of_materials(record("a-1-0.conda"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_source_has_its_address(source: dict[str, Any], name: str, location: s
 
 def test_the_channel_is_where_the_package_can_be_downloaded() -> None:
     home = "https://channel.example/linux-64/a-1-0.conda"
-    main = json.loads(provenance.bill(record("a-1-0.conda"), home=home))["packages"][0]
+    main = json.loads(spdx.bill_of_materials(record("a-1-0.conda"), home=home))["packages"][0]
     assert main["downloadLocation"] == home
     assert main["externalRefs"][0]["referenceLocator"] == "pkg:conda/a@1?build=0&subdir=linux-64&type=conda"
     assert bill()["packages"][0]["downloadLocation"] == "NOASSERTION"

@@ -16,7 +16,7 @@ from kiln import repodata
 from kiln.errors import BrokenPackage, NotWritable, ProvenanceBroken, UsageError
 from kiln.model.provenance import ReleaseAttestations
 from kiln.provenance import bundles, statements
-from kiln.provenance.attestation_check import TrustedSigner, attested_facts
+from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
 from kiln.publish import attestation_sidecars, transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import Folder
@@ -58,7 +58,7 @@ def stranger(sha256: str, file: str = FILE) -> bytes:
 
 def append(channel: Path, bundle: bytes) -> bytes:
     mutable = channel / f"{PATH}.sigs"
-    data = bundles.extended_sidecar(mutable.read_bytes(), [bundle])
+    data = bundles.sidecar_with_added_bundles(mutable.read_bytes(), [bundle])
     mutable.write_bytes(data)
     return data
 
@@ -102,7 +102,9 @@ def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> No
 
     def is_own(sha256: str, sidecar: bytes) -> bool:
         with contextlib.suppress(ProvenanceBroken):
-            return bool(attested_facts(sidecar, file=FILE, sha256=sha256, channel="file:///c", signers=signers))
+            return bool(
+                verified_attestation_facts(sidecar, file=FILE, sha256=sha256, channel="file:///c", signers=signers)
+            )
         return False
 
     attestation = ReleaseAttestations(seal=seal, boms={entries[0].sha256: b"{}"}, bundles=sign, is_own=is_own)
@@ -167,9 +169,9 @@ def test_appended_attestations_come_into_the_index_and_the_old_file_stays(channe
 
 def _wrong(channel: Path) -> Iterator[tuple[str, bytes]]:
     sha256 = record(channel)["sha256"]
-    yield "lacks attestations", bundles.sidecar_content([stranger(sha256)])
-    yield "no attestation of this package", bundles.sidecar_content([stranger("cd" * 32)])
-    yield "no attestation of this package", bundles.sidecar_content([stranger(sha256, "other-1-0.conda")])
+    yield "lacks attestations", bundles.serialize_sidecar([stranger(sha256)])
+    yield "no attestation of this package", bundles.serialize_sidecar([stranger("cd" * 32)])
+    yield "no attestation of this package", bundles.serialize_sidecar([stranger(sha256, "other-1-0.conda")])
     yield "no attestation of this package", b"[]"
     yield "no attestation of this package", b"\xff"
 
@@ -186,10 +188,10 @@ def test_attestations_that_are_wrong_or_dropped_are_reported_and_not_taken(chann
 def test_a_sidecar_of_another_file_of_the_name_is_replaced(tmp_path: Path) -> None:
     place = tmp_path / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
-    place.write_bytes(bundles.sidecar_content([stranger("cd" * 32)]))
+    place.write_bytes(bundles.serialize_sidecar([stranger("cd" * 32)]))
     publishing.publish_new(tmp_path)
     publishing.require_attestations(tmp_path / "channel")
-    assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() != bundles.sidecar_content([stranger("cd" * 32)])
+    assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() != bundles.serialize_sidecar([stranger("cd" * 32)])
 
 
 OTHER = another_key()
@@ -201,7 +203,7 @@ def put_theirs(folder: Path, *more: bytes) -> bytes:
     theirs = OTHER.sign_statement(statements.publication_statement(FILE, sha256, target(folder).channel_url()))
     place = folder / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
-    place.write_bytes(bundles.sidecar_content([theirs, *more]))
+    place.write_bytes(bundles.serialize_sidecar([theirs, *more]))
     return place.read_bytes()
 
 
@@ -210,8 +212,8 @@ def test_the_attestations_of_others_stay_and_the_own_ones_are_added(tmp_path: Pa
     publishing.publish_new(tmp_path)
     channel = tmp_path / "channel"
     data = (channel / f"{PATH}.sigs").read_bytes()
-    assert bundles.json_bundles(data)[:1] == bundles.json_bundles(theirs)
-    assert len(bundles.json_bundles(data)) == 3
+    assert bundles.parse_sidecar(data)[:1] == bundles.parse_sidecar(theirs)
+    assert len(bundles.parse_sidecar(data)) == 3
     assert (channel / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}").read_bytes() == theirs
     publishing.require_attestations(channel)
     facts: dict[str, Any] = {
@@ -220,7 +222,7 @@ def test_the_attestations_of_others_stay_and_the_own_ones_are_added(tmp_path: Pa
         "channel": target(tmp_path).channel_url(),
     }
     for key in (KEY, OTHER):
-        attested = attested_facts(data, signers=[TrustedSigner(key=key.public)], **facts)
+        attested = verified_attestation_facts(data, signers=[TrustedSigner(key=key.public)], **facts)
         assert attested.signer == f"the key {key.public.name}"
         assert bool(attested.provenance) is (key is KEY), "their publication does not vouch for this provenance"
 
@@ -229,7 +231,7 @@ def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path
     theirs = put_theirs(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         publish(tmp_path, killed, [])
-    assert len(bundles.json_bundles((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
+    assert len(bundles.parse_sidecar((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
     transaction.abort(target(tmp_path))
     assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() == theirs
     assert sidecar_files(tmp_path / "channel") == [f"{FILE}.sigs", f"{FILE}.sigs.{hashlib.sha256(theirs).hexdigest()}"]
@@ -238,8 +240,8 @@ def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path
 def test_invalid_attestations_are_left_out_and_stay_in_a_copy(tmp_path: Path) -> None:
     theirs = put_theirs(tmp_path, b'{"junk": 1}', stranger("cd" * 32))
     publishing.publish_new(tmp_path)
-    values = bundles.json_bundles((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())
-    assert values[0] == bundles.json_bundles(theirs)[0]
+    values = bundles.parse_sidecar((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())
+    assert values[0] == bundles.parse_sidecar(theirs)[0]
     assert len(values) == 3
     copy = tmp_path / "channel" / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}"
     assert copy.read_bytes() == theirs
@@ -263,7 +265,7 @@ def test_the_uploaded_attestation_is_the_own_one(tmp_path: Path) -> None:
     assert file is not None
     assert json.loads(file.read_bytes()) == own
     by_key = KEY.sign_statement(statements.publication_statement(FILE, "ab" * 32, "c://d"))
-    folder.write(f"{PATH}.sigs", bundles.extended_sidecar(json.dumps([theirs]).encode(), [by_key]))
+    folder.write(f"{PATH}.sigs", bundles.sidecar_with_added_bundles(json.dumps([theirs]).encode(), [by_key]))
     assert attestation_sidecars.own_bundle_file(folder, PATH) is None, (
         "a key's own attestation is not replaced by theirs"
     )
